@@ -1,0 +1,54 @@
+"""Every error that a user can meet.
+
+XmemError                 anything of ours that a person is told in one line
+├── UsageError            the command line or a file given to it is wrong (exit code 2)
+├── SiteError             a site file or the GPU catalogue is wrong (exit code 2)
+├── SlurmError            a Slurm command or client failed; carries what it said
+├── DeviceBuildError      the stand-in CUDA libraries could not be built
+├── SandboxError          this machine cannot throw away a dry run's writes
+├── LabError              the throw-away Slurm cluster could not be started or stopped
+└── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
+
+A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on stderr and still submits
+the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
+"""
+
+
+class XmemError(Exception):
+    """Base of the errors above. `exit_code` is the command's exit status when nothing catches it."""
+
+    exit_code = 1
+
+
+class UsageError(XmemError):
+    """The command line, or a file that it names, is wrong."""
+
+    exit_code = 2
+
+
+class SiteError(XmemError):
+    """A site file or the GPU catalogue is wrong; the message names file and key."""
+
+    exit_code = 2
+
+
+class SlurmError(XmemError):
+    """A Slurm command failed; the message carries its own words."""
+
+
+class DeviceBuildError(XmemError):
+    """The stand-in CUDA libraries could not be built for a torch."""
+
+
+class SandboxError(XmemError):
+    """This machine gives no way to throw away what a dry run writes."""
+
+
+class LabError(XmemError):
+    """The throw-away Slurm cluster could not be started, stopped or used."""
+
+
+class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estimate
+    """The dry run gave nothing to estimate from; the message says why."""
+
+    exit_code = 3
