@@ -9,8 +9,8 @@ XmemError                 anything of ours that a person is told in one line
 ├── LabError              the throw-away Slurm cluster could not be started or stopped
 └── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
 
-A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on stderr and still submits
-the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
+A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on stderr and still
+submits the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
 """
 
 

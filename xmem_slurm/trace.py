@@ -4,10 +4,11 @@ Engines write it, the allocator model replays it. A file is one JSON object (gzi
 by the probe, so that a reader sees either the last complete state of a process or nothing:
 
     schema_version  1
-    state           "importing", "running" (the process died, or still runs), "exit", "steady", "budget", "signal"
+    state           how far the process came: "failed" before torch was imported (error says why), "importing",
+                    "running" (it was killed), "steady" (steps no longer change the peak), "budget", "signal", "exit"
     error           the exception that ended the script, or null
     pid, argv, rank, world_size
-    torch_version, cuda_version, cudnn_version      as torch says them; null for what is not there
+    torch_version, cuda_version                      as torch says them; null for what is not there
     allocator_settings                               PYTORCH_CUDA_ALLOC_CONF as the job set it
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
@@ -23,13 +24,19 @@ Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xmem_slurm.errors import NoEstimate
+
 SCHEMA_VERSION = 1
+
+_Entry = tuple[str, int, int, int]
+"""(action, address, size, stream) of torch's memory history."""
 
 
 class Op(IntEnum):
@@ -71,7 +78,8 @@ class Mark(NamedTuple):
     allocations: int
 
 
-class Doubt(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Doubt:
     """Something that the dry run could not see: a stable code, words for people, and how often it was met."""
 
     code: str
@@ -100,6 +108,7 @@ class Gpu:
 class Trace:
     """One GPU process. `recorded` holds torch's own peaks, against which a replay can be checked."""
 
+    argv: Sequence[str]
     rank: int
     world_size: int
     state: str
@@ -118,3 +127,124 @@ class Trace:
     def steps(self) -> int:
         """How many optimizer steps were seen."""
         return sum(mark.kind == "step" for mark in self.marks)
+
+    @property
+    def growing(self) -> bool:
+        """Whether the run ended before its steps were seen to repeat: the real peak may be higher."""
+        return self.state not in ("steady", "exit")
+
+
+def read(path: Path) -> Trace:
+    """Read a trace file.
+
+    Raises:
+        NoEstimate: the file is not a trace of this schema version.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            raw = json.load(file)
+        if raw["schema_version"] != SCHEMA_VERSION:
+            raise NoEstimate(f"{path}: trace of schema version {raw['schema_version']}, not {SCHEMA_VERSION}")
+        return _from_json(raw)
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise NoEstimate(f"{path}: not a trace: {error}") from error
+
+
+def _from_json(raw: dict[str, Any]) -> Trace:
+    columns = raw["events"]
+    history = list(zip(columns["action"], columns["address"], columns["size"], columns["stream"], strict=True))
+    requests, events, freed_at = _number(history)
+    marks = [Mark(mark["kind"], mark["allocations"]) for mark in raw["marks"]]
+    tagged = _resolve_tags(history, raw["tags"])
+    allocations = [
+        Allocation(size, stream, tagged.get(number) or _by_phase(number, freed_at.get(number), marks))
+        for number, (size, stream) in enumerate(requests)
+    ]
+    return Trace(
+        argv=raw["argv"],
+        rank=raw["rank"],
+        world_size=raw["world_size"],
+        state=raw["state"],
+        error=raw["error"],
+        torch_version=raw["torch_version"],
+        cuda_version=raw["cuda_version"],
+        allocator_settings=raw["allocator_settings"],
+        gpu=Gpu(**raw["gpu"]),
+        allocations=allocations,
+        events=events,
+        marks=marks,
+        doubts=[Doubt(**doubt) for doubt in raw["doubts"]],
+        recorded=raw["recorded"],
+    )
+
+
+def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:
+    """Give each allocation its number, in place of an address that is used again and again.
+
+    Returns the requests (size, stream), the events on them, and for each freed allocation how many had been made by
+    then. The device of a dry run has no limit, so segments are only given back when the job says empty_cache().
+    """
+    requests: list[tuple[int, int]] = []
+    events: list[Event] = []
+    freed_at: dict[int, int] = {}
+    live: dict[int, int] = {}
+    streams: dict[int, int] = {0: 0}
+    releasing = False
+    for action, address, size, stream in history:
+        if action in ("segment_free", "segment_unmap"):
+            if not releasing:
+                events.append(Event(Op.EMPTY_CACHE, -1))
+            releasing = True
+            continue
+        if action == "alloc":
+            live[address] = len(requests)
+            events.append(Event(Op.ALLOC, len(requests)))
+            requests.append((size, streams.setdefault(stream, len(streams))))
+        elif address in live and action == "free_requested":
+            freed_at[live[address]] = len(requests)
+            events.append(Event(Op.FREE_REQUESTED, live[address]))
+        elif address in live and action == "free_completed":
+            events.append(Event(Op.FREE_COMPLETED, live.pop(address)))
+        releasing = False
+    return requests, events, freed_at
+
+
+def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> dict[int, Category]:
+    """Turn "these addresses held PARAM after n allocations" into categories of allocation numbers.
+
+    The first tag of an allocation stands: a gradient that becomes optimizer state was allocated as a gradient.
+    """
+    categories: dict[int, Category] = {}
+    pending = sorted(tags, key=lambda tag: tag["allocations"])
+    live: dict[int, int] = {}
+    made = 0
+
+    def settle(until: int | None) -> None:
+        while pending and (until is None or pending[0]["allocations"] < until):
+            tag = pending.pop(0)
+            for address in tag["addresses"]:
+                if address in live:
+                    categories.setdefault(live[address], Category(tag["category"]))
+
+    for action, address, _, _ in history:
+        if action == "alloc":
+            settle(made + 1)
+            live[address] = made
+            made += 1
+    settle(None)
+    return categories
+
+
+def _by_phase(number: int, freed_at: int | None, marks: list[Mark]) -> Category:
+    """Say what an allocation without a tag is, from when it was made and freed.
+
+    In the words of torch's mem_tracker: made in the forward pass and alive when the backward pass begins, an
+    activation; never freed, something that the libraries or the job keep (OTH); the rest is temporary.
+    """
+    if freed_at is None:
+        return Category.OTH
+    index = bisect_right(marks, number, key=lambda mark: mark.allocations)
+    following = marks[index] if index < len(marks) else None
+    if following is not None and following.kind == "backward" and freed_at > following.allocations:
+        return Category.ACT
+    return Category.TEMP

@@ -1,0 +1,1 @@
+"""The command lines: `xsbatch` and `xmem-slurm VERB`. Arguments and printing, no logic."""

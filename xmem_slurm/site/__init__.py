@@ -1,0 +1,1 @@
+"""What a cluster offers: the GPU catalogue and the site file, as data."""

@@ -1,7 +1,7 @@
 """What a site file and the GPU catalogue may say, and nothing else: every unknown key is an error that names it.
 
-The GPU catalogue (`site-config/gpus.toml`) holds facts about GPU models, true anywhere. A site file holds facts about one
-cluster: which GPU options its users may ask for, how a request for each is spelled, and on which nodes they are.
+The GPU catalogue (`site-config/gpus.toml`) holds facts about GPU models, true anywhere. A site file holds facts about
+one cluster: which GPU options its users may ask for, how a request for each is spelled, and on which nodes they are.
 """
 
 from typing import Annotated, Literal
@@ -116,11 +116,10 @@ class Site(_Strict):
         for group in self.nodes:
             for option in group.gpus:
                 if option not in self.option:
-                    raise ValueError(f"nodes {group.names}: gpus names {option!r}; the options are {', '.join(self.option)}")
+                    raise ValueError(f"nodes {group.names}: gpus names {option!r}, which is not an option")
             for partition in group.partitions:
                 if partition not in self.partition:
-                    known = ", ".join(self.partition)
-                    raise ValueError(f"nodes {group.names}: partition {partition!r} is not defined; defined are {known}")
+                    raise ValueError(f"nodes {group.names}: partition {partition!r} is not defined")
         if sum(p.default for p in self.partition.values()) > 1:
             raise ValueError("more than one partition has default = true")
         return self

@@ -1,0 +1,157 @@
+"""Run a batch script as its job would be run, with stand-in GPUs, and collect the traces of its GPU processes."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from xmem_slurm import trace
+from xmem_slurm.dryrun import sandbox, shims
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.units import GIB
+
+PROBE = Path(__file__).resolve().parents[1] / "probe"
+LAST_WORDS_SECONDS = 2.0
+"""Between the probe's last write and the end of the budget, so that it is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What would run, as sbatch has been told: the script's text, its arguments, and where.
+
+    `environ` is the environment of the submission; `slurm` the SLURM_* variables that the job would see.
+    """
+
+    name: str
+    script: bytes
+    arguments: Sequence[str]
+    folder: Path
+    environ: Mapping[str, str]
+    slurm: Mapping[str, str]
+    gpus: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a dry run may cost: wall seconds, and bytes of host memory, its thrown-away files included."""
+
+    seconds: float = 60.0
+    memory_bytes: int = 16 * GIB
+    scratch_bytes: int = 4 * GIB
+    processes: int = 512
+    cpus: int = 2
+
+    def limits(self) -> sandbox.Limits:
+        """The same, in the sandbox's words."""
+        return sandbox.Limits(
+            seconds=self.seconds,
+            memory_bytes=self.memory_bytes,
+            processes=self.processes,
+            cpus=self.cpus,
+            scratch_bytes=self.scratch_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a dry run left: one trace a process that imported torch, and how the script ended."""
+
+    traces: Sequence[trace.Trace]
+    outcome: sandbox.Outcome
+
+
+def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
+    """Run `job` with `gpu` as the GPU that it finds.
+
+    Raises:
+        SandboxError: this machine cannot throw away what the script writes; nothing was run.
+        NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
+    """
+    cache = platformdirs.user_cache_path("xmem-slurm")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="xmem-") as scratch:
+        folder = Path(scratch)
+        traces = folder / "traces"
+        traces.mkdir()
+        script = _write_program(folder / "slurm_script", job.script)
+        environ = _environment(job, gpu, budget, folder, traces)
+        outcome = sandbox.run(
+            [str(script), *job.arguments],
+            cwd=job.folder,
+            environ=environ,
+            stdin=None,
+            limits=budget.limits(),
+            keep=[traces, cache],
+        )
+        found = [trace.read(file) for file in sorted(traces.glob("*.json.gz"))]
+        if not any(each.allocations or each.error for each in found):
+            raise NoEstimate(_why_nothing(traces, found, outcome))
+        return DryRun(found, outcome)
+
+
+def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
+    """What the job would see, then what makes it a dry run."""
+    environ = {**job.environ, **job.slurm}
+    shim_folder = _shim_folder(folder / "bin")
+    threads = str(budget.cpus)
+    path = [str(PROBE), *filter(None, [environ.get("PYTHONPATH")])]
+    return environ | {
+        "PATH": os.pathsep.join([str(shim_folder), environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(path),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(job.gpus))),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "XMEM_ACTIVE": "1",
+        "XMEM_SHIMS": str(shim_folder),
+        "XMEM_TRACE_DIR": str(traces),
+        "XMEM_DEADLINE": str(time.monotonic() + budget.seconds - LAST_WORDS_SECONDS),
+        "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-m", "xmem_slurm.device"]),
+        "XMEM_DEVICE_NAME": gpu.description,
+        "XMEM_DEVICE_CAPABILITY": gpu.capability,
+        "XMEM_DEVICE_MULTIPROCESSORS": str(gpu.multiprocessors),
+        "XMEM_DEVICE_TOTAL_BYTES": str(gpu.total_bytes),
+        "XMEM_DEVICE_CONTEXT_BYTES": str(gpu.context_bytes),
+        "XMEM_DEVICE_COUNT": str(job.gpus),
+    }
+
+
+def _shim_folder(folder: Path) -> Path:
+    folder.mkdir()
+    for name in shims.SHIMS:
+        _write_program(folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S "{shims.__file__}" {name} "$@"\n'.encode())
+    return folder
+
+
+def _write_program(path: Path, text: bytes) -> Path:
+    path.write_bytes(text)
+    path.chmod(0o700)
+    return path
+
+
+def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
+    notes = traces / "notes.jsonl"
+    if notes.is_file():
+        return str(json.loads(notes.read_text(encoding="utf-8").splitlines()[0]))
+    if outcome.stopped is not None:
+        return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used"
+    if any(each.state == "importing" for each in found):
+        return "a process died while it imported torch" + _last_words(outcome)
+    if outcome.returncode:
+        return f"the script ended with code {outcome.returncode} before any GPU memory was used{_last_words(outcome)}"
+    if found:
+        return "torch was imported but no GPU memory was used"
+    return "no Python of the script imported torch where the probe could see it (python -I and -E hide from it)"
+
+
+def _last_words(outcome: sandbox.Outcome) -> str:
+    lines = outcome.output_tail.decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last[:200]}" if last else ""

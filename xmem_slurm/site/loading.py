@@ -1,0 +1,73 @@
+"""Find and read the site file and the GPU catalogue."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import platformdirs
+from pydantic import BaseModel, ValidationError
+
+from xmem_slurm import resources
+from xmem_slurm.errors import SiteError
+from xmem_slurm.site.schema import Catalogue, Gpu, Site
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Say which site file holds: the one named, else XMEM_SITE, else the cluster's, else the user's.
+
+    Raises:
+        SiteError: none of them exists.
+    """
+    if named or environ.get("XMEM_SITE"):
+        return Path(named or environ["XMEM_SITE"])
+    places = [Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path("xmem-slurm") / "site.toml"]
+    for place in places:
+        if place.is_file():
+            return place
+    raise SiteError(
+        f"no site file: looked for {' and '.join(map(str, places))}; name one with --xmem-site or XMEM_SITE"
+    )
+
+
+def load_site(path: Path) -> Site:
+    """Read a site file and check it against itself.
+
+    Raises:
+        SiteError: it cannot be read, or says something that the schema does not allow; names the file and each key.
+    """
+    return _load(path, Site)
+
+
+def load_catalogue() -> dict[str, Gpu]:
+    """Read the GPU catalogue that ships with the code: GPU models by name."""
+    return _load(resources.tree("site-config") / "gpus.toml", Catalogue).gpu
+
+
+def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
+    """Return the catalogue's entry of every option of the site, by the option's name.
+
+    Raises:
+        SiteError: an option names a GPU that the catalogue does not have.
+    """
+    for name, option in site.option.items():
+        if option.gpu not in catalogue:
+            near = [known for known in catalogue if known.split("-")[0] == option.gpu.split("-")[0]]
+            hint = f"; near it: {', '.join(near)}" if near else ""
+            raise SiteError(f"site {site.name}: option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
+    return {name: catalogue[option.gpu] for name, option in site.option.items()}
+
+
+def _load(path: Path, model: type[_Model]) -> _Model:
+    try:
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SiteError(f"{path}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SiteError(f"{path}: not TOML: {error}") from error
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
+        raise SiteError(f"{path}: {'; '.join(problems[:3])}") from error
