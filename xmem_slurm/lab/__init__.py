@@ -1,0 +1,23 @@
+"""A real, throw-away Slurm cluster on this machine, whose nodes and GPUs mirror a site file.
+
+    programs   which programs it takes, where they are, which Slurm release they are
+    settings   the site as slurm.conf, gres.conf and the rest (pure: a site in, text out)
+    processes  start a daemon, know the lab's own processes from all others, end them
+    accounting MariaDB and slurmdbd, where asked for
+    cluster    up, down, status: the order of things, and the folder's life
+
+Nothing outside the lab's folder is written and no privilege is needed: every daemon runs as whoever called `up`. Called
+by root, jobs of all users run; called by another user, that user's jobs run.
+
+Known limitations:
+- The GPUs are links to /dev/null: Slurm allocates them and sets CUDA_VISIBLE_DEVICES; no CUDA program runs on them.
+- CPUs and memory of the nodes are declared, not there, and nothing is confined to its share.
+- Slurm must be built with `--enable-multiple-slurmd`, as Debian's is; one slurmd takes 7 MB.
+- The daemons listen on the loopback address only where this machine's host name stands for one (127.x.y.z, as on
+  Debian); elsewhere Slurm can only listen on all addresses, and the lab's munge key is what keeps others out.
+- A job's process that left its job (double fork) with an emptied environment outlives `down`.
+"""
+
+from xmem_slurm.lab.cluster import Lab, Status, default_folder, down, environment, status, up
+
+__all__ = ["Lab", "Status", "default_folder", "down", "environment", "status", "up"]

@@ -1,0 +1,138 @@
+"""How a site file reads as Slurm's own configuration: a site in, the text of each file out, nothing touched."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from xmem_slurm import resources
+from xmem_slurm.lab.programs import Version
+from xmem_slurm.site.schema import Nodes, Site
+
+# cgroup.conf(5): "disabled" came with this release. In older ones the v1 plugin is the quiet one: its init makes
+# nothing (src/plugins/cgroup/v1/cgroup_v1.c), while the v2 plugin wants systemd as soon as slurmd starts.
+_CGROUP_DISABLED_SINCE: Version = (24, 5)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the configuration says that no site file does.
+
+    `address` is the IPv4 address the daemons are called at; `loopback_only` makes them listen there and nowhere else.
+    `ports` has one TCP port by daemon: `slurmctld`, `slurmd.NODE`, and with accounting `slurmdbd` and `mariadbd`.
+    `password` is the database's, empty without accounting.
+    """
+
+    folder: Path
+    user: str
+    address: str
+    loopback_only: bool
+    ports: Mapping[str, int]
+    release: str
+    version: Version
+    accounting: bool
+    password: str
+
+
+@dataclass(frozen=True)
+class _NodeGpus:
+    """The GPUs of one type in a node; `devices` is the part of the device files' names that counts: `0` or `[0-3]`."""
+
+    type: str | None
+    count: int
+    devices: str
+
+
+@dataclass(frozen=True)
+class _Node:
+    name: str
+    cpus: int
+    memory_mib: int
+    features: tuple[str, ...]
+    gpus: tuple[_NodeGpus, ...]
+
+    @property
+    def daemon(self) -> str:
+        return f"slurmd.{self.name}"
+
+    @property
+    def gres(self) -> str:
+        return ",".join(f"gpu:{gpu.type}:{gpu.count}" if gpu.type else f"gpu:{gpu.count}" for gpu in self.gpus)
+
+
+@dataclass(frozen=True)
+class _Partition:
+    name: str
+    nodes: tuple[str, ...]
+    default: bool
+    max_time: str
+
+
+def files(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -> dict[str, str]:
+    """Return the text of each configuration file by its name in the lab's folder.
+
+    `names` has, for each of the site's node groups in order, the names that its host list stands for.
+    """
+    nodes = [_node(site, group, name) for group, members in zip(site.nodes, names, strict=True) for name in members]
+    partitions = [
+        _Partition(
+            name=name,
+            nodes=tuple(
+                node
+                for group, members in zip(site.nodes, names, strict=True)
+                if name in group.partitions
+                for node in members
+            ),
+            default=partition.default,
+            max_time=partition.max_time,
+        )
+        for name, partition in site.partition.items()
+    ]
+    values = {
+        "site": site,
+        "nodes": nodes,
+        "partitions": partitions,
+        "folder": around.folder,
+        "user": around.user,
+        "address": around.address,
+        "loopback_only": around.loopback_only,
+        "ports": around.ports,
+        "version": around.release,
+        "accounting": around.accounting,
+        "password": around.password,
+        "cgroup_plugin": "disabled" if around.version >= _CGROUP_DISABLED_SINCE else "cgroup/v1",
+        # A job that names no memory gets its CPUs' share of the poorest node, so that jobs can share every node.
+        "memory_per_cpu_mib": min(group.memory_mib // group.cpus for group in site.nodes) or 1,
+        "tres": ["gres/gpu", *sorted({f"gres/gpu:{gpu.type}" for node in nodes for gpu in node.gpus if gpu.type})],
+    }
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.tree("templates") / "lab"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - configuration files, not HTML
+    )
+    wanted = ["slurm.conf", "gres.conf", "cgroup.conf", *(["slurmdbd.conf"] if around.accounting else [])]
+    return {name: templates.get_template(f"{name}.j2").render(values) for name in wanted}
+
+
+def device_count(site: Site) -> int:
+    """Return how many device files the best equipped node needs: `dev/nvidia0` and up, shared by all nodes."""
+    return max(sum(group.gpus.values()) for group in site.nodes)
+
+
+def _node(site: Site, group: Nodes, name: str) -> _Node:
+    # Options that differ in their constraint only are one GRES type, and Slurm wants each type once.
+    counts: dict[str | None, int] = {}
+    for option, count in group.gpus.items():
+        kind = site.option[option].type
+        counts[kind] = counts.get(kind, 0) + count
+    gpus: list[_NodeGpus] = []
+    first = 0
+    for kind, count in counts.items():
+        devices = str(first) if count == 1 else f"[{first}-{first + count - 1}]"
+        gpus.append(_NodeGpus(kind, count, devices))
+        first += count
+    return _Node(name, group.cpus, group.memory_mib, group.features, tuple(gpus))
