@@ -1,0 +1,162 @@
+"""What is a Block, and in what order does the allocator look at the free ones?
+
+Block, BlockPool and PrivatePool carry the names and fields of c10/cuda/CUDACachingAllocator.cpp (2.4 to 2.15). Upstream
+keeps the free blocks of a pool in one set ordered by (stream, size, address). Every search stays inside one stream, so
+here a pool has one FreeList per stream, ordered by (size, address): a sorted list of integers, searched with bisect.
+"""
+
+from bisect import bisect_left
+
+ADDRESS_BITS = 64
+"""A free block's place in the order is the integer `size << ADDRESS_BITS | address`."""
+
+
+class Block:
+    """A piece of a segment: handed out, waiting for events, cached (free), or not backed by memory (`mapped` false).
+
+    Sizes and addresses are bytes. `prev` and `next` are the neighbours in the same segment.
+    """
+
+    __slots__ = (
+        "allocated",
+        "cached",
+        "event_count",
+        "expandable_segment",
+        "free_list",
+        "gc_count_base",
+        "key",
+        "mapped",
+        "next",
+        "prev",
+        "ptr",
+        "requested_size",
+        "size",
+        "stream_uses",
+    )
+
+    def __init__(self, free_list: "FreeList", ptr: int, size: int) -> None:
+        self.free_list = free_list
+        self.ptr = ptr
+        self.size = size
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.allocated = False
+        self.cached = False
+        """In the pool's set of free blocks (upstream: found in `pool.blocks`)."""
+        self.mapped = True
+        self.requested_size = 0
+        self.key = 0
+        self.event_count = 0
+        self.stream_uses: tuple[int, ...] = ()
+        self.gc_count_base = 0
+        self.expandable_segment: object = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it shares its segment with other blocks."""
+        return self.prev is not None or self.next is not None
+
+    @property
+    def gc_count(self) -> int:
+        """Its age: searches of the pool since it became free (counted only when garbage collection is on)."""
+        return self.free_list.pool.get_free_blocks_call_count - self.gc_count_base
+
+    def splice(self, before: "Block | None", after: "Block | None") -> None:
+        """Stand between two neighbours."""
+        if before is not None:
+            before.next = self
+        self.prev = before
+        if after is not None:
+            after.prev = self
+        self.next = after
+
+
+class FreeList:
+    """The free blocks of one pool and stream, smallest first, lowest address first among equals."""
+
+    __slots__ = ("blocks", "keys", "pool", "stream", "unmapped")
+
+    def __init__(self, pool: "BlockPool", stream: int) -> None:
+        self.pool = pool
+        self.stream = stream
+        self.keys: list[int] = []
+        self.blocks: list[Block] = []
+        self.unmapped: list[Block] = []
+        """Address ranges of expandable segments without memory behind them, lowest address first."""
+
+    def insert(self, block: Block) -> None:
+        """Make a block free (`BlockPool::insert_into_blocks`)."""
+        block.cached = True
+        block.gc_count_base = self.pool.get_free_blocks_call_count
+        key = block.key = block.size << ADDRESS_BITS | block.ptr
+        index = bisect_left(self.keys, key)
+        self.keys.insert(index, key)
+        self.blocks.insert(index, block)
+
+    def remove(self, block: Block) -> None:
+        """Take a free block out."""
+        block.cached = False
+        index = bisect_left(self.keys, block.key)
+        del self.keys[index]
+        del self.blocks[index]
+
+    def insert_unmapped(self, block: Block) -> None:
+        """Add an address range, by address."""
+        index = bisect_left(self.unmapped, block.ptr, key=_address)
+        self.unmapped.insert(index, block)
+
+    def remove_unmapped(self, block: Block) -> None:
+        """Take an address range out."""
+        del self.unmapped[bisect_left(self.unmapped, block.ptr, key=_address)]
+
+
+def _address(block: Block) -> int:
+    return block.ptr
+
+
+class BlockPool:
+    """The small (requests up to 1 MiB) or the large half of the default pool or of a private one."""
+
+    __slots__ = (
+        "allocated_bytes",
+        "allocated_bytes_peak",
+        "free_lists",
+        "get_free_blocks_call_count",
+        "is_small",
+        "owner",
+        "split_from",
+    )
+
+    def __init__(self, *, is_small: bool, split_from: int, owner: "PrivatePool | None" = None) -> None:
+        self.is_small = is_small
+        self.split_from = split_from
+        """A free block is split when it exceeds the request by at least this many bytes (`should_split`)."""
+        self.owner = owner
+        self.free_lists: dict[int, FreeList] = {}
+        self.get_free_blocks_call_count = 0
+
+    def free_list(self, stream: int) -> FreeList:
+        """Return the free blocks of a stream."""
+        found = self.free_lists.get(stream)
+        if found is None:
+            found = self.free_lists[stream] = FreeList(self, stream)
+            self.free_lists = dict(sorted(self.free_lists.items()))
+        return found
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for free_list in self.free_lists.values():
+            yield from free_list.blocks
+
+
+class PrivatePool:
+    """A torch.cuda.MemPool, or the memory of captured CUDA graphs."""
+
+    __slots__ = ("large_blocks", "malloc_count", "pool_id", "small_blocks", "use_count")
+
+    def __init__(self, pool_id: tuple[int, int], small_split_from: int, large_split_from: int) -> None:
+        self.pool_id = pool_id
+        self.use_count = 1
+        self.malloc_count = 0
+        """Segments not returned yet; a pool that nobody uses is forgotten when it reaches 0 (`cudaMalloc_count`)."""
+        self.small_blocks = BlockPool(is_small=True, split_from=small_split_from, owner=self)
+        self.large_blocks = BlockPool(is_small=False, split_from=large_split_from, owner=self)

@@ -1,0 +1,213 @@
+"""What does PYTORCH_CUDA_ALLOC_CONF change? Its keys, parsed as each torch release parses them.
+
+Sources: c10/cuda/CUDAAllocatorConfig.{h,cpp} (2.4 to 2.15) and c10/core/AllocatorConfig.{h,cpp} (2.9 to 2.15).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from xmem_slurm.allocator.releases import Release, release
+from xmem_slurm.errors import UsageError
+from xmem_slurm.units import MIB
+
+ROUNDUP_INTERVALS = 16
+"""One number of divisions for each power of two from 1 MiB to 64 GiB (kRoundUpPowerOfTwoIntervals)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings that change sizes; bytes unless said otherwise. The defaults are torch's."""
+
+    release: Release
+    max_split_size: float = math.inf
+    """Free blocks of this size and more are never split."""
+    max_non_split_rounding_size: int = 20 * MIB
+    """A request of `max_split_size` and more takes a free block up to this much larger."""
+    roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
+    """For sizes from 1 MiB, 2 MiB, ... 32 GiB on: steps between two powers of two to which sizes are rounded up; 0: none."""
+    garbage_collection_threshold: float = 0.0
+    """Fraction of the allowed memory above which old cached blocks are freed; only with a memory fraction. 0: off."""
+    expandable_segments: bool = False
+    large_segment_size: int = 20 * MIB
+    """Segment of requests from 1 to 10 MiB, and page of expandable segments in the large pool (2.11)."""
+    per_process_memory_fraction: float | None = None
+    """Fraction of the GPU that the allocator may use; None: not set."""
+    throw_on_cudamalloc_oom: bool = False
+    backend: str = "native"
+    """"cudaMallocAsync" is replayed as an approximation: see replay.py."""
+    ignored: tuple[str, ...] = field(default=())
+    """Keys that were given and change no size on the GPU (pinned memory, locks)."""
+
+
+def parse(text: str, torch_version: str) -> Settings:
+    """Read a PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) string as this torch release does.
+
+    Raises:
+        UsageError: an unknown key (the message lists the known ones), a bad value, or bad punctuation.
+    """
+    rules = release(torch_version)
+    settings = Settings(rules)
+    tokens = _Tokens(text)
+    while not tokens.at_end:
+        key = tokens.take()
+        if key not in rules.keys:
+            known = ", ".join(sorted(rules.keys))
+            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: torch {torch_version} has no key '{key}'; it has {known}")
+        tokens.expect(":")
+        if key in _READERS:
+            settings = _READERS[key](settings, tokens)
+        else:
+            tokens.skip_value()
+            settings = replace(settings, ignored=(*settings.ignored, key))
+        if not tokens.at_end:
+            tokens.expect(",")
+    return settings
+
+
+class _Tokens:
+    """`key:value,key:[a:b,c:d]` cut at the punctuation, white space dropped (upstream: ConfigTokenizer)."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._tokens: list[str] = []
+        word = ""
+        for character in text:
+            if character in ",:[]":
+                self._tokens += [word, character] if word else [character]
+                word = ""
+            elif not character.isspace():
+                word += character
+        self._tokens += [word] if word else []
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at >= len(self._tokens)
+
+    def peek(self) -> str:
+        return "" if self.at_end else self._tokens[self._at]
+
+    def take(self) -> str:
+        token = self.peek()
+        self._at += 1
+        return token
+
+    def expect(self, token: str) -> None:
+        found = self.take()
+        if found != token:
+            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: expected '{token}', found '{found}' in '{self.text}'")
+
+    def skip_value(self) -> None:
+        if self.take() == "[":
+            while not self.at_end and self.take() != "]":
+                pass
+
+    def number(self, key: str, accept: Callable[[float], bool], wanted: str) -> float:
+        """Take a number that `accept` accepts; `wanted` says which those are."""
+        token = self.take()
+        try:
+            value = float(token)
+        except ValueError:
+            value = math.nan
+        if not accept(value):
+            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {wanted}, not '{token}'")
+        return value
+
+    def boolean(self, key: str) -> bool:
+        token = self.take()
+        if token not in {"True", "False"}:
+            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be True or False, not '{token}'")
+        return token == "True"
+
+
+def _is_power_of_two(value: float) -> bool:
+    return value >= 1 and value == int(value) and int(value).bit_count() == 1
+
+
+def _max_split_size(settings: Settings, tokens: _Tokens) -> Settings:
+    least = settings.large_segment_size // MIB
+    value = tokens.number("max_split_size_mb", lambda mb: mb >= least, f"at least {least} (the large segment)")
+    return replace(settings, max_split_size=int(value) * MIB)
+
+
+def _max_non_split_rounding(settings: Settings, tokens: _Tokens) -> Settings:
+    least = settings.large_segment_size // MIB
+    value = tokens.number("max_non_split_rounding_mb", lambda mb: mb >= least, f"at least {least} (the large segment)")
+    return replace(settings, max_non_split_rounding_size=int(value) * MIB)
+
+
+def _garbage_collection_threshold(settings: Settings, tokens: _Tokens) -> Settings:
+    value = tokens.number("garbage_collection_threshold", lambda part: 0 < part < 1, "between 0 and 1")
+    return replace(settings, garbage_collection_threshold=value)
+
+
+def _expandable_segments(settings: Settings, tokens: _Tokens) -> Settings:
+    return replace(settings, expandable_segments=tokens.boolean("expandable_segments"))
+
+
+def _large_segment_size(settings: Settings, tokens: _Tokens) -> Settings:
+    value = tokens.number("large_segment_size_mb", lambda mb: mb > 10, "more than 10")
+    return replace(settings, large_segment_size=int(value) * MIB)
+
+
+def _per_process_memory_fraction(settings: Settings, tokens: _Tokens) -> Settings:
+    value = tokens.number("per_process_memory_fraction", lambda part: 0 <= part <= 1, "from 0 to 1")
+    return replace(settings, per_process_memory_fraction=value)
+
+
+def _throw_on_cudamalloc_oom(settings: Settings, tokens: _Tokens) -> Settings:
+    return replace(settings, throw_on_cudamalloc_oom=tokens.boolean("throw_on_cudamalloc_oom"))
+
+
+def _backend(settings: Settings, tokens: _Tokens) -> Settings:
+    name = tokens.take()
+    if name not in {"native", "cudaMallocAsync"}:
+        raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: backend must be native or cudaMallocAsync, not '{name}'")
+    return replace(settings, backend=name)
+
+
+def _roundup_power2_divisions(settings: Settings, tokens: _Tokens) -> Settings:
+    """Read `4` or `[256:1,512:2,1024:4,>:8]`: megabytes and, from there on, the number of divisions."""
+    wanted = "a power of 2"
+
+    def divisions() -> int:
+        return int(tokens.number("roundup_power2_divisions", lambda n: n == 0 or _is_power_of_two(n), f"{wanted} or 0"))
+
+    if tokens.peek() != "[":
+        return replace(settings, roundup_power2_divisions=(divisions(),) * ROUNDUP_INTERVALS)
+    tokens.expect("[")
+    table = list(settings.roundup_power2_divisions)
+    last, first = 0, True
+    while tokens.peek() != "]" and not tokens.at_end:
+        if tokens.peek() == ">":
+            tokens.take()
+            tokens.expect(":")
+            start = last + settings.release.roundup_rest_starts_after
+            table[start:] = [divisions()] * (ROUNDUP_INTERVALS - start)
+        else:
+            megabytes = int(tokens.number("roundup_power2_divisions", _is_power_of_two, f"{wanted} (megabytes)"))
+            tokens.expect(":")
+            value = divisions()
+            last = min(megabytes.bit_length() - 1, ROUNDUP_INTERVALS - 1)
+            if first:
+                table[:last] = [value] * last
+                first = False
+            table[last] = value
+        if tokens.peek() != "]":
+            tokens.expect(",")
+    tokens.expect("]")
+    return replace(settings, roundup_power2_divisions=tuple(table))
+
+
+_READERS: dict[str, Callable[[Settings, _Tokens], Settings]] = {
+    "backend": _backend,
+    "expandable_segments": _expandable_segments,
+    "garbage_collection_threshold": _garbage_collection_threshold,
+    "large_segment_size_mb": _large_segment_size,
+    "max_non_split_rounding_mb": _max_non_split_rounding,
+    "max_split_size_mb": _max_split_size,
+    "per_process_memory_fraction": _per_process_memory_fraction,
+    "roundup_power2_divisions": _roundup_power2_divisions,
+    "throw_on_cudamalloc_oom": _throw_on_cudamalloc_oom,
+}

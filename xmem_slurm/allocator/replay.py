@@ -1,0 +1,177 @@
+"""What would this trace have needed? Replay it through the allocator model, on as much memory as one likes.
+
+A recorded free is replayed as torch did it: FREE_REQUESTED directly followed by its FREE_COMPLETED is an ordinary free;
+if other events stand between, other streams used the block (record_stream), and it stays active_pending_free until its
+FREE_COMPLETED, unless the model's own out-of-memory path or an EMPTY_CACHE synchronises before.
+
+`backend:cudaMallocAsync` is approximated by the native allocator: CUDA's pool splits and merges freely and returns memory
+on a synchronisation, so what it holds lies between the peak of allocated bytes and the replay's peak of reserved bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from xmem_slurm.allocator.blocks import Block
+from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
+from xmem_slurm.allocator.config import Settings, parse
+from xmem_slurm.allocator.device import Device
+from xmem_slurm.trace import Category, Op, Trace
+
+_OTHER_STREAM = -1
+"""Stands for every stream that record_stream named: a trace says when the use ended, not where it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point of the replay: after `event` (its place in `Trace.events`), these bytes were allocated, by category."""
+
+    event: int
+    allocated_bytes: dict[Category, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The request that failed, its bytes as asked for, and the bytes allocated at that moment, by category."""
+
+    allocation: int
+    event: int
+    requested_bytes: int
+    allocated_bytes: dict[Category, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a replay saw. The peaks are those of torch.cuda.memory_stats(), in bytes, up to the end or the failure."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_active_bytes: int
+    peak_requested_bytes: int
+    peak_inactive_split_bytes: int
+    segments: int
+    """The most segments held at once (expandable segments are not counted, as in torch)."""
+    retries: int
+    """How often the allocator freed its cache because memory was short (num_alloc_retries)."""
+    at_peak_allocated: Moment
+    at_peak_reserved: Moment
+    """When reserved bytes first reached their peak: this moment decides the fit."""
+    oom: OutOfMemory | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether every request was served."""
+        return self.oom is None
+
+
+def replay(trace: Trace, capacity: int | None = None, settings: Settings | None = None) -> Replay:
+    """Replay a trace on `capacity` bytes (None: no limit) and stop at the first request that cannot be served.
+
+    Args:
+        trace: what one process did; every FREE names an allocation that came before it.
+        capacity: bytes that the allocator may take from the GPU: its memory less what lives outside the allocator.
+        settings: the allocator's; by default those of the recorded job.
+
+    Raises:
+        UsageError: the trace's allocator settings are not ones that its torch accepts.
+    """
+    run = Run(trace, capacity, settings)
+    failed = run.to_event(None)
+    allocator = run.allocator
+    allocated_at, reserved_at, failed_at = run.moments(
+        allocator.allocated_peak_at, allocator.reserved_peak_at, None if failed is None else allocator.allocations + 1
+    )
+    oom = None
+    if failed is not None:
+        size = trace.allocations[failed].size
+        oom = OutOfMemory(failed, failed_at.event, size, failed_at.allocated_bytes)
+    return Replay(
+        peak_allocated_bytes=allocator.allocated_bytes_peak,
+        peak_reserved_bytes=allocator.reserved_bytes_peak,
+        peak_active_bytes=allocator.active_bytes_peak,
+        peak_requested_bytes=allocator.requested_bytes_peak,
+        peak_inactive_split_bytes=allocator.inactive_split_bytes_peak,
+        segments=allocator.segments_peak,
+        retries=allocator.num_alloc_retries,
+        at_peak_allocated=allocated_at,
+        at_peak_reserved=reserved_at,
+        oom=oom,
+    )
+
+
+class Run:
+    """A replay under way: the allocator, and the block of every allocation."""
+
+    def __init__(self, trace: Trace, capacity: int | None = None, settings: Settings | None = None) -> None:
+        if settings is None:
+            settings = parse(trace.allocator_settings, trace.torch_version)
+        self.trace = trace
+        self.device = Device(capacity, events_pending=True)
+        self.allocator = DeviceCachingAllocator(self.device, settings)
+        self.blocks: dict[int, Block] = {}
+        self.block_sizes = [0] * len(trace.allocations)
+        """Bytes of the block that each allocation got."""
+
+    def to_event(self, last: int | None) -> int | None:
+        """Replay the events up to and with `last` (None: all); return the allocation that failed, if one did."""
+        allocator, blocks, block_sizes = self.allocator, self.blocks, self.block_sizes
+        malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
+        events = self.trace.events if last is None else self.trace.events[: last + 1]
+        deferred: dict[int, int] = {}
+        requested = -1
+        for op, number in events:
+            if op == Op.FREE_COMPLETED:
+                if number == requested:
+                    free(blocks[number])
+                    requested = -1
+                elif deferred.pop(number, -1) == allocator.num_sync_all_streams:
+                    allocator.complete(blocks[number], _OTHER_STREAM)
+                continue
+            if requested >= 0:
+                self._defer(requested, deferred)
+                requested = -1
+            if op == Op.ALLOC:
+                size, stream, _ = allocations[number]
+                block = malloc(size, stream)
+                if block is None:
+                    return number
+                blocks[number] = block
+                block_sizes[number] = block.size
+            elif op == Op.FREE_REQUESTED:
+                requested = number
+            else:
+                allocator.empty_cache()
+        if requested >= 0:
+            self._defer(requested, deferred)
+        return None
+
+    def _defer(self, number: int, deferred: dict[int, int]) -> None:
+        block = self.blocks[number]
+        self.allocator.record_stream(block, _OTHER_STREAM)
+        self.allocator.free(block)
+        deferred[number] = self.allocator.num_sync_all_streams
+
+    def moments(self, *served: int | None) -> Iterator[Moment]:
+        """For each number of allocations, yield the moment when so many had been asked for."""
+        for wanted in served:
+            if wanted is None:
+                yield Moment(-1, {})
+                continue
+            yield self._moment(wanted)
+
+    def _moment(self, wanted: int) -> Moment:
+        live: set[int] = set()
+        asked = 0
+        at = -1
+        for at, (op, number) in enumerate(self.trace.events):
+            if op == Op.ALLOC:
+                live.add(number)
+                asked += 1
+                if asked == wanted:
+                    break
+            elif op == Op.FREE_REQUESTED:
+                live.discard(number)
+        totals: dict[Category, int] = {}
+        for number in live:
+            category = self.trace.allocations[number].category
+            totals[category] = totals.get(category, 0) + self.block_sizes[number]
+        return Moment(at, totals)

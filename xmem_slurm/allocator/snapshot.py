@@ -1,0 +1,93 @@
+"""What does memory look like now? Statistics and segments in torch's own forms.
+
+`memory_stats` has the keys of torch.cuda.memory_stats(); `segments` the form of torch.cuda.memory_snapshot(), which
+torch/cuda/_memory_viz.py and pytorch.org/memory_viz read.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from xmem_slurm.allocator.blocks import Block
+from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
+
+
+def memory_stats(allocator: DeviceCachingAllocator) -> dict[str, int]:
+    """Return the statistics under torch's names (torch/cuda/memory.py `memory_stats`); bytes or counts."""
+    live = allocator.allocations - allocator.frees
+    return {
+        "allocated_bytes.all.current": allocator.allocated_bytes,
+        "allocated_bytes.all.peak": allocator.allocated_bytes_peak,
+        "reserved_bytes.all.current": allocator.reserved_bytes,
+        "reserved_bytes.all.peak": allocator.reserved_bytes_peak,
+        "active_bytes.all.current": allocator.allocated_bytes + allocator.pending_bytes,
+        "active_bytes.all.peak": allocator.active_bytes_peak,
+        "requested_bytes.all.current": allocator.requested_bytes,
+        "requested_bytes.all.peak": allocator.requested_bytes_peak,
+        "inactive_split_bytes.all.current": allocator.inactive_split_bytes,
+        "inactive_split_bytes.all.peak": allocator.inactive_split_bytes_peak,
+        "allocation.all.current": live,
+        "active.all.current": live + allocator.pending,
+        "inactive_split.all.current": allocator.inactive_split,
+        "segment.all.current": allocator.segments,
+        "segment.all.peak": allocator.segments_peak,
+        "oversize_allocations.current": allocator.oversize_allocations,
+        "oversize_segments.current": allocator.oversize_segments,
+        "num_alloc_retries": allocator.num_alloc_retries,
+        "num_ooms": allocator.num_ooms,
+        "num_sync_all_streams": allocator.num_sync_all_streams,
+        "num_device_alloc": allocator.num_device_alloc,
+        "num_device_free": allocator.num_device_free,
+    }
+
+
+def segments(allocator: DeviceCachingAllocator, live: Iterable[Block]) -> list[dict[str, Any]]:
+    """Return the segments, by address, as torch.cuda.memory_snapshot() does; `live` are the blocks not freed yet.
+
+    An expandable segment gives one entry for each run of mapped blocks.
+    """
+    waiting = {block: None for stream in allocator.cuda_events.values() for block in stream}
+    pools = [allocator.small_blocks, allocator.large_blocks]
+    for private in allocator.graph_pools.values():
+        pools += [private.small_blocks, private.large_blocks]
+    every = [*(block for pool in pools for block in pool), *live, *waiting]
+    heads = [block for block in every if block.prev is None or not block.prev.mapped]
+    return [_segment(head) for head in sorted(heads, key=lambda block: block.ptr)]
+
+
+def _segment(head: Block) -> dict[str, Any]:
+    pool = head.free_list.pool
+    blocks = []
+    block: Block | None = head
+    while block is not None and block.mapped:
+        blocks.append(block)
+        block = block.next
+    active = [block for block in blocks if not block.cached]
+    return {
+        "device": 0,
+        "address": head.ptr,
+        "total_size": sum(block.size for block in blocks),
+        "allocated_size": sum(block.size for block in blocks if block.allocated),
+        "active_size": sum(block.size for block in active),
+        "requested_size": sum(block.requested_size for block in active),
+        "stream": head.free_list.stream,
+        "segment_type": "small" if pool.is_small else "large",
+        "segment_pool_id": (0, 0) if pool.owner is None else pool.owner.pool_id,
+        "is_expandable": head.expandable_segment is not None,
+        "frames": [],
+        "blocks": [
+            {
+                "address": block.ptr,
+                "size": block.size,
+                "requested_size": block.requested_size,
+                "state": _state(block),
+                "frames": [],
+            }
+            for block in blocks
+        ],
+    }
+
+
+def _state(block: Block) -> str:
+    if block.allocated:
+        return "active_allocated"
+    return "inactive" if block.cached else "active_pending_free"
