@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
@@ -47,6 +47,10 @@ class Budget:
     scratch_bytes: int = 4 * GIB
     processes: int = 512
     cpus: int = 2
+
+    def less(self, seconds: float) -> "Budget":
+        """What is left of it after `seconds`."""
+        return replace(self, seconds=max(1.0, self.seconds - seconds))
 
     def limits(self) -> sandbox.Limits:
         """The same, in the sandbox's words."""

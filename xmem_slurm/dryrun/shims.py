@@ -18,10 +18,10 @@ def srun(arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(_PACKAGE))
     from xmem_slurm.slurm import options  # noqa: PLC0415 - only this shim needs it
 
-    words = options.command_after(arguments, options.SRUN)
-    if words:
+    _, command = options.scan(arguments, options.SRUN)
+    if command < len(arguments):
         os.environ.update(SLURM_STEP_ID="0", SLURM_STEPID="0", SLURM_PROCID="0", SLURM_LOCALID="0")
-        _become(words)
+        _become(arguments[command:])
 
 
 def mpirun(arguments: Sequence[str]) -> None:

@@ -32,10 +32,10 @@ class _Loader(importlib.abc.Loader):
         recorder.before_torch(_torch_folder(self._spec))
         try:
             self._loader.exec_module(module)
+            recorder.after_torch(module)
         except BaseException as error:
             recorder.torch_failed(error)
             raise
-        recorder.after_torch(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ SCHEMA_VERSION = 1
 STEADY_STEPS = 3
 """So many optimizer steps in a row without a new peak, and the run is steady: the first step lacks the optimizer's
 state, the second is the first whole one."""
-STEADY_SECONDS = 2.0
+STEADY_SECONDS = 1.0
 """Cheap steps go on for at least this long: kernels cost nothing here, and more steps show more of the job."""
 TAGGED_STEPS = 8
 """Steps at which the tensors of parameters, gradients and optimizer state are looked up."""
@@ -81,7 +82,7 @@ class Recorder:
         self._torch = torch
         self._state = "running"
         torch.cuda._lazy_call(self._start)
-        torch.optim.optimizer.register_optimizer_step_post_hook(self._after_step)
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         self._hook_exits()
 

@@ -1,0 +1,46 @@
+# make demo: the whole way once, on a throw-away Slurm cluster.   make test: every test.   make lint: style, types, layers.
+SHELL := /bin/bash
+PYTHON ?= python3
+TORCH ?= 2.11.0
+MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
+BIN := .venv/bin
+JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
+
+.PHONY: demo test lint setup test-torch-matrix clean
+
+demo: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/demo "$(CURDIR)/.venvs/torch-$(TORCH)"
+
+test: setup
+	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest $(PYTEST_ARGS)
+
+lint: .venv/ready
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
+	$(BIN)/shellcheck .ci/* examples/*/job.sh
+
+# The stand-in libraries under the other releases of torch that are supported.
+test-torch-matrix: .venv/ready
+	set -e; for version in $(MATRIX); do \
+	  $(MAKE) .venvs/torch-$$version/ready; \
+	  XMEM_TEST_PYTHON="$(CURDIR)/.venvs/torch-$$version/bin/python" $(BIN)/pytest -m torch tests/integration/test_device_torch.py; \
+	done
+
+setup: .venv/ready .venvs/torch-$(TORCH)/ready
+	.ci/slurm-packages
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install -q --editable . --group dev
+	touch $@
+
+.venvs/torch-%/ready: .ci/job-python
+	PYTHON="$(PYTHON)" .ci/job-python $* $(@D)
+	touch $@
+
+clean:
+	rm -rf .venv .venvs build
