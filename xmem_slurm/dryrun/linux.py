@@ -1,0 +1,145 @@
+"""The Linux system calls that the sandbox needs and Python 3.11 does not offer.
+
+Each function is one call, named as in section 2 of the manual, and raises OSError with the call's errno. Numbers are from
+the kernel's headers (include/uapi/linux/{sched,mount,prctl,capability,ioprio}.h, v6.18); they are the same on x86-64 and
+aarch64 but for ioprio_set.
+"""
+
+import ctypes
+import os
+import platform
+from pathlib import Path
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+
+CAP_CHOWN = 0
+CAP_DAC_OVERRIDE = 1
+CAP_FOWNER = 3
+CAP_FSETID = 4
+CAP_KILL = 5
+CAP_SETGID = 6
+CAP_SETUID = 7
+CAP_SYS_ADMIN = 21
+
+_MNT_DETACH = 2
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_MOUNT_ATTR_RDONLY = 0x1
+_SYS_MOUNT_SETATTR = 442
+_SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttr(ctypes.Structure):
+    """struct mount_attr of mount_setattr(2)."""
+
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def unshare(flags: int) -> None:
+    """Move this process (for CLONE_NEWPID: its children) into new namespaces."""
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """Mount `source` on `target`."""
+    result = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        None if kind is None else kind.encode(),
+        ctypes.c_ulong(flags),
+        os.fsencode(options) or None,
+    )
+    _check(result, target)
+
+
+def detach(target: str) -> None:
+    """Unmount `target` and everything below it, as soon as nothing uses it."""
+    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), target)
+
+
+def pivot_root(new_root: str, put_old: str) -> None:
+    """Make `new_root` the root of this mount namespace and the old one appear at `put_old`."""
+    _check(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), new_root)
+
+
+def make_read_only(target: str) -> None:
+    """Make the mount at `target`, and all below it, read-only (mount_setattr, Linux 5.12)."""
+    attributes = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
+    result = _libc.syscall(
+        ctypes.c_long(_SYS_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        os.fsencode(target),
+        ctypes.c_uint(_AT_RECURSIVE),
+        ctypes.byref(attributes),
+        ctypes.c_size_t(ctypes.sizeof(attributes)),
+    )
+    _check(result, target)
+
+
+def prctl(option: int, value: int) -> None:
+    """Set one attribute of this process."""
+    arguments = [ctypes.c_ulong(word) for word in (value, 0, 0, 0)]
+    _check(_libc.prctl(ctypes.c_int(option), *arguments), "prctl")
+
+
+def keep_capabilities(kept: frozenset[int]) -> None:
+    """Take every capability but `kept` out of the bounding set: no later exec can gain it again.
+
+    Needs CAP_SETPCAP. What this process holds now changes at the next exec.
+    """
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    for capability in range(last + 1):
+        if capability not in kept:
+            prctl(PR_CAPBSET_DROP, capability)
+
+
+def has_capability(capability: int) -> bool:
+    """Tell whether this process has `capability` in effect."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> capability & 1)
+    return False
+
+
+def lower_io_priority() -> None:
+    """Let this process's disk input and output come after everyone else's (best effort, level 7)."""
+    number = _SYS_IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        _libc.syscall(
+            ctypes.c_long(number),
+            ctypes.c_int(_IOPRIO_WHO_PROCESS),
+            ctypes.c_int(0),
+            ctypes.c_int(_IOPRIO_LOWEST_BEST_EFFORT),
+        )

@@ -1,0 +1,87 @@
+"""How much memory and how many processes does the dry run use right now?
+
+Read by the first process of its PID namespace. All sizes are bytes.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from xmem_slurm.units import KIB
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What all processes below one use: threads, and host memory that no file on disk backs."""
+
+    threads: int
+    memory_bytes: int
+
+
+def usage(first: int, scratch: int) -> Usage:
+    """Add up everything below process `first` (its number in this /proc), and what `scratch`, a tmpfs, holds.
+
+    Pages that forked processes share are counted once for each, so the sum may be too high: see `proportional`. Shared
+    memory is in `scratch` as a rule (/dev/shm, a mapped file); the larger of the two is taken.
+    """
+    threads = anonymous = shared = 0
+    for process in _descendants(first):
+        threads += process.threads
+        anonymous += process.anonymous
+        shared += process.shared
+    return Usage(threads, anonymous + max(shared, _held(scratch)))
+
+
+def proportional(first: int, scratch: int) -> int:
+    """Return the memory of `usage`, shared pages counted once: exact, and slow (the kernel walks all page tables)."""
+    anonymous = shared = 0
+    for process in _descendants(first):
+        try:
+            with open(f"/proc/{process.number}/smaps_rollup", "rb") as file:
+                text = file.read()
+        except OSError:  # it has ended
+            continue
+        anonymous += _number(text, b"\nPss_Anon:") * KIB
+        shared += _number(text, b"\nPss_Shmem:") * KIB
+    return anonymous + max(shared, _held(scratch))
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    number: int
+    parent: int
+    threads: int
+    anonymous: int
+    shared: int
+
+
+def _descendants(first: int) -> Iterable[_Process]:
+    children: defaultdict[int, list[_Process]] = defaultdict(list)
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/status", "rb") as file:
+                text = file.read()
+        except OSError:  # it has ended
+            continue
+        parent = _number(text, b"\nPPid:")
+        sizes = [_number(text, key) * KIB for key in (b"\nRssAnon:", b"\nRssShmem:")]
+        children[parent].append(_Process(int(name), parent, _number(text, b"\nThreads:"), *sizes))
+    waiting = [first]
+    while waiting:
+        for child in children[waiting.pop()]:
+            waiting.append(child.number)
+            yield child
+
+
+def _number(text: bytes, key: bytes) -> int:
+    """Return the number after `key`, or 0: a process that is ending has no memory lines."""
+    place = text.find(key)
+    return 0 if place < 0 else int(text[place + len(key) :].split(None, 1)[0])
+
+
+def _held(scratch: int) -> int:
+    found = os.fstatvfs(scratch)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
