@@ -1,0 +1,175 @@
+"""The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the user's cache.
+
+A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs and `build.json`. The
+identity covers everything that the result depends on: torch's files, our sources, the compiler. A build is made in a
+temporary folder beside it under a lock and renamed into place, so that a reader sees a whole build or none, two builds at
+once do the work once, and what a killed build leaves is swept away by the next.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_dir
+
+from xmem_slurm.device import generate, needs
+from xmem_slurm.errors import DeviceBuildError
+
+COMPILERS_AT_ONCE = 2
+MANIFEST = "build.json"
+_FLAGS = ("-std=c11", "-O1", "-fPIC", "-shared", "-w", "-pipe")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedBuild:
+    """One finished build in the cache; `torch_folder` is where its torch was when it was built."""
+
+    path: Path
+    torch_version: str
+    torch_folder: str
+    cuda: int
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: `device` in the user's cache directory."""
+    return Path(user_cache_dir("xmem-slurm")) / "device"
+
+
+def build(torch_dir: Path, cache: Path | None = None) -> Path:
+    """Return the folder with the stand-ins for the torch package in `torch_dir`, building them where there are none yet.
+
+    Raises DeviceBuildError: no CUDA build of torch there, no compiler, a compiler error, no room in the cache.
+    """
+    torch = torch_dir.resolve()
+    versions = needs.read_versions(torch)
+    compiler = _compiler()
+    identity = _identity(torch, versions, compiler)
+    folder = cache if cache is not None else cache_folder()
+    done = folder / identity
+    if (done / MANIFEST).is_file():
+        return done
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / f"{identity}.lock"):
+            if not (done / MANIFEST).is_file():
+                _build_into(done, torch, versions, compiler[0])
+    except OSError as error:
+        raise DeviceBuildError(f"cannot write the stand-in CUDA libraries to {folder}: {error.strerror}") from error
+    return done
+
+
+def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
+    """The finished builds in the cache, by torch version."""
+    folder = cache if cache is not None else cache_folder()
+    found = []
+    for manifest in folder.glob(f"[!.]*/{MANIFEST}"):
+        try:
+            about = json.loads(manifest.read_text(encoding="utf-8"))
+            found.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
+        except (OSError, ValueError, KeyError):
+            continue  # removed or damaged while we looked
+    return sorted(found, key=lambda each: (each.torch_version, each.path))
+
+
+def _compiler() -> tuple[str, str]:
+    """The C compiler and what it says of itself."""
+    for name in (os.environ.get("CC", ""), "gcc", "cc"):
+        path = shutil.which(name) if name else None
+        if path is None:
+            continue
+        asked = subprocess.run([path, "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True, check=False)
+        if asked.returncode == 0:
+            return path, asked.stdout
+    raise DeviceBuildError("no C compiler: install gcc, or name one in CC, to build the stand-in CUDA libraries")
+
+
+def _identity(torch: Path, versions: needs.Versions, compiler: tuple[str, str]) -> str:
+    digest = hashlib.sha256(repr((versions, compiler)).encode())
+    for path in needs.shared_objects(torch):
+        facts = path.stat()
+        digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    ours = [*generate.SOURCES.rglob("*"), *Path(__file__).parent.glob("*.py")]
+    for path in sorted(path for path in ours if path.is_file()):
+        digest.update(path.relative_to(Path(__file__).parent).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock; on a file system without locks go on without, since the rename alone keeps builds whole."""
+    with path.open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                raise
+        yield
+
+
+def _build_into(done: Path, torch: Path, versions: needs.Versions, compiler: str) -> None:
+    prefix = f".{done.name}."
+    for left in done.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=prefix, dir=done.parent))
+    try:
+        libraries = needs.read_libraries(torch)
+        with ThreadPoolExecutor(COMPILERS_AT_ONCE) as pool:
+            for finished in [pool.submit(_compile, each, work, versions, compiler) for each in libraries]:
+                finished.result()
+        about = {**asdict(versions), "torch_folder": str(torch), "libraries": [each.soname for each in libraries]}
+        (work / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        work.chmod(0o755)
+        try:
+            work.rename(done)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # else a build without a lock was faster, with the same result
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _compile(library: needs.Library, work: Path, versions: needs.Versions, compiler: str) -> None:
+    needed = frozenset().union(*library.symbols.values())
+    names = needed | generate.public_names(library, versions.cuda_major)
+    aliases = generate.per_thread_aliases(names)
+    with tempfile.TemporaryDirectory(prefix="gcc.", dir=work) as scratch:
+        defaults, script = Path(scratch, "defaults.c"), Path(scratch, "exports.map")
+        defaults.write_text(generate.defaults(names - aliases.keys(), library), encoding="utf-8")
+        script.write_text(generate.version_script(library, names), encoding="utf-8")
+        command = [
+            compiler,
+            *_FLAGS,
+            f"-DXMEM_CUDA_MAJOR={versions.cuda_major}",
+            f"-DXMEM_CUDA_VERSION={versions.cuda}",
+            f"-DXMEM_CUBLAS_VERSION={versions.cublas}",
+            f"-DXMEM_CUDNN_VERSION={versions.cudnn}",
+            f"-DXMEM_NCCL_VERSION={versions.nccl}",
+            *(f"-Wl,--defsym={alias}={name}" for alias, name in sorted(aliases.items())),
+            f"-Wl,-soname,{library.soname}",
+            f"-Wl,--version-script,{script}",
+            "-o",
+            str(work / library.soname),
+            str(defaults),
+            *map(str, generate.sources_of(library)),
+            "-ldl",
+            "-lpthread",
+        ]
+        environment = {**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise DeviceBuildError(f"{Path(compiler).name} could not build {library.soname}: {_first_error(ran.stderr)}")
+
+
+def _first_error(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line or "No space" in line), lines[0] if lines else "no message")

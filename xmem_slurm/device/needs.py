@@ -1,0 +1,158 @@
+"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from its files without running it."""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmem_slurm.device import elf
+from xmem_slurm.errors import DeviceBuildError
+
+STAND_INS = frozenset(
+    "libcublas libcublasLt libcuda libcudart libcudnn libcudss libcufft libcufile libcupti libcurand libcusolver"
+    " libcusparse libcusparseLt libnccl libnvJitLink libnvToolsExt libnvidia-ml libnvrtc libnvshmem_host".split()
+)
+"""Libraries that get a stand-in, by the name before `.so`."""
+
+ALWAYS = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""What torch opens by name while it runs, whether or not it is linked to it."""
+
+_UNVERSIONED = (  # symbols without a version tag belong to a library by their prefix; the longer prefix stands first
+    ("cusparseLt", "libcusparseLt"),
+    ("cublasLt", "libcublasLt"),
+    ("cublas", "libcublas"),
+    ("cudnn", "libcudnn"),
+    ("cudss", "libcudss"),
+    ("cusparse", "libcusparse"),
+    ("cusolver", "libcusolver"),
+    ("cufft", "libcufft"),
+    ("curand", "libcurand"),
+    ("cupti", "libcupti"),
+    ("cuFile", "libcufile"),
+    ("nvrtc", "libnvrtc"),
+    ("nccl", "libnccl"),
+    ("nvshmem", "libnvshmem_host"),
+    ("nvtx", "libnvToolsExt"),
+    ("nvJitLink", "libnvJitLink"),
+    ("nvml", "libnvidia-ml"),
+    ("__cuda", "libcudart"),
+    ("cuda", "libcudart"),
+)
+_DRIVER = re.compile(r"cu[A-Z]")
+
+# What the stand-ins say when neither the installed wheels nor torch's requirements name a version.
+_DEFAULT_CUDNN = {12: "9.1.0", 13: "9.13.0"}
+_DEFAULT_NCCL = {12: "2.21.5", 13: "2.27.7"}
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions as NVIDIA's headers encode them: CUDA 13.0 is 13000, cuDNN 9.19.0 91900, NCCL 2.28.9 22809."""
+
+    torch: str
+    torch_commit: str
+    cuda: int
+    cublas: int
+    cudnn: int
+    nccl: int
+
+    @property
+    def cuda_major(self) -> int:
+        """12 or 13."""
+        return self.cuda // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library that torch is linked to: its SONAME and, per version tag ("" for none), the symbols that it must have."""
+
+    soname: str
+    symbols: dict[str, frozenset[str]]
+
+    @property
+    def stem(self) -> str:
+        """The name before `.so`."""
+        return _stem(self.soname)
+
+
+def shared_objects(torch: Path) -> list[Path]:
+    """Torch's own shared objects."""
+    return sorted([*torch.glob("lib/*.so*"), *torch.glob("*.so")])
+
+
+def read_versions(torch: Path) -> Versions:
+    """Read the versions of the torch package in folder `torch`; raises DeviceBuildError where it is no CUDA 12 or 13 build."""
+    try:
+        text = (torch / "version.py").read_text(encoding="utf-8")
+    except OSError as error:
+        raise DeviceBuildError(f"no torch in {torch}: {error.strerror} (version.py)") from error
+    values = dict(re.findall(r"^(\w+)(?:\s*:[^=]*)?\s*=\s*'([^']*)'", text, re.MULTILINE))
+    version = values.get("__version__", "unknown")
+    if "cuda" not in values:
+        raise DeviceBuildError(f"torch {version} in {torch} is not a CUDA build")
+    major, minor = (int(part) for part in values["cuda"].split(".")[:2])
+    if major not in _DEFAULT_CUDNN:
+        raise DeviceBuildError(f"torch {version} is built for CUDA {values['cuda']}; CUDA 12 and 13 have stand-ins")
+    return Versions(
+        torch=version,
+        torch_commit=values.get("git_version", ""),
+        cuda=1000 * major + 10 * minor,
+        cublas=_encode(_wheel_version(torch, "cublas") or f"{major}.{minor}.0"),
+        cudnn=_encode(_wheel_version(torch, "cudnn") or _DEFAULT_CUDNN[major]),
+        nccl=_encode(_wheel_version(torch, "nccl") or _DEFAULT_NCCL[major]),
+    )
+
+
+def read_libraries(torch: Path) -> list[Library]:
+    """Read which of NVIDIA's libraries torch needs, and which of their symbols; raises DeviceBuildError."""
+    try:
+        objects = [elf.read(path) for path in shared_objects(torch)]
+    except (OSError, elf.ElfError) as error:
+        raise DeviceBuildError(f"cannot read the libraries of torch in {torch}: {error}") from error
+    sonames = {name for each in objects for name in each.libraries if _stem(name) in STAND_INS}
+    if not any(_stem(name) == "libcudart" for name in sonames):
+        raise DeviceBuildError(
+            f"torch in {torch} is not linked to libcudart.so: not a CUDA build, or not a complete one"
+        )
+    sonames.update(ALWAYS)
+    by_stem = {_stem(name): name for name in sonames}
+    defined = frozenset().union(*(each.defined for each in objects))
+    symbols: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for need in frozenset().union(*(each.undefined for each in objects)):
+        if need.symbol in defined:
+            continue
+        soname = need.library if need.version else by_stem.get(_owner(need.symbol), "")
+        if soname in sonames:
+            symbols[soname][need.version].add(need.symbol)
+    return [
+        Library(name, {tag: frozenset(names) for tag, names in sorted(symbols[name].items())})
+        for name in sorted(sonames)
+    ]
+
+
+def _stem(soname: str) -> str:
+    return soname.partition(".so")[0]
+
+
+def _owner(symbol: str) -> str:
+    for prefix, library in _UNVERSIONED:
+        if symbol.startswith(prefix):
+            return library
+    return "libcuda" if _DRIVER.match(symbol) else ""
+
+
+def _wheel_version(torch: Path, library: str) -> str | None:
+    """The version of NVIDIA's wheel that is installed beside torch, or else the one that torch's own requirements name."""
+    for info in torch.parent.glob(f"nvidia_{library}*.dist-info"):
+        if found := re.fullmatch(rf"nvidia_{library}(?:_cu\d+)?-([\d.]+)", info.stem):
+            return found[1]
+    pattern = re.compile(rf"^Requires-Dist: nvidia-{library}(?:-cu\d+)?==([\d.]+)", re.MULTILINE)
+    for metadata in torch.parent.glob("torch-*.dist-info/METADATA"):
+        if found := pattern.search(metadata.read_text(encoding="utf-8", errors="replace")):
+            return found[1]
+    return None
+
+
+def _encode(version: str) -> int:
+    major, minor, patch = (int(part) for part in (version.split(".") + ["0", "0"])[:3])
+    return 10000 * major + 100 * minor + patch

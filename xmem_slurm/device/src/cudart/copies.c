@@ -1,0 +1,97 @@
+/* Copies: device memory has no contents, so what is written to it is dropped and what is read from it is zeros.
+ *
+ * The direction follows from the addresses; the `kind` argument says the same with unified addressing. Every read of
+ * device memory by the host is a doubt: the script saw zeros where a GPU would have computed something.
+ */
+#include "runtime.h"
+
+#define SCALAR_BYTES 64 /* .item(), bool(tensor) and small lists of sizes read at most this much at a time */
+
+static void zeros_were_read(size_t bytes) {
+    doubt("value-read", bytes <= SCALAR_BYTES ? "up to 64 bytes, such as .item()" : "more than 64 bytes");
+}
+
+int xmem_copy(void *destination, const void *source, size_t bytes) {
+    if (!bytes || xmem_is_device_address(destination))
+        return SUCCESS;
+    if (xmem_is_device_address(source)) {
+        zeros_were_read(bytes);
+        memset(destination, 0, bytes);
+    } else {
+        memmove(destination, source, bytes);
+    }
+    return SUCCESS;
+}
+
+int xmem_set(void *destination, int value, size_t bytes) {
+    if (!xmem_is_device_address(destination))
+        memset(destination, value, bytes);
+    return SUCCESS;
+}
+
+static int copy_rows(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
+                     size_t height) {
+    if (xmem_is_device_address(destination))
+        return SUCCESS;
+    int from_device = xmem_is_device_address(source);
+    if (from_device && width && height)
+        zeros_were_read(width * height);
+    for (size_t row = 0; row < height; row++) {
+        char *to = (char *)destination + row * destination_pitch;
+        if (from_device)
+            memset(to, 0, width);
+        else
+            memmove(to, (const char *)source + row * source_pitch, width);
+    }
+    return SUCCESS;
+}
+
+/* cuda_runtime_api.h, "Memory Management" (CUDA 12.9, 13.5). */
+
+int cudaMemcpy(void *destination, const void *source, size_t bytes, int kind UNUSED) {
+    return xmem_copy(destination, source, bytes);
+}
+
+int cudaMemcpyAsync(void *destination, const void *source, size_t bytes, int kind UNUSED, void *stream UNUSED) {
+    return xmem_copy(destination, source, bytes);
+}
+
+int cudaMemcpyPeer(void *destination, int to UNUSED, const void *source, int from UNUSED, size_t bytes) {
+    return xmem_copy(destination, source, bytes);
+}
+
+int cudaMemcpyPeerAsync(void *destination, int to UNUSED, const void *source, int from UNUSED, size_t bytes,
+                        void *stream UNUSED) {
+    return xmem_copy(destination, source, bytes);
+}
+
+int cudaMemcpy2D(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
+                 size_t height, int kind UNUSED) {
+    return copy_rows(destination, destination_pitch, source, source_pitch, width, height);
+}
+
+int cudaMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
+                      size_t height, int kind UNUSED, void *stream UNUSED) {
+    return copy_rows(destination, destination_pitch, source, source_pitch, width, height);
+}
+
+/* Device variables have no contents either. */
+int cudaMemcpyFromSymbol(void *destination, const void *symbol UNUSED, size_t bytes, size_t offset UNUSED,
+                         int kind UNUSED) {
+    if (!xmem_is_device_address(destination)) {
+        zeros_were_read(bytes);
+        memset(destination, 0, bytes);
+    }
+    return SUCCESS;
+}
+
+int cudaMemcpyFromSymbolAsync(void *destination, const void *symbol, size_t bytes, size_t offset, int kind,
+                              void *stream UNUSED) {
+    return cudaMemcpyFromSymbol(destination, symbol, bytes, offset, kind);
+}
+
+int cudaMemset(void *destination, int value, size_t bytes) { return xmem_set(destination, value, bytes); }
+
+int cudaMemsetAsync(void *destination, int value, size_t bytes, void *stream UNUSED) {
+    return xmem_set(destination, value, bytes);
+}

@@ -1,0 +1,127 @@
+/* Kernels: registered by nvcc's start-up code, launched, never run.
+ *
+ * The functions that begin with two underscores are those that nvcc's output calls (crt/host_runtime.h, CUDA 12.9, 13.5).
+ */
+#include <stdio.h>
+
+#include "runtime.h"
+
+/* Device variables and symbols all lie here; nothing reads or writes them. */
+#define SYMBOL_BYTES 65536
+static uint64_t symbols;
+
+void **__cudaRegisterFatBinary(void *binary UNUSED) {
+    static void *handle[8];
+    return handle;
+}
+
+char __cudaInitModule(void **handle UNUSED) { return 1; }
+
+/* A kernel's handle is its host stub. */
+int __cudaGetKernel(void **kernel, const void *function) {
+    *kernel = (void *)function;
+    return SUCCESS;
+}
+
+int cudaGetKernel(void **kernel, const void *function) { return __cudaGetKernel(kernel, function); }
+
+int cudaGetFuncBySymbol(void **handle, const void *function) { return __cudaGetKernel(handle, function); }
+
+/* <<<grid, block, shared, stream>>> pushes its configuration, the stub pops it. */
+static __thread struct {
+    struct dim3 grid, block;
+    size_t shared;
+    void *stream;
+} pushed;
+
+unsigned __cudaPushCallConfiguration(struct dim3 grid, struct dim3 block, size_t shared, void *stream) {
+    pushed.grid = grid;
+    pushed.block = block;
+    pushed.shared = shared;
+    pushed.stream = stream;
+    return 0;
+}
+
+int __cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_t *shared, void *stream) {
+    *grid = pushed.grid;
+    *block = pushed.block;
+    *shared = pushed.shared;
+    *(void **)stream = pushed.stream;
+    return SUCCESS;
+}
+
+/* Launches do nothing and succeed: the spellings that torch's and nvcc's code use. */
+
+int cudaLaunchKernel(const void *function UNUSED, struct dim3 grid UNUSED, struct dim3 block UNUSED,
+                     void **arguments UNUSED, size_t shared UNUSED, void *stream UNUSED) {
+    return SUCCESS;
+}
+
+int __cudaLaunchKernel(void *kernel UNUSED, struct dim3 grid UNUSED, struct dim3 block UNUSED, void **arguments UNUSED,
+                       size_t shared UNUSED, void *stream UNUSED) {
+    return SUCCESS;
+}
+
+int cudaLaunchCooperativeKernel(const void *function UNUSED, struct dim3 grid UNUSED, struct dim3 block UNUSED,
+                                void **arguments UNUSED, size_t shared UNUSED, void *stream UNUSED) {
+    return SUCCESS;
+}
+
+int cudaLaunchKernelExC(const void *configuration UNUSED, const void *function UNUSED, void **arguments UNUSED) {
+    return SUCCESS;
+}
+
+/* What the compiled code would say of itself is not known: 32 registers, no static shared memory. */
+int cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function UNUSED) {
+    const struct xmem_device *device = xmem_device();
+    *attributes = (struct cudaFuncAttributes){
+        .maxThreadsPerBlock = 1024,
+        .numRegs = 32,
+        .ptxVersion = device->major * 10 + device->minor,
+        .binaryVersion = device->major * 10 + device->minor,
+        .maxDynamicSharedSizeBytes = 48 * 1024,
+    };
+    return SUCCESS;
+}
+
+int cudaOccupancyMaxActiveClusters(int *clusters, const void *function UNUSED, const void *configuration UNUSED) {
+    *clusters = xmem_device()->multiprocessors / 2; /* clusters of two, the portable minimum */
+    return SUCCESS;
+}
+
+int cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *function UNUSED, int blocks UNUSED,
+                                              int threads UNUSED) {
+    *bytes = 48 * 1024;
+    return SUCCESS;
+}
+
+int cudaGetSymbolAddress(void **address, const void *symbol UNUSED) {
+    if (!symbols)
+        symbols = xmem_take_addresses(SYMBOL_BYTES);
+    *address = (void *)symbols;
+    return SUCCESS;
+}
+
+int cudaGetSymbolSize(size_t *bytes, const void *symbol UNUSED) {
+    *bytes = SYMBOL_BYTES;
+    return SUCCESS;
+}
+
+/* "Library Management": code loaded at run time. */
+
+int cudaLibraryLoadData(void **library, const void *code UNUSED, void *options UNUSED, void **values UNUSED,
+                        unsigned count UNUSED, void *library_options UNUSED, void **library_values UNUSED,
+                        unsigned library_count UNUSED) {
+    return make_handle(library, 64) ? fail(ERROR_MEMORY_ALLOCATION) : SUCCESS;
+}
+
+int cudaLibraryGetKernel(void **kernel, void *library, const char *name UNUSED) {
+    *kernel = library;
+    return SUCCESS;
+}
+
+/* "0000:01:00.0" and so on, as the properties' pciBusID. */
+int cudaDeviceGetPCIBusId(char *text, int size, int device) {
+    snprintf(text, (size_t)size, "0000:%02x:00.0", (unsigned)device + 1);
+    return SUCCESS;
+}

@@ -1,0 +1,87 @@
+/* Shared by the sources of the stand-in libcudart and libcuda: state of the pretended devices. */
+#ifndef XMEM_RUNTIME_H
+#define XMEM_RUNTIME_H
+
+#include "../xmem.h"
+#include "structs.h"
+
+/* cudaError_t (driver_types.h, CUDA 12.9 and 13.5); CUresult has the same numbers for the ones used here. */
+enum {
+    SUCCESS = 0,
+    ERROR_INVALID_VALUE = 1,
+    ERROR_MEMORY_ALLOCATION = 2,
+    ERROR_INSUFFICIENT_DRIVER = 35,
+    ERROR_NO_DEVICE = 100,
+    ERROR_INVALID_DEVICE = 101,
+    ERROR_SYMBOL_NOT_FOUND = 500,
+    ERROR_NOT_READY = 600,
+    ERROR_NOT_SUPPORTED = 801,
+};
+
+/* Remember the error for cudaGetLastError and return it. */
+int fail(int error);
+
+/* device.c */
+int xmem_visible_devices(void);
+int xmem_current_device(void);
+
+/* capability.c: what the hardware of a compute capability has. */
+struct capability {
+    int major, minor;
+    int threads_per_multiprocessor;
+    int blocks_per_multiprocessor;
+    int shared_per_multiprocessor; /* bytes */
+    int shared_per_block_optin;    /* bytes */
+    int l2_bytes;                  /* of the largest GPU with that capability */
+    int memory_bus_bits;           /* of the same GPU */
+};
+const struct capability *xmem_capability(void);
+int xmem_active_blocks(int threads_per_block, size_t dynamic_shared_bytes);
+int xmem_attribute(int *value, int attribute, int device);
+
+/* ranges.c: address ranges, sorted, found by an address inside them. */
+enum range_kind { DEVICE, POOL, HOST, REGISTERED, MANAGED, RESERVED, MAPPED };
+struct range {
+    uint64_t start, size;
+    enum range_kind kind;
+    int device;
+    void *owner; /* MAPPED: the physical allocation */
+};
+struct ranges {
+    struct range *items;
+    size_t count, room;
+};
+int xmem_ranges_add(struct ranges *table, struct range range);
+struct range *xmem_ranges_find(struct ranges *table, uint64_t address);
+void xmem_ranges_remove(struct ranges *table, struct range *range);
+
+/* memory.c: the accounts. All of them take the memory lock. */
+int xmem_charge(int device, uint64_t bytes);
+void xmem_release(int device, uint64_t bytes);
+uint64_t xmem_take_addresses(uint64_t bytes);
+int xmem_is_device_address(const void *pointer);
+void xmem_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+int xmem_find_range(const void *pointer, struct range *found);
+int xmem_track_range(struct range range);
+int xmem_forget_range(uint64_t start, enum range_kind kind, struct range *forgotten);
+
+/* copies.c */
+int xmem_copy(void *destination, const void *source, size_t bytes);
+int xmem_set(void *destination, int value, size_t bytes);
+
+/* streams.c */
+struct capture {
+    int active;
+    unsigned long long id;
+    void *graph;
+};
+struct stream {
+    int priority;
+    unsigned flags;
+    unsigned long long id;
+    struct capture *capture;
+};
+struct stream *stream_of(void *handle);
+void xmem_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

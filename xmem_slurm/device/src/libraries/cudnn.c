@@ -1,0 +1,142 @@
+/* libcudnn: version, handles, tensors and filters, dropout, batch normalization. */
+#include "cudnn.h"
+
+size_t cudnnGetVersion(void) { return XMEM_CUDNN_VERSION; }
+
+size_t cudnnGetCudartVersion(void) { return XMEM_CUDA_VERSION; }
+
+/* libraryPropertyType: 0 major, 1 minor, 2 patch. From 9 on the version is major * 10000 + minor * 100 + patch. */
+int cudnnGetProperty(int property, int *value) {
+    *value = property == 0 ? XMEM_CUDNN_VERSION / 10000 : property == 1 ? XMEM_CUDNN_VERSION / 100 % 100
+                                                                         : XMEM_CUDNN_VERSION % 100;
+    return CUDNN_SUCCESS;
+}
+
+const char *cudnnGetErrorString(int status) { return status ? "cuDNN error" : "CUDNN_STATUS_SUCCESS"; }
+
+void cudnnGetLastErrorString(char *text, size_t size) {
+    if (size)
+        text[0] = 0;
+}
+
+/* A handle remembers its stream. */
+int cudnnCreate(void **handle) { return make_handle(handle, sizeof(void *)); }
+
+int cudnnDestroy(void *handle) {
+    free(handle);
+    return CUDNN_SUCCESS;
+}
+
+int cudnnSetStream(void **handle, void *stream) {
+    *handle = stream;
+    return CUDNN_SUCCESS;
+}
+
+int cudnnGetStream(void **handle, void **stream) {
+    *stream = *handle;
+    return CUDNN_SUCCESS;
+}
+
+#define OPAQUE_BYTES 512
+#define OPAQUE(name)                                                                                                   \
+    int cudnnCreate##name##Descriptor(void **descriptor) { return make_handle(descriptor, OPAQUE_BYTES); }             \
+    int cudnnDestroy##name##Descriptor(void *descriptor) {                                                             \
+        free(descriptor);                                                                                              \
+        return CUDNN_SUCCESS;                                                                                          \
+    }
+
+OPAQUE(Activation)
+OPAQUE(CTCLoss)
+OPAQUE(Convolution)
+OPAQUE(Dropout)
+OPAQUE(Pooling)
+OPAQUE(SpatialTransformer)
+
+int cudnnCreateTensorDescriptor(void **descriptor) { return make_handle(descriptor, sizeof(struct tensor)); }
+
+int cudnnDestroyTensorDescriptor(void *descriptor) {
+    free(descriptor);
+    return CUDNN_SUCCESS;
+}
+
+int cudnnCreateFilterDescriptor(void **descriptor) { return make_handle(descriptor, sizeof(struct tensor)); }
+
+int cudnnDestroyFilterDescriptor(void *descriptor) {
+    free(descriptor);
+    return CUDNN_SUCCESS;
+}
+
+/* cudnnDataType_t -> bytes; the packed int8 types and those of 8 bits or fewer count 1. */
+size_t cudnn_type_bytes(int data_type) {
+    switch (data_type) {
+    case 0: /* FLOAT */
+    case 4: /* INT32 */
+        return 4;
+    case 1:  /* DOUBLE */
+    case 10: /* INT64 */
+        return 8;
+    case 2: /* HALF */
+    case 9: /* BFLOAT16 */
+        return 2;
+    default:
+        return 1;
+    }
+}
+
+/* Packed, the last dimension fastest. */
+void cudnn_set_tensor(struct tensor *tensor, int type, int dimensions, const int *size) {
+    tensor->type = type;
+    tensor->dimensions = dimensions;
+    int stride = 1;
+    for (int i = dimensions - 1; i >= 0; i--) {
+        tensor->size[i] = size[i];
+        tensor->stride[i] = stride;
+        stride *= size[i];
+    }
+}
+
+int cudnnSetTensorNdDescriptor(struct tensor *tensor, int type, int dimensions, const int *size, const int *stride) {
+    if (dimensions > MAX_DIMENSIONS)
+        return CUDNN_BAD_PARAM;
+    cudnn_set_tensor(tensor, type, dimensions, size);
+    memcpy(tensor->stride, stride, sizeof *stride * (size_t)dimensions);
+    return CUDNN_SUCCESS;
+}
+
+/* At most `wanted` dimensions are written; *dimensions is how many there are. */
+int cudnnGetTensorNdDescriptor(const struct tensor *tensor, int wanted, int *type, int *dimensions, int *size,
+                               int *stride) {
+    size_t count = (size_t)(wanted < tensor->dimensions ? wanted : tensor->dimensions);
+    *type = tensor->type;
+    *dimensions = tensor->dimensions;
+    memcpy(size, tensor->size, sizeof *size * count);
+    memcpy(stride, tensor->stride, sizeof *stride * count);
+    return CUDNN_SUCCESS;
+}
+
+int cudnnSetFilterNdDescriptor(struct tensor *filter, int type, int format, int dimensions, const int *size) {
+    if (dimensions > MAX_DIMENSIONS)
+        return CUDNN_BAD_PARAM;
+    cudnn_set_tensor(filter, type, dimensions, size);
+    filter->format = format;
+    return CUDNN_SUCCESS;
+}
+
+int cudnnGetFilterNdDescriptor(const struct tensor *filter, int wanted, int *type, int *format, int *dimensions,
+                               int *size) {
+    size_t count = (size_t)(wanted < filter->dimensions ? wanted : filter->dimensions);
+    *type = filter->type;
+    *format = filter->format;
+    *dimensions = filter->dimensions;
+    memcpy(size, filter->size, sizeof *size * count);
+    return CUDNN_SUCCESS;
+}
+
+/* The random states of dropout: about 24 KiB for each multiprocessor of the GPUs of the last years, 3 MiB in all. */
+#define DROPOUT_BYTES_PER_MULTIPROCESSOR (24 * KIB)
+
+int cudnnDropoutGetStatesSize(void *handle UNUSED, size_t *bytes) {
+    doubt("cudnn-rnn", "cudnn cudnnDropoutGetStatesSize");
+    *bytes = DROPOUT_BYTES_PER_MULTIPROCESSOR * (uint64_t)(xmem_device ? xmem_device()->multiprocessors : 1);
+    return CUDNN_SUCCESS;
+}

@@ -1,0 +1,143 @@
+/* libcudnn: recurrent networks (cudnn_adv.h, "RNN API v8").
+ *
+ * Note [RNN weights]: cuDNN keeps all weights of an RNN in one buffer and tells where each matrix and bias lies. Here, as
+ * in the real library, the matrices of all layers come first (per layer and direction: input matrices of every gate, then
+ * recurrent ones, then the projection), then all biases in the same order, all packed. The size is exact as far as the
+ * real one does not pad.
+ *
+ * Note [RNN scratch]: the real sizes of workspace and reserve depend on the algorithm and are not published. Given are
+ * bounds: the reserve keeps, for each time step, the gates, the cell state and the output of every layer; the workspace
+ * the gates of one layer for the whole sequence. They are reported as doubts.
+ */
+#include "cudnn.h"
+
+enum cell { RELU, TANH, LSTM, GRU };
+enum bias { NO_BIAS, INPUT_BIAS, BOTH_BIASES, RECURRENT_BIAS };
+
+struct rnn {
+    int cell, bias, bidirectional, type;
+    int input, hidden, projection, layers;
+};
+
+struct rnn_data {
+    int type, steps, batch, vector;
+};
+
+int cudnnCreateRNNDescriptor(void **rnn) { return make_handle(rnn, sizeof(struct rnn)); }
+
+int cudnnDestroyRNNDescriptor(void *rnn) {
+    free(rnn);
+    return CUDNN_SUCCESS;
+}
+
+int cudnnCreateRNNDataDescriptor(void **data) { return make_handle(data, sizeof(struct rnn_data)); }
+
+int cudnnDestroyRNNDataDescriptor(void *data) {
+    free(data);
+    return CUDNN_SUCCESS;
+}
+
+int cudnnSetRNNDescriptor_v8(struct rnn *rnn, int algorithm UNUSED, int cell, int bias, int direction,
+                             int input_mode UNUSED, int type, int math_precision UNUSED, int math_type UNUSED,
+                             int input, int hidden, int projection, int layers, void *dropout UNUSED,
+                             unsigned flags UNUSED) {
+    *rnn = (struct rnn){cell, bias, direction, type, input, hidden, projection, layers};
+    return CUDNN_SUCCESS;
+}
+
+int cudnnSetRNNDataDescriptor(struct rnn_data *data, int type, int layout UNUSED, int steps, int batch, int vector,
+                              const int *lengths UNUSED, void *padding UNUSED) {
+    *data = (struct rnn_data){type, steps, batch, vector};
+    return CUDNN_SUCCESS;
+}
+
+static int gates_of(const struct rnn *rnn) { return rnn->cell == LSTM ? 4 : rnn->cell == GRU ? 3 : 1; }
+
+static int directions_of(const struct rnn *rnn) { return rnn->bidirectional ? 2 : 1; }
+
+static int is_projected(const struct rnn *rnn) { return rnn->projection > 0 && rnn->projection < rnn->hidden; }
+
+/* What a layer passes on, for one direction. */
+static int64_t output_of(const struct rnn *rnn) { return is_projected(rnn) ? rnn->projection : rnn->hidden; }
+
+/* A pseudo layer is a layer and direction: number layer * directions + direction. */
+static int64_t input_of(const struct rnn *rnn, int pseudo_layer) {
+    int first = pseudo_layer < directions_of(rnn);
+    return first ? rnn->input : output_of(rnn) * directions_of(rnn);
+}
+
+static int64_t matrix_elements(const struct rnn *rnn, int pseudo_layer) {
+    int64_t per_gate = rnn->hidden * (input_of(rnn, pseudo_layer) + output_of(rnn));
+    return gates_of(rnn) * per_gate + (is_projected(rnn) ? (int64_t)rnn->projection * rnn->hidden : 0);
+}
+
+static int64_t bias_elements(const struct rnn *rnn) {
+    int kinds = rnn->bias == NO_BIAS ? 0 : rnn->bias == BOTH_BIASES ? 2 : 1;
+    return (int64_t)kinds * gates_of(rnn) * rnn->hidden;
+}
+
+/* Elements before the matrices of a pseudo layer; for the number of pseudo layers, all matrices. */
+static int64_t matrices_before(const struct rnn *rnn, int pseudo_layer) {
+    int64_t elements = 0;
+    for (int i = 0; i < pseudo_layer; i++)
+        elements += matrix_elements(rnn, i);
+    return elements;
+}
+
+int cudnnGetRNNWeightSpaceSize(void *handle UNUSED, const struct rnn *rnn, size_t *bytes) {
+    int pseudo_layers = rnn->layers * directions_of(rnn);
+    int64_t elements = matrices_before(rnn, pseudo_layers) + pseudo_layers * bias_elements(rnn);
+    doubt("cudnn-rnn", "cudnn cudnnGetRNNWeightSpaceSize");
+    *bytes = (size_t)elements * cudnn_type_bytes(rnn->type);
+    return CUDNN_SUCCESS;
+}
+
+/* Where matrix and bias of a linear layer lie: numbers 0 to gates - 1 are the input ones, then the recurrent ones, then
+ * the projection. What is not there gets a null address. Matrices are 1 x rows x columns. */
+int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseudo_layer, size_t weight_bytes UNUSED,
+                            const void *weights, int linear, struct tensor *matrix, void **matrix_address,
+                            struct tensor *bias, void **bias_address) {
+    int gates = gates_of(rnn);
+    size_t element = cudnn_type_bytes(rnn->type);
+    int64_t columns = input_of(rnn, pseudo_layer), rows = rnn->hidden;
+    int64_t offset = matrices_before(rnn, pseudo_layer);
+    *matrix_address = *bias_address = NULL;
+    if (linear == 2 * gates) {
+        if (!is_projected(rnn))
+            return CUDNN_SUCCESS;
+        offset += gates * rows * (columns + output_of(rnn));
+        rows = rnn->projection;
+        columns = rnn->hidden;
+    } else if (linear >= gates) {
+        offset += gates * rows * columns + (linear - gates) * rows * output_of(rnn);
+        columns = output_of(rnn);
+    } else {
+        offset += linear * rows * columns;
+    }
+    cudnn_set_tensor(matrix, rnn->type, 3, (int[]){1, (int)rows, (int)columns});
+    *matrix_address = (char *)weights + (size_t)offset * element;
+
+    int has_bias = linear < gates ? rnn->bias == INPUT_BIAS || rnn->bias == BOTH_BIASES
+                                  : rnn->bias == RECURRENT_BIAS || rnn->bias == BOTH_BIASES;
+    if (linear == 2 * gates || !has_bias)
+        return CUDNN_SUCCESS;
+    int place = rnn->bias == BOTH_BIASES ? linear : linear % gates;
+    offset = matrices_before(rnn, rnn->layers * directions_of(rnn)) + pseudo_layer * bias_elements(rnn) +
+             (int64_t)place * rnn->hidden;
+    cudnn_set_tensor(bias, rnn->type, 3, (int[]){1, rnn->hidden, 1});
+    *bias_address = (char *)weights + (size_t)offset * element;
+    return CUDNN_SUCCESS;
+}
+
+/* See Note [RNN scratch]. `mode` 1 is training; inference needs no reserve. */
+int cudnnGetRNNTempSpaceSizes(void *handle UNUSED, const struct rnn *rnn, int mode, const struct rnn_data *data,
+                              size_t *workspace, size_t *reserve) {
+    size_t step = (size_t)data->batch * (size_t)rnn->hidden * cudnn_type_bytes(rnn->type);
+    size_t sequence = step * (size_t)data->steps * (size_t)directions_of(rnn);
+    doubt("cudnn-rnn", "cudnn cudnnGetRNNTempSpaceSizes");
+    if (workspace)
+        *workspace = sequence * (size_t)gates_of(rnn);
+    if (reserve)
+        *reserve = mode == 1 ? sequence * (size_t)rnn->layers * (size_t)(gates_of(rnn) + 2) : 0;
+    return CUDNN_SUCCESS;
+}

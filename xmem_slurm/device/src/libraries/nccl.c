@@ -1,0 +1,130 @@
+/* libnccl: communicators of any size in one process; a collective succeeds and moves nothing (nccl.h, 2.20 to 2.29).
+ *
+ * The buffers that a communicator takes on the GPU depend on topology and settings and are not known here: a doubt.
+ */
+#include "../xmem.h"
+
+enum { NCCL_SUCCESS = 0, NCCL_UNHANDLED_CUDA_ERROR = 1 };
+#define NCCL_SPLIT_NOCOLOR (-1)
+
+struct communicator {
+    int ranks, rank, device;
+    char rest[4096]; /* torch reads nothing of it; the real one is far larger */
+};
+
+struct unique_id {
+    char bytes[128];
+};
+
+extern int cudaGetDevice(int *) __attribute__((weak));
+extern int cudaMalloc(void **, size_t) __attribute__((weak));
+extern int cudaFree(void *) __attribute__((weak));
+
+static int make_communicator(void **communicator, int ranks, int rank, int device) {
+    doubt("nccl", "buffers of a communicator");
+    if (make_handle(communicator, sizeof(struct communicator)))
+        return NCCL_UNHANDLED_CUDA_ERROR;
+    struct communicator *made = *communicator;
+    made->ranks = ranks;
+    made->rank = rank;
+    made->device = device;
+    return NCCL_SUCCESS;
+}
+
+static int device_in_use(void) {
+    int device = 0;
+    if (cudaGetDevice)
+        cudaGetDevice(&device);
+    return device;
+}
+
+int ncclGetVersion(int *version) {
+    *version = XMEM_NCCL_VERSION;
+    return NCCL_SUCCESS;
+}
+
+const char *ncclGetErrorString(int result) { return result ? "NCCL error" : "no error"; }
+
+const char *ncclGetLastError(void *communicator UNUSED) { return ""; }
+
+int ncclGetUniqueId(struct unique_id *id) {
+    memset(id->bytes, 7, sizeof id->bytes);
+    return NCCL_SUCCESS;
+}
+
+int ncclCommInitRank(void **communicator, int ranks, struct unique_id id UNUSED, int rank) {
+    return make_communicator(communicator, ranks, rank, device_in_use());
+}
+
+int ncclCommInitRankConfig(void **communicator, int ranks, struct unique_id id UNUSED, int rank, void *config UNUSED) {
+    return make_communicator(communicator, ranks, rank, device_in_use());
+}
+
+int ncclCommInitRankScalable(void **communicator, int ranks, int rank, int ids UNUSED, void *id UNUSED,
+                             void *config UNUSED) {
+    return make_communicator(communicator, ranks, rank, device_in_use());
+}
+
+int ncclCommInitAll(void **communicators, int count, const int *devices) {
+    int result = NCCL_SUCCESS;
+    for (int i = 0; i < count && !result; i++)
+        result = make_communicator(&communicators[i], count, i, devices ? devices[i] : i);
+    return result;
+}
+
+/* Which ranks share the color is known to all ranks only: the new one has the size of its parent. */
+int ncclCommSplit(struct communicator *parent, int color, int key UNUSED, void **communicator, void *config UNUSED) {
+    *communicator = NULL;
+    return color == NCCL_SPLIT_NOCOLOR ? NCCL_SUCCESS
+                                       : make_communicator(communicator, parent->ranks, parent->rank, parent->device);
+}
+
+int ncclCommShrink(struct communicator *parent, int *excluded UNUSED, int count, void **communicator,
+                   void *config UNUSED, int flags UNUSED) {
+    return make_communicator(communicator, parent->ranks - count, parent->rank, parent->device);
+}
+
+int ncclCommCount(const struct communicator *communicator, int *count) {
+    *count = communicator->ranks;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommUserRank(const struct communicator *communicator, int *rank) {
+    *rank = communicator->rank;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommCuDevice(const struct communicator *communicator, int *device) {
+    *device = communicator->device;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommGetAsyncError(void *communicator UNUSED, int *error) {
+    *error = NCCL_SUCCESS;
+    return NCCL_SUCCESS;
+}
+
+int ncclMemAlloc(void **pointer, size_t bytes) {
+    return cudaMalloc && cudaMalloc(pointer, bytes) == 0 ? NCCL_SUCCESS : NCCL_UNHANDLED_CUDA_ERROR;
+}
+
+int ncclMemFree(void *pointer) { return cudaFree && cudaFree(pointer) == 0 ? NCCL_SUCCESS : NCCL_UNHANDLED_CUDA_ERROR; }
+
+/* A registration's handle is the buffer. */
+int ncclCommRegister(void *communicator UNUSED, void *buffer, size_t bytes UNUSED, void **handle) {
+    *handle = buffer;
+    return NCCL_SUCCESS;
+}
+
+int ncclCommWindowRegister(void *communicator UNUSED, void *buffer, size_t bytes UNUSED, void **window,
+                           int flags UNUSED) {
+    *window = buffer;
+    return NCCL_SUCCESS;
+}
+
+/* ncclRedOp_t is a number above the built-in operations. */
+int ncclRedOpCreatePreMulSum(int *operation, void *scalar UNUSED, int type UNUSED, int residence UNUSED,
+                             void *communicator UNUSED) {
+    *operation = 64;
+    return NCCL_SUCCESS;
+}
