@@ -1,0 +1,86 @@
+"""What is on an sbatch command line: which words are options, which is the script, and where does each stand?"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from xmem_slurm.slurm.options import SBATCH, Occurrence, Option, scan
+
+
+class CommandLine(NamedTuple):
+    """An sbatch command line, taken apart. Positions count in `argv`, which is without the command itself.
+
+    `components` holds the options of each heterogeneous component (one for an ordinary job), `starts` the position in
+    `argv` at which each component's options begin. `script_index` is None where the script comes from stdin or
+    `--wrap`.
+    """
+
+    argv: tuple[str, ...]
+    components: tuple[tuple[Occurrence, ...], ...]
+    starts: tuple[int, ...]
+    script_index: int | None
+    script_arguments: tuple[str, ...]
+    wrap: str | None
+
+    @property
+    def script(self) -> str | None:
+        """The script's path as typed, or None."""
+        return None if self.script_index is None else self.argv[self.script_index]
+
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether sbatch reads the script from its standard input."""
+        return self.script_index is None and self.wrap is None
+
+    @property
+    def occurrences(self) -> tuple[Occurrence, ...]:
+        """Every option, of all components, in order."""
+        return tuple(occurrence for component in self.components for occurrence in component)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Options that are not in the table and have no `=value`: the word after one may be its value or the script."""
+        return tuple(o.typed for o in self.occurrences if o.option is None and o.value is None)
+
+    def has(self, name: str) -> bool:
+        """Whether the option with this long name is given."""
+        return any(occurrence.name == name for occurrence in self.occurrences)
+
+    def last(self, name: str) -> str | None:
+        """Return the value of the last occurrence of an option, or None."""
+        return next((o.value for o in reversed(self.occurrences) if o.name == name), None)
+
+
+def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> CommandLine:
+    """Take an sbatch command line apart, `argv` being without `sbatch` itself; never fails.
+
+    `extra` are options to know beside sbatch's: xsbatch's own, or those of a site's SPANK plugins. sbatch reads its
+    command line twice, and so do we. The first pass leaves out every ":" and finds the script and its arguments; the
+    second reads the components between the ":" (src/sbatch/opt.c, process_options_first_pass; sbatch.c, main).
+    """
+    table = SBATCH.with_options(extra) if extra else SBATCH
+    words = tuple(argv)
+    kept = [index for index, word in enumerate(words) if word != ":"]
+    first_pass, stop = scan([words[index] for index in kept], table)
+    rest = kept[stop:]
+    wrap = next((o.value for o in reversed(first_pass) if o.name == "wrap"), None)
+
+    limit = len(words) - len(rest)
+    components: list[tuple[Occurrence, ...]] = []
+    starts: list[int] = []
+    start = 0
+    while True:
+        found, stop = scan(words[start:limit], table)
+        components.append(tuple(o._replace(at=o.at + start, value_at=o.value_at + start) for o in found))
+        starts.append(start)
+        stop += start
+        if stop >= limit or words[stop] != ":":
+            break
+        start = stop + 1
+    return CommandLine(
+        argv=words,
+        components=tuple(components),
+        starts=tuple(starts),
+        script_index=rest[0] if rest else None,
+        script_arguments=tuple(words[index] for index in rest[1:]),
+        wrap=wrap,
+    )

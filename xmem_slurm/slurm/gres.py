@@ -1,0 +1,175 @@
+"""How do `--gres`, `--gpus…` and `--tres-per-task` spell a request for GPUs, and how is the type in one changed?
+
+Source: sbatch(1), `--gres`, `--gpus`, `--tres-per-task`; `slurm_get_next_tres` in src/common/slurm_protocol_defs.c.
+A list is `name[:type][:count]`, comma separated, `name` being left out in the `--gpus` family. After the name, what is a
+number (with K, M, G, T or P) is a count and what is not is a type: `gpu:1g.10gb` asks for one MIG instance `1g.10gb`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from xmem_slurm.errors import UsageError
+
+GPU = "gpu"
+SHARED = ("shard", "mps")
+"""GRES that are a part of a GPU."""
+
+GPUS_FAMILY = ("gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task")
+"""Options whose list leaves the name `gpu` out."""
+
+_SUFFIXES = "kmgtp"
+
+
+class GresError(UsageError):
+    """A list of generic resources that Slurm would not understand; the message quotes it."""
+
+
+class Gres(NamedTuple):
+    """One entry of a list, in its own spelling.
+
+    `prefix` is what stands before the name (`gres:`, `gres/`) or "". `count_text` is the count as written, "" for none
+    (which means 1). `suffix` is a trailing note such as `(S:0)`, which Slurm prints but users seldom write.
+    """
+
+    prefix: str
+    name: str
+    type: str | None
+    separator: str
+    count_text: str
+    suffix: str
+
+    @property
+    def amount(self) -> int:
+        """How many: `2K` is 2048."""
+        if not self.count_text:
+            return 1
+        if self.count_text.isdigit():
+            return int(self.count_text)
+        return int(self.count_text[:-1]) << 10 * (_SUFFIXES.index(self.count_text[-1].lower()) + 1)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether this asks for whole GPUs or MIG instances."""
+        return self.name == GPU
+
+    @property
+    def is_share(self) -> bool:
+        """Whether this asks for a part of a GPU (mps, shard)."""
+        return self.name in SHARED
+
+    def __str__(self) -> str:
+        text = self.prefix + self.name + ("" if self.type is None else f":{self.type}")
+        return text + (self.separator + self.count_text if self.count_text else "") + self.suffix
+
+
+def parse(text: str) -> tuple[Gres, ...]:
+    """Read a `--gres` or `--tres-per-task` list; `none` and what is no generic resource (`cpu=4`) give no entries.
+
+    Raises:
+        GresError: an entry is empty or has too many parts.
+    """
+    return tuple(entry for entry in _entries(text) if isinstance(entry, Gres))
+
+
+def parse_option(name: str, value: str) -> tuple[Gres, ...]:
+    """Read the value of the option `name`: gres, tres-per-task or one of the `--gpus` family.
+
+    Raises:
+        GresError: as `parse`.
+    """
+    if name in GPUS_FAMILY:
+        return tuple(_unnamed(part, value) for part in value.split(","))
+    return parse(value)
+
+
+def format_entries(entries: Sequence[Gres]) -> str:
+    """Write a list; what `parse` read comes back as it was."""
+    return ",".join(map(str, entries))
+
+
+def with_type(name: str, value: str, gpu_type: str | None) -> str:
+    """Return the value of the option `name` with another GPU type, or none; everything else stays as it was written.
+
+    Raises:
+        GresError: the value asks for GPUs in more than one entry, so that there is no one type to change, or cannot be
+            read.
+    """
+    in_family = name in GPUS_FAMILY
+    parts = [_unnamed(part, value) for part in value.split(",")] if in_family else _entries(value)
+    if sum(isinstance(part, Gres) and part.is_gpu for part in parts) > 1:
+        raise GresError(f"--{name}={value} asks for GPUs in more than one entry")
+    changed = [part._replace(type=gpu_type) if isinstance(part, Gres) and part.is_gpu else part for part in parts]
+    if in_family:
+        return ",".join(_without_name(part) for part in changed if isinstance(part, Gres))
+    return ",".join(map(str, changed))
+
+
+def parse_memory(text: str) -> int:
+    """Return the bytes that `--mem` and its kin ask for: a number of MiB, or with K, M, G or T (`str_to_mbytes`).
+
+    K is rounded up to whole MiB. 0 means all the memory of a node.
+
+    Raises:
+        GresError: this is no size.
+    """
+    number, unit = text, "m"
+    trimmed = text[:-1] if text[-1:] in {"b", "B"} else text
+    if trimmed[-1:].lower() in {"k", "m", "g", "t"}:
+        number, unit = trimmed[:-1], trimmed[-1].lower()
+    if not (number.isascii() and number.isdigit()):
+        raise GresError(f"{text!r} is no memory size: write a number of MiB, or one with K, M, G or T")
+    if unit == "k":
+        return -(-int(number) // 1024) << 20
+    return int(number) << {"m": 20, "g": 30, "t": 40}[unit]
+
+
+def _entries(text: str) -> list[Gres | str]:
+    if text.lower() == "none":
+        return []
+    return [_entry(part, text) for part in text.split(",")]
+
+
+def _entry(part: str, text: str) -> Gres | str:
+    """Read one entry; another kind of TRES (`cpu=4`, `license/x:1`) comes back as it is."""
+    prefix = next((prefix for prefix in ("gres:", "gres/") if part.lower().startswith(prefix)), "")
+    bare = part[len(prefix) :]
+    if not prefix and ("/" in bare or bare.partition("=")[0].partition(":")[0] in {"cpu", "mem", "node", "billing"}):
+        return part
+    name, separator, _ = bare.partition(":")
+    if not separator:
+        name = bare.partition("=")[0]
+    if not name:
+        raise GresError(f"{text!r} has an entry without a name")
+    return _rest(part[: len(prefix)], name, bare[len(name) :], text)
+
+
+def _unnamed(part: str, text: str) -> Gres:
+    """Read one entry of the `--gpus` family: `2`, `a100`, `a100:2`."""
+    return _rest("", GPU, ":" + part, text)
+
+
+def _without_name(entry: Gres) -> str:
+    return str(entry)[len(GPU) + 1 :]
+
+
+def _rest(prefix: str, name: str, rest: str, text: str) -> Gres:
+    """Read what follows the name: `:type`, `:count`, `:type:count` or `=count`."""
+    rest, bracket, note = rest.partition("(")
+    separator = ":"
+    if "=" in rest:
+        rest, separator, last = rest.rpartition("=")
+        parts = [*rest.split(":")[1:], last]
+    else:
+        parts = rest.split(":")[1:]
+    if not all(parts) or len(parts) > 2:
+        raise GresError(f"{text!r} is no list of generic resources: name[:type][:count], comma separated")
+    if parts and _is_count(parts[-1]):
+        return Gres(prefix, name, parts[0] if len(parts) > 1 else None, separator, parts[-1], bracket + note)
+    if len(parts) > 1:
+        raise GresError(f"{text!r}: {parts[-1]!r} is no count")
+    return Gres(prefix, name, parts[0] if parts else None, separator, "", bracket + note)
+
+
+def _is_count(text: str) -> bool:
+    digits = text[:-1] if text[-1].lower() in _SUFFIXES else text
+    return digits.isascii() and digits.isdigit()
