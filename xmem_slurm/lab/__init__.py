@@ -2,9 +2,11 @@
 
     programs   which programs it takes, where they are, which Slurm release they are
     settings   the site as slurm.conf, gres.conf and the rest (pure: a site in, text out)
+    host       this machine's part: user, address, ports, what Slurm makes of a host list
+    folder     the private folder: whose it is, the record in it, how it is emptied
     processes  start a daemon, know the lab's own processes from all others, end them
     accounting MariaDB and slurmdbd, where asked for
-    cluster    up, down, status: the order of things, and the folder's life
+    cluster    up, down, status: the order of things
 
 Nothing outside the lab's folder is written and no privilege is needed: every daemon runs as whoever called `up`. Called
 by root, jobs of all users run; called by another user, that user's jobs run.
@@ -15,9 +17,11 @@ Known limitations:
 - Slurm must be built with `--enable-multiple-slurmd`, as Debian's is; one slurmd takes 7 MB.
 - The daemons listen on the loopback address only where this machine's host name stands for one (127.x.y.z, as on
   Debian); elsewhere Slurm can only listen on all addresses, and the lab's munge key is what keeps others out.
+- With accounting, slurmctld tells slurmdbd of a new job every five seconds: sacct knows a job that late.
 - A job's process that left its job (double fork) with an emptied environment outlives `down`.
 """
 
-from xmem_slurm.lab.cluster import Lab, Status, default_folder, down, environment, status, up
+from xmem_slurm.lab.cluster import Lab, Status, down, environment, status, up
+from xmem_slurm.lab.folder import default as default_folder
 
 __all__ = ["Lab", "Status", "default_folder", "down", "environment", "status", "up"]
