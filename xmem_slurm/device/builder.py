@@ -1,9 +1,9 @@
 """The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the user's cache.
 
-A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs and `build.json`. The
-identity covers everything that the result depends on: torch's files, our sources, the compiler. A build is made in a
-temporary folder beside it under a lock and renamed into place, so that a reader sees a whole build or none, two builds at
-once do the work once, and what a killed build leaves is swept away by the next.
+A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs and `build.json`.
+The identity covers everything that the result depends on: torch's files, our sources, the compiler. A build is made in
+a temporary folder beside it under a lock and renamed into place, so that a reader sees a whole build or none, two
+builds at once do the work once, and what a killed build leaves is swept away by the next.
 """
 
 import errno
@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def build(torch_dir: Path, cache: Path | None = None) -> Path:
-    """Return the folder with the stand-ins for the torch package in `torch_dir`, building them where there are none yet.
+    """Return the folder with the stand-ins for the torch package in `torch_dir`, building them if there are none yet.
 
     Raises DeviceBuildError: no CUDA build of torch there, no compiler, a compiler error, no room in the cache.
     """
@@ -106,7 +106,7 @@ def _identity(torch: Path, versions: needs.Versions, compiler: tuple[str, str]) 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; on a file system without locks go on without, since the rename alone keeps builds whole."""
+    """Hold an exclusive lock. A file system without locks must do without: the rename alone keeps builds whole."""
     with path.open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -25,7 +25,7 @@ class ElfError(ValueError):
 
 
 class Needed(NamedTuple):
-    """An undefined symbol: the version tag it was linked against and the library of that tag ("" where there is none)."""
+    """An undefined symbol, the version tag it was linked against and the library of that tag ("" for none)."""
 
     symbol: str
     version: str

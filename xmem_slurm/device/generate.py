@@ -1,7 +1,7 @@
-"""The generated part of a stand-in library: C for every symbol that nobody wrote by hand, and its linker version script.
+"""The generated part of a stand-in library: C for every symbol that nobody wrote by hand, and the linker's script.
 
-A generated default returns 0, which is "success" in all of these libraries. Defaults are weak, so that a function of the
-same name in the hand-written sources takes their place. Sizes that a function must write are in `src/outputs.txt`.
+A generated default returns 0, which is "success" in all of these libraries. Defaults are weak, so that a function of
+the same name in the hand-written sources takes their place. Sizes that a function must write are in `src/outputs.txt`.
 """
 
 import re
@@ -41,7 +41,7 @@ extern void xmem_doubt(const char *code, const char *detail) __attribute__((weak
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a function writes zeros (positions among its integer and pointer arguments), and the doubt that it reports."""
+    """Where a function writes zeros (positions among its integer and pointer arguments), and the doubt it reports."""
 
     positions: tuple[int, ...]
     type: str
@@ -74,7 +74,7 @@ def defaults(names: Iterable[str], library: Library) -> str:
 
 
 def per_thread_aliases(names: frozenset[str]) -> dict[str, str]:
-    """Alias -> function, for the per-thread-default-stream spellings (`_ptds`, `_ptsz`): there is only one default stream."""
+    """Alias -> function, for the spellings of per-thread default streams (`_ptds`, `_ptsz`): there is one default."""
     bases = ((name, re.sub(r"_pt[ds][sz]$", "", name)) for name in names)
     return {name: base for name, base in bases if base != name and base in names}
 

@@ -1,4 +1,4 @@
-"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from its files without running it."""
+"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from files, nothing run."""
 
 import re
 from collections import defaultdict
@@ -9,8 +9,27 @@ from xmem_slurm.device import elf
 from xmem_slurm.errors import DeviceBuildError
 
 STAND_INS = frozenset(
-    "libcublas libcublasLt libcuda libcudart libcudnn libcudss libcufft libcufile libcupti libcurand libcusolver"
-    " libcusparse libcusparseLt libnccl libnvJitLink libnvToolsExt libnvidia-ml libnvrtc libnvshmem_host".split()
+    {
+        "libcublas",
+        "libcublasLt",
+        "libcuda",
+        "libcudart",
+        "libcudnn",
+        "libcudss",
+        "libcufft",
+        "libcufile",
+        "libcupti",
+        "libcurand",
+        "libcusolver",
+        "libcusparse",
+        "libcusparseLt",
+        "libnccl",
+        "libnvJitLink",
+        "libnvToolsExt",
+        "libnvidia-ml",
+        "libnvrtc",
+        "libnvshmem_host",
+    }
 )
 """Libraries that get a stand-in, by the name before `.so`."""
 
@@ -64,7 +83,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library that torch is linked to: its SONAME and, per version tag ("" for none), the symbols that it must have."""
+    """A library that torch is linked to: its SONAME and, per version tag ("" for none), the symbols it must have."""
 
     soname: str
     symbols: dict[str, frozenset[str]]
@@ -81,7 +100,7 @@ def shared_objects(torch: Path) -> list[Path]:
 
 
 def read_versions(torch: Path) -> Versions:
-    """Read the versions of the torch package in folder `torch`; raises DeviceBuildError where it is no CUDA 12 or 13 build."""
+    """Read the versions of the torch package in folder `torch`; raises DeviceBuildError if it is no CUDA 12 or 13 build."""
     try:
         text = (torch / "version.py").read_text(encoding="utf-8")
     except OSError as error:
@@ -142,7 +161,7 @@ def _owner(symbol: str) -> str:
 
 
 def _wheel_version(torch: Path, library: str) -> str | None:
-    """The version of NVIDIA's wheel that is installed beside torch, or else the one that torch's own requirements name."""
+    """The version of NVIDIA's wheel that is installed beside torch, or else the one that torch's requirements name."""
     for info in torch.parent.glob(f"nvidia_{library}*.dist-info"):
         if found := re.fullmatch(rf"nvidia_{library}(?:_cu\d+)?-([\d.]+)", info.stem):
             return found[1]
@@ -154,5 +173,5 @@ def _wheel_version(torch: Path, library: str) -> str | None:
 
 
 def _encode(version: str) -> int:
-    major, minor, patch = (int(part) for part in (version.split(".") + ["0", "0"])[:3])
+    major, minor, patch = (int(part) for part in [*version.split("."), "0", "0"][:3])
     return 10000 * major + 100 * minor + patch

@@ -1,7 +1,7 @@
-/* Copies: device memory has no contents, so what is written to it is dropped and what is read from it is zeros.
+/* Copies: device memory has no contents but the few that contents.c knows; what is read from it beyond them is zeros.
  *
  * The direction follows from the addresses; the `kind` argument says the same with unified addressing. Every read of
- * device memory by the host is a doubt: the script saw zeros where a GPU would have computed something.
+ * zeros is a doubt: the script saw them where a GPU would have computed something.
  */
 #include "runtime.h"
 
@@ -12,27 +12,36 @@ static void zeros_were_read(size_t bytes) {
 }
 
 int xmem_copy(void *destination, const void *source, size_t bytes) {
-    if (!bytes || xmem_is_device_address(destination))
+    int to_device = xmem_is_device_address(destination), from_device = xmem_is_device_address(source);
+    if (!bytes)
         return SUCCESS;
-    if (xmem_is_device_address(source)) {
+    if (to_device && from_device) {
+        xmem_move_contents(destination, source, bytes);
+    } else if (to_device) {
+        xmem_note_contents(destination, source, bytes);
+    } else if (!from_device) {
+        memmove(destination, source, bytes);
+    } else if (!xmem_known_contents(source, destination, bytes)) {
         zeros_were_read(bytes);
         memset(destination, 0, bytes);
-    } else {
-        memmove(destination, source, bytes);
     }
     return SUCCESS;
 }
 
 int xmem_set(void *destination, int value, size_t bytes) {
-    if (!xmem_is_device_address(destination))
+    if (xmem_is_device_address(destination))
+        xmem_note_contents(destination, NULL, bytes);
+    else
         memset(destination, value, bytes);
     return SUCCESS;
 }
 
 static int copy_rows(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
                      size_t height) {
-    if (xmem_is_device_address(destination))
+    if (xmem_is_device_address(destination)) {
+        xmem_note_contents(destination, NULL, destination_pitch * height);
         return SUCCESS;
+    }
     int from_device = xmem_is_device_address(source);
     if (from_device && width && height)
         zeros_were_read(width * height);

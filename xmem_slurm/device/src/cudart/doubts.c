@@ -26,8 +26,10 @@ void xmem_doubt(const char *code, const char *detail) {
     pthread_mutex_unlock(&lock);
 }
 
-/* A default that returns 0 says nothing about memory, so it is a doubt only for those who ask for a trace. */
+/* A default that returns 0 says nothing about memory, so it is a doubt only for those who ask for a trace. It may stand
+ * for a launch. */
 void xmem_default(const char *function) {
+    xmem_forget_contents();
     if (!xmem_device()->trace)
         return;
     xmem_trace("default %s", function);

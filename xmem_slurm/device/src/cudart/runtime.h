@@ -65,6 +65,12 @@ int xmem_find_range(const void *pointer, struct range *found);
 int xmem_track_range(struct range range);
 int xmem_forget_range(uint64_t start, enum range_kind kind, struct range *forgotten);
 
+/* contents.c */
+void xmem_forget_contents(void);
+void xmem_note_contents(const void *destination, const void *bytes, size_t size);
+int xmem_known_contents(const void *source, void *out, size_t size);
+void xmem_move_contents(const void *destination, const void *source, size_t size);
+
 /* copies.c */
 int xmem_copy(void *destination, const void *source, size_t bytes);
 int xmem_set(void *destination, int value, size_t bytes);

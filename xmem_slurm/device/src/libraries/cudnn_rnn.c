@@ -92,8 +92,16 @@ int cudnnGetRNNWeightSpaceSize(void *handle UNUSED, const struct rnn *rnn, size_
     return CUDNN_SUCCESS;
 }
 
+static void give(struct tensor *descriptor, void **address, int type, int rows, int columns, const char *at) {
+    if (descriptor)
+        cudnn_set_tensor(descriptor, type, 3, (int[]){1, rows, columns});
+    if (address)
+        *address = (void *)at;
+}
+
 /* Where matrix and bias of a linear layer lie: numbers 0 to gates - 1 are the input ones, then the recurrent ones, then
- * the projection. What is not there gets a null address. Matrices are 1 x rows x columns. */
+ * the projection. What is not there gets a null address. Matrices are 1 x rows x columns. A caller that wants only one of
+ * the two passes null for the other. */
 int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseudo_layer, size_t weight_bytes UNUSED,
                             const void *weights, int linear, struct tensor *matrix, void **matrix_address,
                             struct tensor *bias, void **bias_address) {
@@ -101,7 +109,10 @@ int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseu
     size_t element = cudnn_type_bytes(rnn->type);
     int64_t columns = input_of(rnn, pseudo_layer), rows = rnn->hidden;
     int64_t offset = matrices_before(rnn, pseudo_layer);
-    *matrix_address = *bias_address = NULL;
+    if (matrix_address)
+        *matrix_address = NULL;
+    if (bias_address)
+        *bias_address = NULL;
     if (linear == 2 * gates) {
         if (!is_projected(rnn))
             return CUDNN_SUCCESS;
@@ -114,8 +125,7 @@ int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseu
     } else {
         offset += linear * rows * columns;
     }
-    cudnn_set_tensor(matrix, rnn->type, 3, (int[]){1, (int)rows, (int)columns});
-    *matrix_address = (char *)weights + (size_t)offset * element;
+    give(matrix, matrix_address, rnn->type, (int)rows, (int)columns, (const char *)weights + (size_t)offset * element);
 
     int has_bias = linear < gates ? rnn->bias == INPUT_BIAS || rnn->bias == BOTH_BIASES
                                   : rnn->bias == RECURRENT_BIAS || rnn->bias == BOTH_BIASES;
@@ -124,8 +134,7 @@ int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseu
     int place = rnn->bias == BOTH_BIASES ? linear : linear % gates;
     offset = matrices_before(rnn, rnn->layers * directions_of(rnn)) + pseudo_layer * bias_elements(rnn) +
              (int64_t)place * rnn->hidden;
-    cudnn_set_tensor(bias, rnn->type, 3, (int[]){1, rnn->hidden, 1});
-    *bias_address = (char *)weights + (size_t)offset * element;
+    give(bias, bias_address, rnn->type, rnn->hidden, 1, (const char *)weights + (size_t)offset * element);
     return CUDNN_SUCCESS;
 }
 

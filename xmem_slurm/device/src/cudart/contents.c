@@ -1,0 +1,80 @@
+/* The few bytes of device memory whose contents are known: copied there by the host and not overtaken by device work.
+ *
+ * Nothing is computed, so any kernel may have changed any byte: each launch, and each call of a library that would run
+ * kernels, forgets everything. What is left is exact, never stale. It matters where a program sends a small value and
+ * reads it back, as DistributedDataParallel does when it compares the shapes of its parameters across ranks.
+ */
+#include <pthread.h>
+
+#include "runtime.h"
+
+#define MAX_KNOWN 64
+#define MAX_KNOWN_BYTES (64 * KIB) /* of one copy */
+
+struct known {
+    uint64_t start, size;
+    char *bytes;
+};
+
+static struct known entries[MAX_KNOWN];
+static size_t used;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void remove_locked(size_t index) {
+    free(entries[index].bytes);
+    entries[index] = entries[--used];
+}
+
+/* What is written is known no more, where it was, in whole entries. */
+static void forget_locked(uint64_t start, uint64_t size) {
+    for (size_t i = used; i-- > 0;)
+        if (entries[i].start < start + size && start < entries[i].start + entries[i].size)
+            remove_locked(i);
+}
+
+void xmem_forget_contents(void) {
+    if (!__atomic_load_n(&used, __ATOMIC_RELAXED))
+        return;
+    pthread_mutex_lock(&lock);
+    while (used)
+        remove_locked(used - 1);
+    pthread_mutex_unlock(&lock);
+}
+
+/* `bytes` (NULL: unknown ones) are written to device memory at `destination`. */
+void xmem_note_contents(const void *destination, const void *bytes, size_t size) {
+    pthread_mutex_lock(&lock);
+    forget_locked((uint64_t)destination, size);
+    if (bytes && size && size <= MAX_KNOWN_BYTES) {
+        char *copy = malloc(size);
+        if (copy) {
+            memcpy(copy, bytes, size);
+            if (used == MAX_KNOWN)
+                remove_locked(0);
+            entries[used++] = (struct known){(uint64_t)destination, size, copy};
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Read device memory into `out`; 0 where any byte of it is not known, and `out` is then untouched. */
+int xmem_known_contents(const void *source, void *out, size_t size) {
+    int found = 0;
+    uint64_t start = (uint64_t)source;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < used && !found; i++) {
+        found = entries[i].start <= start && start + size <= entries[i].start + entries[i].size;
+        if (found)
+            memcpy(out, entries[i].bytes + (start - entries[i].start), size);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* Copy within device memory. */
+void xmem_move_contents(const void *destination, const void *source, size_t size) {
+    char *bytes = size <= MAX_KNOWN_BYTES ? malloc(size) : NULL;
+    int known = bytes && xmem_known_contents(source, bytes, size);
+    xmem_note_contents(destination, known ? bytes : NULL, size);
+    free(bytes);
+}
