@@ -1,4 +1,4 @@
-"""What happens between the fork of the sandbox and the exec of the command? Three processes, each the parent of the next.
+"""What happens between the sandbox's fork and the command's exec? Three processes, each the parent of the next.
 
     keeper    in our PID namespace: enters the new namespaces, waits for the first process; SIGTERM makes it kill that
     first     process 1 of the new PID namespace: builds the new root, starts the command, reaps, watches the limits.
@@ -26,7 +26,7 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmem_slurm.dryrun import linux, mounts, watch
+from xmem_slurm.dryrun import linux, mounts, newroot, watch
 from xmem_slurm.units import GIB
 
 GRACE_SECONDS = 2.0
@@ -161,7 +161,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         os._exit(1)
     try:
         linux.unshare(linux.CLONE_NEWNS)
-        scratch, read_only = mounts.build(plan)
+        root = newroot.build(plan)
     except OSError as error:
         raise StageError("mounts", error) from error
     _raise_loopback()
@@ -170,8 +170,8 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         _become(command, plan)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
     os.close(command.output)
-    _tell(status, {"ready": read_only})
-    _tell(status, _Tending(child, command.limits, scratch).until_the_end())
+    _tell(status, {"ready": root.read_only})
+    _tell(status, _Tending(child, command.limits, root).until_the_end())
     os._exit(0)
 
 
@@ -186,11 +186,11 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, command: int, limits: Limits, scratch: int) -> None:
+    def __init__(self, command: int, limits: Limits, root: newroot.Built) -> None:
         self.command = command
         self.limits = limits
-        self.scratch = scratch
-        self.own_number = int(os.readlink("/proc/self"))  # not 1 where /proc is the one outside
+        self.root = root
+        self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
 
@@ -213,13 +213,15 @@ class _Tending:
         return {"returncode": self.code, "stopped": stopped, "peak_memory_bytes": self.peak}
 
     def _beyond(self) -> str | None:
-        now = watch.usage(self.own_number, self.scratch)
+        now = watch.usage(self.own_number, self.root.scratch)
         memory = now.memory_bytes
         if memory > self.limits.memory_bytes:
-            memory = watch.proportional(self.own_number, self.scratch)
+            memory = watch.proportional(self.own_number, self.root.scratch)
         self.peak = max(self.peak, memory)
         if memory > self.limits.memory_bytes:
             return "memory"
+        if self.root.layers is not None and watch.on_disk(self.root.layers) > self.limits.scratch_bytes:
+            return "scratch"
         return "processes" if now.threads > self.limits.processes else None
 
     def _ask_to_end(self) -> None:

@@ -1,8 +1,8 @@
 """The Linux system calls that the sandbox needs and Python 3.11 does not offer.
 
-Each function is one call, named as in section 2 of the manual, and raises OSError with the call's errno. Numbers are from
-the kernel's headers (include/uapi/linux/{sched,mount,prctl,capability,ioprio}.h, v6.18); they are the same on x86-64 and
-aarch64 but for ioprio_set.
+Each function is one call and raises OSError with the call's errno. Numbers are from the kernel's headers
+(include/uapi/linux/{sched,mount,prctl,capability,ioprio}.h, v6.18); they are the same on x86-64 and aarch64 but for
+ioprio_set.
 """
 
 import ctypes
@@ -47,6 +47,8 @@ _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
 
+StrPath = str | os.PathLike[str]
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -72,7 +74,7 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
-def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+def mount(source: StrPath, target: StrPath, kind: str | None, flags: int, options: str = "") -> None:
     """Mount `source` on `target`."""
     result = _libc.mount(
         os.fsencode(source),
@@ -81,20 +83,20 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
         ctypes.c_ulong(flags),
         os.fsencode(options) or None,
     )
-    _check(result, target)
+    _check(result, str(target))
 
 
-def detach(target: str) -> None:
+def detach(target: StrPath) -> None:
     """Unmount `target` and everything below it, as soon as nothing uses it."""
-    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), target)
+    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), str(target))
 
 
-def pivot_root(new_root: str, put_old: str) -> None:
+def pivot_root(new_root: StrPath, put_old: StrPath) -> None:
     """Make `new_root` the root of this mount namespace and the old one appear at `put_old`."""
-    _check(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), new_root)
+    _check(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), str(new_root))
 
 
-def make_read_only(target: str) -> None:
+def make_read_only(target: StrPath) -> None:
     """Make the mount at `target`, and all below it, read-only (mount_setattr, Linux 5.12)."""
     attributes = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
     result = _libc.syscall(
@@ -105,7 +107,7 @@ def make_read_only(target: str) -> None:
         ctypes.byref(attributes),
         ctypes.c_size_t(ctypes.sizeof(attributes)),
     )
-    _check(result, target)
+    _check(result, str(target))
 
 
 def prctl(option: int, value: int) -> None:

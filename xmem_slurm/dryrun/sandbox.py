@@ -4,8 +4,8 @@ In new user (unless we are root), mount, PID, network, IPC and UTS namespaces: `
 system, `inside` how it is started and held to its limits. Nothing outside the process tree is set up, so nothing needs
 cleaning up: when the tree is gone, so are its files.
 
-Needs Linux 5.12 (an overlay inside a user namespace: 5.11; mount_setattr: 5.12) and, unless we are root, user namespaces
-for everyone. Works in threads' company only as far as os.fork does: call it from a process with one thread.
+Needs Linux 5.12 (an overlay inside a user namespace: 5.11; mount_setattr: 5.12) and, unless we are root, user
+namespaces for everyone. It forks, so it wants a process with one thread.
 """
 
 import errno
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from xmem_slurm.dryrun import inside, linux, mounts
+from xmem_slurm.dryrun import inside, mounts
 from xmem_slurm.dryrun.inside import Limits
 from xmem_slurm.errors import SandboxError
 from xmem_slurm.units import GIB, KIB, MIB
@@ -47,7 +47,8 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Outcome:
     """How a command ended.
 
-    `returncode` is negative for a signal. `stopped` names the limit that ended it: "time", "memory" or "processes".
+    `returncode` is negative for a signal. `stopped` names the limit that ended it: "time", "memory", "processes" or
+    "scratch" (only where what it writes goes to a disk; elsewhere it meets a full disk at that size).
     `seconds` is wall time, set-up included. `peak_memory_bytes` is host memory, sampled, the files that it wrote
     included. `output_tail` is the end of stdout and stderr together. `read_only` are the folders that it could not
     write to because no layer could be put over them.
@@ -90,15 +91,8 @@ def run(
         SandboxError: this machine refuses what the sandbox needs; the command was not started.
     """
     started = time.monotonic()
-    plan = mounts.Plan(
-        mounts=mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape")),
-        sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape")),
-        open_for_writing=mounts.places_to_write(cwd, environ),
-        keep=[os.path.realpath(folder) for folder in keep],
-        scratch_bytes=limits.scratch_bytes,
-        user_namespace=not linux.has_capability(linux.CAP_SYS_ADMIN),
-    )
     with ExitStack() as stack:
+        plan = _plan(cwd, environ, keep, limits, stack)
         signals = stack.enter_context(_caught_signals())
         output, output_end = os.pipe()
         status, status_end = os.pipe()
@@ -119,6 +113,23 @@ def run(
         finally:
             listening.end()
     return _outcome(listening, time.monotonic() - started)
+
+
+def _plan(cwd: Path, environ: Mapping[str, str], keep: Sequence[Path], limits: Limits, stack: ExitStack) -> mounts.Plan:
+    user_namespace = mounts.needs_user_namespace()
+    layers = None
+    if user_namespace and not mounts.tmpfs_keeps_marks():
+        layers = stack.enter_context(mounts.layers_on_disk())
+    return mounts.Plan(
+        mounts=mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape")),
+        sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape")),
+        writable=mounts.places_to_write(cwd, environ),
+        foreign=mounts.foreign(cwd.resolve()) if user_namespace else (),
+        keep=[folder.resolve(strict=True) for folder in keep],
+        scratch_bytes=limits.scratch_bytes,
+        user_namespace=user_namespace,
+        layers=layers,
+    )
 
 
 def _as_file(content: bytes) -> int:

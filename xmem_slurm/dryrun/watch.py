@@ -6,7 +6,9 @@ Read by the first process of its PID namespace. All sizes are bytes.
 import os
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from xmem_slurm.units import KIB
 
@@ -38,13 +40,22 @@ def proportional(first: int, scratch: int) -> int:
     anonymous = shared = 0
     for process in _descendants(first):
         try:
-            with open(f"/proc/{process.number}/smaps_rollup", "rb") as file:
-                text = file.read()
+            text = Path(f"/proc/{process.number}/smaps_rollup").read_bytes()
         except OSError:  # it has ended
             continue
         anonymous += _number(text, b"\nPss_Anon:") * KIB
         shared += _number(text, b"\nPss_Shmem:") * KIB
     return anonymous + max(shared, _held(scratch))
+
+
+def on_disk(folder: int) -> int:
+    """Return what the files below an open folder take on their disk."""
+    total = 0
+    for _, _, names, descriptor in os.fwalk(".", dir_fd=folder):
+        for name in names:
+            with suppress(OSError):  # it has just gone
+                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +69,16 @@ class _Process:
 
 def _descendants(first: int) -> Iterable[_Process]:
     children: defaultdict[int, list[_Process]] = defaultdict(list)
-    for name in os.listdir("/proc"):
-        if not name.isdecimal():
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
             continue
         try:
-            with open(f"/proc/{name}/status", "rb") as file:
-                text = file.read()
+            text = (folder / "status").read_bytes()
         except OSError:  # it has ended
             continue
         parent = _number(text, b"\nPPid:")
         sizes = [_number(text, key) * KIB for key in (b"\nRssAnon:", b"\nRssShmem:")]
-        children[parent].append(_Process(int(name), parent, _number(text, b"\nThreads:"), *sizes))
+        children[parent].append(_Process(int(folder.name), parent, _number(text, b"\nThreads:"), *sizes))
     waiting = [first]
     while waiting:
         for child in children[waiting.pop()]:

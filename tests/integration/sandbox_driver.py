@@ -1,0 +1,45 @@
+"""Run one command in the sandbox as another user: the request (JSON) on stdin, the outcome on stdout.
+
+A process of its own, because the sandbox forks, and because a test that runs as root gives its rights up for good. The
+module is imported before that: the other user need not be able to read it.
+"""
+
+import ctypes
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from xmem_slurm.dryrun import mounts, sandbox
+from xmem_slurm.errors import SandboxError
+
+
+def main() -> int:
+    request = json.load(sys.stdin)
+    if request["user"] is not None:
+        os.setgroups(request["groups"])
+        os.setresgid(request["user"], request["user"], request["user"])
+        os.setresuid(request["user"], request["user"], request["user"])
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as after an exec by that user
+    if request.get("old_kernel"):
+        mounts.tmpfs_keeps_marks = lambda: False
+    stdin = request["stdin"]
+    try:
+        outcome = sandbox.run(
+            request["argv"],
+            cwd=Path(request["cwd"]),
+            environ=request["environ"],
+            stdin=None if stdin is None else stdin.encode(),
+            limits=sandbox.Limits(**request["limits"]),
+            keep=[Path(folder) for folder in request["keep"]],
+        )
+    except SandboxError as error:
+        answer = {"error": str(error)}
+    else:
+        answer = asdict(outcome) | {"output_tail": outcome.output_tail.decode()}
+    json.dump(answer, sys.stdout)
+    return 0
+
+
+sys.exit(main())

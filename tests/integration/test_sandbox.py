@@ -1,0 +1,495 @@
+"""The sandbox on this machine, with the real kernel: what gets out of it, what is left, what stops a run.
+
+As root every test runs twice, as root and as nobody; otherwise once, as who we are.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmem_slurm.dryrun import newroot
+
+MIB = 1 << 20
+NOBODY = 65534
+GROUP = 54321
+"""A group that nobody has beside its own, as the members of a project have."""
+DRIVER = Path(__file__).with_name("sandbox_driver.py")
+IS_ROOT = os.geteuid() == 0
+HANG_SECONDS = 120
+
+LIMITS = {"seconds": 60, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
+
+
+@dataclass
+class User:
+    """Who runs the sandbox, and a folder of theirs: `folder/work` is the working directory, `folder/home` the home."""
+
+    number: int | None
+    folder: Path
+    marker: str = field(default_factory=lambda: f"marker-{uuid.uuid4().hex}")
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    def start(self, script: str, **settings: Any) -> "subprocess.Popen[str]":
+        """Start a shell script in the sandbox; "$0" is a marker by which its processes are found."""
+        request = {
+            "argv": settings.get("argv", ["/bin/bash", "-c", script, self.marker]),
+            "cwd": str(settings.get("cwd", self.work)),
+            "environ": {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder / "home"), "LC_ALL": "C"},
+            "stdin": settings.get("stdin"),
+            "limits": LIMITS | settings.get("limits", {}),
+            "keep": [str(folder) for folder in settings.get("keep", [])],
+            "user": self.number,
+            "groups": [NOBODY, GROUP],
+            "old_kernel": settings.get("old_kernel", False),
+        }
+        process = subprocess.Popen(
+            [sys.executable, str(DRIVER), self.marker],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=self.work,
+        )
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(json.dumps(request))
+        return process
+
+    def run(self, script: str, **settings: Any) -> dict[str, Any]:
+        """Run it to its end; nothing of it may be left then."""
+        with self.start(script, **settings) as process:
+            assert process.stdout is not None
+            answer = process.stdout.read()
+            assert process.wait(HANG_SECONDS) == 0
+        assert self.alive() == []
+        outcome: dict[str, Any] = json.loads(answer)
+        return outcome
+
+    def alive(self, besides: int | None = None) -> list[str]:
+        """The command lines of the processes that carry the marker."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal() and int(folder.name) != besides:
+                with suppress(OSError):
+                    line = (folder / "cmdline").read_text(errors="replace")
+                    if self.marker in line:
+                        found.append(line)
+        return found
+
+    def own(self, path: Path, group: int | None = None) -> None:
+        """Give a path to this user."""
+        if self.number is not None:
+            os.chown(path, self.number, self.number if group is None else group, follow_symlinks=False)
+
+
+@pytest.fixture(params=["root", "nobody"] if IS_ROOT else ["self"])
+def user(request: pytest.FixtureRequest) -> Iterator[User]:
+    folder = Path(tempfile.mkdtemp(prefix="sandbox-test-", dir="/tmp"))
+    found = User(NOBODY if request.param == "nobody" else None, folder)
+    for each in (folder, folder / "work", folder / "home"):
+        each.mkdir(exist_ok=True)
+        each.chmod(0o755)
+        found.own(each)
+    yield found
+    shutil.rmtree(folder)
+
+
+def tree(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Everything about a folder that a dry run might change."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in [folder, *folder.rglob("*")]:
+        facts = path.lstat()
+        content: object = None
+        if stat.S_ISREG(facts.st_mode):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif stat.S_ISLNK(facts.st_mode):
+            content = str(path.readlink())
+        owner = facts.st_uid, facts.st_gid
+        found[str(path)] = (facts.st_mode, owner, facts.st_mtime_ns, facts.st_ino, facts.st_nlink, content)
+    return found
+
+
+def populate(user: User, folder: Path, group: int | None = None) -> None:
+    """Files and folders to be hurt."""
+    for name in ("a", "b", "c/d/e", "c/f", "c/d/g/h"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}\n")
+    (folder / "link").symlink_to("a")
+    for path in [folder, *folder.rglob("*")]:
+        user.own(path, group)
+
+
+DAMAGE = """
+set -e
+cd "$1"
+echo more >> a; : > b; rm -r c/d; mkdir c/d; echo new > c/d/e; test "$(ls c/d)" = e
+mv c moved; mkdir c; chmod 700 moved; chmod 600 a; ln -s b new-link; ln -sf b link; touch -d 2001-01-01 b
+mkdir -p x/y/z; echo z > x/y/z/z; mv x/y/z x/; ln a hard; mkfifo pipe; rm new-link
+test "$(cat a)" = "$(printf 'a\\nmore')"
+"""
+
+
+@pytest.mark.parametrize("where", ["work", "home", "tmp", "shm"])
+def test_the_tree_is_the_same_afterwards(user: User, where: str) -> None:
+    roots = {"work": user.work, "home": user.folder / "home"}
+    folder = roots.get(where, Path({"tmp": "/tmp", "shm": "/dev/shm"}.get(where, "/tmp"), user.marker))
+    try:
+        folder.mkdir(exist_ok=True)
+        populate(user, folder)
+        before = tree(folder)
+        outcome = user.run(DAMAGE, argv=["/bin/bash", "-c", DAMAGE, user.marker, str(folder)])
+        assert (outcome["returncode"], outcome["output_tail"]) == (0, "")
+        assert tree(folder) == before
+    finally:
+        if where in {"tmp", "shm"}:
+            shutil.rmtree(folder)
+
+
+def test_layers_on_disk_where_a_tmpfs_will_not_do(user: User) -> None:
+    """Linux before 6.6, but not as root, who has other marks."""
+    populate(user, user.work)
+    before = tree(user.work)
+    outcome = user.run(DAMAGE, argv=["/bin/bash", "-c", DAMAGE, user.marker, str(user.work)], old_kernel=True)
+    assert (outcome["returncode"], outcome["output_tail"], outcome["read_only"]) == (0, "", [])
+    assert tree(user.work) == before
+    script = f"mkdir x; chmod 0 x; for n in $(seq 20); do head -c {20 * MIB} /dev/zero > $n || exit; done; sleep 30"
+    outcome = user.run(script, old_kernel=True)
+    assert outcome["stopped"] == (None if user.number is None and IS_ROOT else "scratch")
+    assert not list(Path("/var/tmp").glob("xmem-layers-*"))
+
+
+def test_new_files_vanish_wherever_they_are_made(user: User) -> None:
+    places = ["/tmp", "/var/tmp", "/dev/shm", str(user.work), str(user.folder / "home")]
+    script = "set -e; for place in " + " ".join(places) + '; do echo x > "$place/$0"; done'
+    assert user.run(script)["returncode"] == 0
+    assert not [place for place in places if Path(place, user.marker).exists()]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can give files to another group")
+def test_folders_of_a_project_s_group_can_be_written_to(user: User) -> None:
+    populate(user, user.work, group=GROUP)
+    before = tree(user.work)
+    script = "set -e; echo 1 >> c/d/e; mkdir c/new; echo 2 > c/new/file; echo 3 > c/d/new; rm a"
+    outcome = user.run(script)
+    assert (outcome["returncode"], outcome["output_tail"]) == (0, "")
+    assert tree(user.work) == before
+
+
+@pytest.fixture
+def mounted(user: User) -> Iterator[Callable[..., Path]]:
+    """Mount things on folders below the user's own."""
+    done: list[Path] = []
+
+    def mount(name: str, *arguments: str) -> Path:
+        place = user.folder / name
+        place.mkdir()
+        if not IS_ROOT or subprocess.run(["mount", *arguments, str(place)], check=False).returncode:
+            pytest.skip("cannot mount anything here")
+        done.append(place)
+        return place
+
+    yield mount
+    for place in reversed(done):
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "bind", "inside the working directory", "odd name"])
+def test_other_mounts_are_protected_too(user: User, mounted: Callable[..., Path], kind: str) -> None:
+    source = user.folder / "source"
+    source.mkdir()
+    arguments = ["--bind", str(source)] if kind == "bind" else ["-t", "tmpfs", "none"]
+    name = {"inside the working directory": "work/data", "odd name": "a b,c:d\\e"}.get(kind, "data")
+    place = mounted(name, *arguments)
+    populate(user, place)
+    before = tree(user.folder)
+    outcome = user.run(DAMAGE, argv=["/bin/bash", "-c", DAMAGE, user.marker, str(place)])
+    assert (outcome["returncode"], outcome["output_tail"], outcome["read_only"]) == (0, "", [])
+    assert tree(user.folder) == before
+
+
+def test_kept_folders_keep(user: User) -> None:
+    keep = user.work / "keep"
+    keep.mkdir()
+    user.own(keep)
+    outcome = user.run("echo yes > keep/file; echo no > other; mkdir keep/sub; echo deep > keep/sub/x", keep=[keep])
+    assert outcome["returncode"] == 0
+    assert (keep / "file").read_text() == "yes\n"
+    assert (keep / "sub" / "x").read_text() == "deep\n"
+    assert not (user.work / "other").exists()
+
+
+def test_no_process_survives(user: User) -> None:
+    outcome = user.run("""
+        (setsid nohup bash -c 'sleep 1000; :' "$0" > /dev/null 2>&1 &)
+        (trap '' TERM HUP; bash -c '(bash -c "sleep 1000; :" "$0" &)' "$0" &)
+        nohup bash -c 'exec > /dev/null 2>&1 < /dev/null; sleep 1000; :' "$0" > /dev/null 2>&1 &
+        sleep 0.2
+        echo started""")
+    assert (outcome["returncode"], outcome["stopped"], outcome["output_tail"]) == (0, None, "started\n")
+
+
+def test_time_is_limited_and_sigterm_comes_first(user: User) -> None:
+    keep = user.work / "keep"
+    keep.mkdir()
+    user.own(keep)
+    script = """trap 'echo bye > keep/word; exit 3' TERM; while :; do sleep 0.1; done"""
+    outcome = user.run(script, limits={"seconds": 0.5}, keep=[keep])
+    assert (outcome["stopped"], outcome["returncode"]) == ("time", 3)
+    assert (keep / "word").read_text() == "bye\n"
+
+
+def test_ignoring_sigterm_does_not_help(user: User) -> None:
+    script = """trap '' TERM INT HUP; (trap '' TERM; setsid bash -c 'while :; do sleep 1; done' "$0" &)
+        while :; do sleep 1; done"""
+    outcome = user.run(script, limits={"seconds": 0.5})
+    assert (outcome["stopped"], outcome["returncode"]) == ("time", -signal.SIGKILL)
+
+
+def test_a_fork_bomb_is_stopped(user: User) -> None:
+    script = """bomb() { for n in 1 2 3; do (bomb) & done; sleep 30; }; bomb"""
+    assert user.run(script)["stopped"] == "processes"
+
+
+def test_threads_count_as_processes(user: User) -> None:
+    program = "import threading, time\nfor n in range(150): threading.Thread(target=time.sleep, args=(30,)).start()"
+    assert user.run("", argv=[python(), "-c", program, user.marker])["stopped"] == "processes"
+
+
+def python() -> str:
+    """A Python that every user may run."""
+    found = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
+    if found is None:
+        pytest.skip("no Python outside a home")
+    return found
+
+
+FILL = {
+    "one process": "x = []\nwhile True: x.append(bytearray(1 << 20)); time.sleep(0.001)",
+    "many": "[os.fork() for _ in range(3)]\nx = bytearray(60 << 20)\ntime.sleep(30)",
+    "shared": "x = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): x[n] = 1\ntime.sleep(30)",
+    "/dev/shm": "open('/dev/shm/x', 'wb').write(bytes(100 << 20)); x = bytearray(180 << 20); time.sleep(30)",
+    "/tmp": "[open(f'/tmp/{n}', 'wb').write(bytes(40 << 20)) for n in range(3)]\nx = bytearray(180 << 20); time.sleep(30)",
+}
+
+
+@pytest.mark.parametrize("how", FILL)
+def test_memory_is_limited(user: User, how: str) -> None:
+    program = "import mmap, os, time\n" + FILL[how]
+    outcome = user.run("", argv=[python(), "-c", program, user.marker])
+    assert outcome["stopped"] == "memory"
+    assert outcome["peak_memory_bytes"] > LIMITS["memory_bytes"]
+
+
+def test_one_huge_allocation_fails_in_the_program_itself(user: User) -> None:
+    outcome = user.run("", argv=[python(), "-c", "bytearray(8 << 30)", user.marker])
+    assert (outcome["stopped"], outcome["returncode"]) == (None, 1)
+    assert "MemoryError" in outcome["output_tail"]
+
+
+def test_address_space_and_shared_pages_are_not_memory(user: User) -> None:
+    """A stand-in GPU's memory is address space without access; forked loaders share their parent's pages."""
+    program = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+assert libc.mmap(None, ctypes.c_size_t(80 << 30), 0, 0x4022, -1, 0) != ctypes.c_void_p(-1).value
+x = bytearray(b'1') * (120 << 20)
+for n in range(6):
+    if os.fork() == 0:
+        time.sleep(0.5)
+        os._exit(0)
+for n in range(6):
+    os.wait()
+"""
+    outcome = user.run("", argv=[python(), "-c", program, user.marker])
+    assert (outcome["returncode"], outcome["stopped"], outcome["output_tail"]) == (0, None, "")
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "."])
+def test_files_are_limited(user: User, place: str) -> None:
+    script = f"for n in 1 2 3; do head -c {60 * MIB} /dev/zero > {place}/$n || exit 5; done"
+    outcome = user.run(script)
+    assert (outcome["returncode"], outcome["stopped"]) == (5, None)
+    assert "No space left on device" in outcome["output_tail"]
+
+
+def test_one_file_is_limited(user: User) -> None:
+    keep = user.work / "keep"
+    keep.mkdir()
+    user.own(keep)
+    outcome = user.run(f"exec head -c {20 * MIB} /dev/zero > keep/x", keep=[keep], limits={"scratch_bytes": 10 * MIB})
+    assert outcome["returncode"] == -signal.SIGXFSZ
+    assert (keep / "x").stat().st_size == 10 * MIB
+
+
+def test_the_network_is_out_of_reach_and_loopback_works(user: User) -> None:
+    program = """
+import socket, sys
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5)
+except ConnectionRefusedError:
+    print("refused")
+ours = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(ours.getsockname(), timeout=5)
+print("connected")
+try:
+    socket.create_connection(("192.0.2.1", 80), timeout=5)
+except OSError as error:
+    print(error.strerror)
+"""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        outcome = user.run("", argv=[python(), "-c", program, port, user.marker])
+    assert outcome["output_tail"].splitlines() == ["refused", "connected", "Network is unreachable"]
+
+
+@pytest.mark.parametrize("name", ["work/bound.sock", "home/sub/bound.sock"])
+def test_sockets_of_programs_outside_cannot_be_found(user: User, name: str) -> None:
+    path = user.folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.with_name("file").write_text("here")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        path.chmod(0o777)
+        outcome = user.run(f"cat {path.parent}/file; ls {path.parent}; test ! -e {path}")
+    assert (outcome["returncode"], outcome["output_tail"]) == (0, "herefile\n")
+
+
+def test_what_is_left_of_devices_and_services(user: User) -> None:
+    devices = set(user.run("cd /dev; printf '%s\\n' *")["output_tail"].split())
+    assert devices <= {*newroot.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr"}
+    assert user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"] == ""
+    assert user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")["output_tail"] == "4\n"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "mount -t tmpfs none /mnt",
+        "umount /proc",
+        "umount /tmp",
+        "mount -o remount,bind,rw /sys",
+        "mknod disk b 254 0",
+        "echo 1 > /proc/sys/vm/drop_caches",
+        "echo b > /proc/sysrq-trigger",
+        "kill -9 1; ! kill -0 1",
+        "ls /proc/1/root/",
+        "hostname other",
+        "ulimit -c unlimited",
+        "unshare --user --map-root-user mount -o remount,bind,rw /sys",
+        "unshare --user --map-root-user --mount umount /tmp",
+    ],
+)
+def test_privileges_are_gone(user: User, attempt: str) -> None:
+    assert user.run(f"{attempt}")["returncode"] != 0
+
+
+def test_who_and_where_look_the_same(user: User) -> None:
+    (user.work / "own").touch()
+    user.own(user.work / "own")
+    outcome = user.run("id -u; id -g; id -un; pwd; stat -c %u:%g own; umask; hostname")
+    number = os.getuid() if user.number is None else user.number
+    group = os.getgid() if user.number is None else user.number
+    expected = [str(number), str(group), "nobody" if user.number else subprocess.getoutput("id -un"), str(user.work)]
+    umask = subprocess.getoutput("umask")
+    assert outcome["output_tail"].splitlines() == [*expected, f"{number}:{group}", umask, socket.gethostname()]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", -11), ("kill -TERM $$", -15), ("no-such-command-here", 127)],
+)
+def test_exit_codes_and_signals_are_passed_on(user: User, script: str, code: int) -> None:
+    outcome = user.run(script)
+    assert (outcome["returncode"], outcome["stopped"]) == (code, None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "settings", "code", "words"),
+    [
+        (["no-such-command-here"], {}, 127, "No such file"),
+        (["/etc/passwd"], {}, 126, "Permission denied"),
+        (["true"], {"cwd": "/no/such/folder"}, 127, "/no/such/folder"),
+    ],
+)
+def test_what_cannot_be_started(user: User, argv: Sequence[str], settings: Any, code: int, words: str) -> None:
+    outcome = user.run("", argv=argv, **settings)
+    assert outcome["returncode"] == code
+    assert words in outcome["output_tail"]
+
+
+def test_only_the_end_of_the_output_is_held(user: User) -> None:
+    outcome = user.run("yes | head -c 300000000; echo; echo end >&2")
+    assert len(outcome["output_tail"]) == 16384
+    assert outcome["output_tail"].endswith("y\n\nend\n")
+
+
+def test_stdin(user: User) -> None:
+    content = "line\n" * 50_000
+    assert user.run("cat | wc -c; cat", stdin=content)["output_tail"] == f"{len(content)}\n"
+    assert user.run("cat; echo done")["output_tail"] == "done\n"
+
+
+def test_the_command_starts_clean(user: User) -> None:
+    """No descriptor of ours, no blocked or ignored signal, no way to gain a privilege."""
+    script = "ls /proc/self/fd; grep -E '^(SigBlk|SigIgn|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | cut -f2"
+    expected = ["0", "1", "2", "3", "1", *["0" * 16] * 4]  # 3 is the folder that ls reads
+    assert sorted(user.run(script)["output_tail"].split()) == sorted(expected)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ending_us_ends_everything(user: User, number: signal.Signals) -> None:
+    keep = user.work / "keep"
+    keep.mkdir()
+    user.own(keep)
+    script = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; echo > keep/started; sleep 1000"""
+    with user.start(script, keep=[keep]) as process:
+        wait_until((keep / "started").exists)
+        assert user.alive(besides=process.pid) != []
+        process.send_signal(number)
+        code = process.wait(HANG_SECONDS)
+    assert code == -number
+    if number == signal.SIGKILL:  # nobody is left to wait for the rest
+        wait_until(lambda: user.alive() == [])
+    assert user.alive() == []
+
+
+def test_what_is_missing_is_named(user: User) -> None:
+    """In a user namespace whose own limit on user namespaces is 0, with no capability."""
+    inner = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --inh-caps -all --bounding-set -all "$@"'
+    request = {"argv": ["true"], "cwd": "/", "environ": {}, "stdin": None, "limits": LIMITS, "keep": [], "user": None}
+    process = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", inner, "sh", sys.executable, str(DRIVER)],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "user.max_user_namespaces is 0" in json.loads(process.stdout)["error"]
