@@ -100,7 +100,7 @@ def shared_objects(torch: Path) -> list[Path]:
 
 
 def read_versions(torch: Path) -> Versions:
-    """Read the versions of the torch package in folder `torch`; raises DeviceBuildError if it is no CUDA 12 or 13 build."""
+    """Read the versions of the torch in folder `torch`; raises DeviceBuildError if it is no CUDA 12 or 13 build."""
     try:
         text = (torch / "version.py").read_text(encoding="utf-8")
     except OSError as error:
