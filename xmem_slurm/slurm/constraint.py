@@ -1,36 +1,31 @@
 """How is a feature AND-ed to a `--constraint` expression, and do given node features satisfy one?
 
-Slurm reads an expression from left to right, "&" and "|" binding alike: `a|b&c` means (a or b) and c. Parentheses group and
-cannot be nested; `[a|b]` wants all nodes alike; `a*2` counts nodes. Sources: sbatch(1), `--constraint`;
-`build_feature_list` in src/slurmctld/job_mgr.c (22.05) and `valid_feature_counts` in src/slurmctld/node_scheduler.c.
+Slurm reads an expression from left to right, "&" and "|" binding alike: `a|b&c` means (a or b) and c. Parentheses group
+and cannot be nested; `[a|b]` wants all nodes alike; `a*2` counts nodes. Sources: sbatch(1), `--constraint`;
+`build_feature_list` and `valid_feature_counts` in src/slurmctld.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-_OPERATORS = "&|"
-_GROUPING = "()[]"
+_OPEN = ("(", "[")
+_CLOSED_BY = {"(": ")", "[": "]"}
+_SYMBOLS = "&|()[]"
 
 
 def conjoin(existing: str | None, feature: str) -> str | None:
     """Return an expression that wants `existing` and, on every node, `feature`; None if Slurm has no way to say it.
 
-    There is none for node counts (`a*2&b`), and none that every release reads alike for an "|" outside a group beside
-    one inside (`a|(b&c)`), as groups cannot be nested.
+    There is none for node counts (`a*2&b`). An "|" outside a group beside one group (`a|(b&c)`) gives None, too, as
+    groups cannot be nested.
     """
     if not existing:
         return feature
-    tokens = _tokens(existing)
-    if tokens is None or evaluate(tokens, ()) is None or any("*" in token for token in tokens):
+    if satisfied_by(existing, ()) is None:
         return None
-    level = 0
-    outside: list[str] = []
-    for token in tokens:
-        level += (token in "([") - (token in ")]")
-        if level == 0 and token not in _GROUPING:
-            outside.append(token)
+    outside = list(_outside(existing))
     if "|" not in outside:
         return existing if feature in outside else f"{existing}&{feature}"
-    if any(token in _GROUPING for token in tokens):
+    if "(" in existing or "[" in existing:
         return None
     return f"({existing})&{feature}"
 
@@ -43,65 +38,60 @@ def satisfied_by(expression: str, features: Collection[str]) -> bool | None:
     """
     if not expression:
         return True
-    tokens = _tokens(expression)
-    return None if tokens is None else evaluate(tokens, features)
+    value, rest = _evaluate(_tokens(expression), features, closed_by="", in_parentheses=False)
+    return value if not rest else None
 
 
-def evaluate(tokens: list[str], features: Collection[str]) -> bool | None:
-    """Evaluate tokens from left to right; None if they are no expression, or count nodes."""
-    value: list[bool | None] = [None]
-    operator: list[str | None] = [None]
-    for token in tokens:
-        if token in "([":
-            if len(value) > 2 or (value[-1] is not None and operator[-1] is None):
-                return None
-            value.append(None)
-            operator.append(None)
-            continue
-        if token in _OPERATORS:
-            if value[-1] is None or operator[-1] is not None:
-                return None
-            operator[-1] = token
-            continue
-        if token in ")]":
-            operand = value.pop()
-            if len(value) < 1 or operand is None or operator.pop() is not None:
-                return None
-        elif "*" in token:
-            return None
+def _evaluate(
+    tokens: list[str], features: Collection[str], closed_by: str, in_parentheses: bool
+) -> tuple[bool | None, list[str]]:
+    """Evaluate up to `closed_by` ("" for the end); return the value, None if it has none, and the tokens after it."""
+    value: bool | None = None
+    operator = ""
+    while tokens:
+        first, tokens = tokens[0], tokens[1:]
+        operand: bool | None
+        if first in _OPEN:
+            if first == "(" and in_parentheses:
+                return None, tokens
+            operand, tokens = _evaluate(tokens, features, _CLOSED_BY[first], first == "(" or in_parentheses)
         else:
-            operand = token in features
-        if value[-1] is None:
-            value[-1] = operand
-        elif operator[-1] is None:
-            return None
-        else:
-            value[-1] = value[-1] and operand if operator[-1] == "&" else value[-1] or operand
-        operator[-1] = None
-    return value[0] if len(value) == 1 and operator[0] is None else None
+            operand = _has(first, features)
+        if operand is None:
+            return None, tokens
+        value = {"": operand, "&": bool(value and operand), "|": bool(value or operand)}[operator]
+        operator, tokens = (tokens[0], tokens[1:]) if tokens else ("", tokens)
+        if operator == closed_by:
+            return value, tokens
+        if operator not in {"&", "|"}:
+            return None, tokens
+    return None, tokens
 
 
-def _tokens(expression: str) -> list[str] | None:
-    """Split into names, operators and brackets; None where brackets do not match or a name has white space or quotes."""
+def _has(name: str, features: Collection[str]) -> bool | None:
+    """Whether a feature is there; None for what is no plain name (`a*2`, `!a`, an operator out of place)."""
+    if name in _SYMBOLS or any(character.isspace() or character in "*!,\"'" for character in name):
+        return None
+    return name in features
+
+
+def _tokens(expression: str) -> list[str]:
+    """Split into names and the symbols between them."""
     tokens: list[str] = []
-    open_brackets: list[str] = []
     name = ""
     for character in expression:
-        if character not in _OPERATORS + _GROUPING:
-            if character.isspace() or character in "\"',!":
-                return None
+        if character not in _SYMBOLS:
             name += character
             continue
-        if name:
-            tokens.append(name)
-            name = ""
-        if character in "([":
-            if character == "(" and "(" in open_brackets:
-                return None
-            open_brackets.append(character)
-        elif character in ")]" and (not open_brackets or open_brackets.pop() + character not in {"()", "[]"}):
-            return None
-        tokens.append(character)
-    if name:
-        tokens.append(name)
-    return None if open_brackets or not tokens else tokens
+        tokens += [name, character] if name else [character]
+        name = ""
+    return [*tokens, name] if name else tokens
+
+
+def _outside(expression: str) -> Iterator[str]:
+    """Yield the names and operators that stand in no group."""
+    level = 0
+    for part in _tokens(expression):
+        level += (part in _OPEN) - (part in _CLOSED_BY.values())
+        if level == 0 and part not in _CLOSED_BY.values():
+            yield part

@@ -1,8 +1,9 @@
 """How do `--gres`, `--gpus…` and `--tres-per-task` spell a request for GPUs, and how is the type in one changed?
 
 Source: sbatch(1), `--gres`, `--gpus`, `--tres-per-task`; `slurm_get_next_tres` in src/common/slurm_protocol_defs.c.
-A list is `name[:type][:count]`, comma separated, `name` being left out in the `--gpus` family. After the name, what is a
-number (with K, M, G, T or P) is a count and what is not is a type: `gpu:1g.10gb` asks for one MIG instance `1g.10gb`.
+A list is `name[:type][:count]`, comma separated, `name` being left out in the `--gpus` family. After the name, what is
+a number (with K, M, G, T or P) is a count and what is not is a type. A type that begins with a digit (the MIG profile
+`1g.10gb`) needs a count after it: Slurm refuses `gpu:1g.10gb` and takes `gpu:1g.10gb:1`.
 """
 
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ def with_type(name: str, value: str, gpu_type: str | None) -> str:
     parts = [_unnamed(part, value) for part in value.split(",")] if in_family else _entries(value)
     if sum(isinstance(part, Gres) and part.is_gpu for part in parts) > 1:
         raise GresError(f"--{name}={value} asks for GPUs in more than one entry")
-    changed = [part._replace(type=gpu_type) if isinstance(part, Gres) and part.is_gpu else part for part in parts]
+    changed = [_typed(part, gpu_type) if isinstance(part, Gres) and part.is_gpu else part for part in parts]
     if in_family:
         return ",".join(_without_name(part) for part in changed if isinstance(part, Gres))
     return ",".join(map(str, changed))
@@ -146,6 +147,11 @@ def _entry(part: str, text: str) -> Gres | str:
 def _unnamed(part: str, text: str) -> Gres:
     """Read one entry of the `--gpus` family: `2`, `a100`, `a100:2`."""
     return _rest("", GPU, ":" + part, text)
+
+
+def _typed(entry: Gres, gpu_type: str | None) -> Gres:
+    needs_count = not entry.count_text and (gpu_type is None or gpu_type[0].isdigit())
+    return entry._replace(type=gpu_type, count_text="1" if needs_count else entry.count_text)
 
 
 def _without_name(entry: Gres) -> str:

@@ -1,0 +1,167 @@
+"""How is an option of a job changed where it was set, in its own spelling, and nowhere else?
+
+An edit goes to the place that decides: a rewritten #SBATCH line would lose to SBATCH_GRES. What was set nowhere is
+added to the script's #SBATCH lines, or to the command line where the script has no room for one. After its edits
+`apply` reads the result back: every option must have the value that it should have, in every component, or it refuses.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm import script as scripts
+from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.slurm.gres import with_type
+from xmem_slurm.slurm.options import Occurrence
+from xmem_slurm.slurm.request import GPU_OPTIONS, Request, Source, merge
+from xmem_slurm.slurm.script import Directive, Script
+
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish")
+_HASH_COMMENTS = (*_SHELLS, "python", "perl", "ruby", "julia", "Rscript")
+"""Interpreters for which an #SBATCH line is a comment; a version may follow (`python3.12`)."""
+
+
+class EditError(UsageError):
+    """The change cannot be made without changing something else; the message says which option and why."""
+
+
+class Edit(NamedTuple):
+    """One option to set; `value` None takes the option away. `component` counts from 0 and is 0 for an ordinary job."""
+
+    name: str
+    value: str | None
+    component: int = 0
+
+
+class Job(NamedTuple):
+    """All that sbatch is given: the words after `sbatch`, the environment, the script's bytes (None for `--wrap`)."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    script: bytes | None
+
+    def request(self) -> Request:
+        """Return what the job asks for.
+
+        Raises:
+            ScriptError: sbatch refuses the script's #SBATCH lines.
+        """
+        script = None if self.script is None else scripts.parse(self.script)
+        return merge(split_command_line(self.argv), self.environ, script)
+
+
+def apply(
+    edits: Sequence[Edit], argv: Sequence[str], environ: Mapping[str, str], script: bytes | None
+) -> tuple[tuple[str, ...], Mapping[str, str], bytes | None]:
+    """Return command line, environment and script with the edits made.
+
+    Raises:
+        EditError: an edit would also change something else, as one variable serves all components of a job.
+        ScriptError: sbatch refuses the script's #SBATCH lines, or a value cannot be written on one.
+    """
+    before = Job(tuple(argv), environ, script)
+    job = before
+    wanted = [{name: setting.value for name, setting in part.settings.items()} for part in before.request().components]
+    for edit in edits:
+        if edit.component >= len(wanted):
+            raise EditError(f"--{edit.name}: the job has no component {edit.component}")
+        job = _remove(job, edit) if edit.value is None else _set(job, edit, edit.value)
+        if edit.value is None:
+            wanted[edit.component].pop(edit.name, None)
+        else:
+            wanted[edit.component][edit.name] = edit.value
+    got = [{name: setting.value for name, setting in part.settings.items()} for part in job.request().components]
+    if got != wanted:
+        names = ", ".join(f"--{edit.name}" for edit in edits)
+        raise EditError(f"{names} cannot be changed in one place without changing another component of the job")
+    return job.argv, job.environ, job.script
+
+
+def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
+    """Return the edits that give every GPU request of every component this type, each in its own spelling.
+
+    All of them get it: Slurm refuses a job that asks for GPUs with a type in one option and without in another.
+
+    Raises:
+        GresError: one option asks for several types at once.
+    """
+    edits: list[Edit] = []
+    for index, component in enumerate(request.components):
+        for name in GPU_OPTIONS:
+            value = component.value(name)
+            if value and any(gpu.setting.name == name for gpu in component.gpus):
+                changed = with_type(name, value, gpu_type)
+                if changed != value:
+                    edits.append(Edit(name, changed, index))
+    return edits
+
+
+def _set(job: Job, edit: Edit, value: str) -> Job:
+    setting = job.request().components[edit.component].settings.get(edit.name)
+    if setting is None:
+        return _add(job, edit, value)
+    place = setting.place
+    if isinstance(place, str):
+        return job._replace(environ={**job.environ, place: value})
+    if isinstance(place, Directive):
+        assert job.script is not None
+        return job._replace(script=scripts.with_value(scripts.parse(job.script), place, value).data)
+    return job._replace(argv=_with_value(job.argv, place, value))
+
+
+def _add(job: Job, edit: Edit, value: str) -> Job:
+    script = None if job.script is None else scripts.parse(job.script)
+    if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
+        return job._replace(script=scripts.with_option(script, edit.component, edit.name, value).data)
+    command_line = split_command_line(job.argv)
+    at = command_line.starts[min(edit.component, len(command_line.starts) - 1)]
+    return job._replace(argv=(*job.argv[:at], f"--{edit.name}={value}", *job.argv[at:]))
+
+
+def _has_room(script: Script, component: int) -> bool:
+    """Whether an #SBATCH line can be added without changing what the script does."""
+    if script.components[component].has_lines:
+        return True
+    return script.interpreter.rstrip("0123456789.") in _HASH_COMMENTS
+
+
+def _remove(job: Job, edit: Edit) -> Job:
+    """Take the option away wherever it is set: what a stronger place hid would come to light."""
+    while True:
+        setting = job.request().components[edit.component].settings.get(edit.name)
+        if setting is None:
+            return job
+        place = setting.place
+        if setting.source is Source.ENVIRONMENT:
+            job = job._replace(environ={name: value for name, value in job.environ.items() if name != place})
+        elif isinstance(place, Directive):
+            assert job.script is not None
+            job = job._replace(script=scripts.without(scripts.parse(job.script), place).data)
+        else:
+            assert isinstance(place, Occurrence)
+            job = job._replace(argv=without(job.argv, [place]))
+
+
+def without(argv: Sequence[str], occurrences: Sequence[Occurrence]) -> tuple[str, ...]:
+    """Return the command line without these options (of `split_command_line` for the same `argv`)."""
+    words: list[str | None] = list(argv)
+    for occurrence in sorted(occurrences, key=lambda o: (o.at, o.start), reverse=True):
+        word = words[occurrence.at]
+        assert word is not None
+        if occurrence.start == 0:
+            words[occurrence.at] = None
+        else:
+            ends_here = occurrence.value is not None and occurrence.value_at == occurrence.at
+            rest = word[: occurrence.start] + ("" if ends_here else word[occurrence.start + 1 :])
+            words[occurrence.at] = None if rest == "-" else rest
+        if occurrence.value is not None and occurrence.value_at != occurrence.at:
+            words[occurrence.value_at] = None
+    return tuple(word for word in words if word is not None)
+
+
+def _with_value(argv: Sequence[str], occurrence: Occurrence, value: str) -> tuple[str, ...]:
+    if occurrence.value is None:
+        raise EditError(f"{occurrence.typed} has no value on the command line that could be changed")
+    words = list(argv)
+    words[occurrence.value_at] = words[occurrence.value_at][: occurrence.value_start] + value
+    return tuple(words)

@@ -1,0 +1,270 @@
+"""What does a job ask for, once its script, the environment and the command line are put together, and who said it?
+
+sbatch's order (sbatch(1), INPUT ENVIRONMENT VARIABLES; `process_options_second_pass` in src/sbatch/opt.c): script, then
+SBATCH_* variables, then command line; the last one wins. In a heterogeneous job this happens for each component: the
+environment is the same for all, the last component of the command line serves for the rest of the script's, and options
+that `Option.carried` marks keep their value from one component to the next.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from xmem_slurm.slurm import gres
+from xmem_slurm.slurm.command_line import CommandLine
+from xmem_slurm.slurm.options import NONE, OPTIONAL, SBATCH, Occurrence
+from xmem_slurm.slurm.script import Directive, Script
+
+GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "tres-per-task")
+"""Every option that can ask for GPUs."""
+
+MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
+"""Host memory: sbatch ends with an error if a job sets more than one of them."""
+
+_PER = {
+    "gres": "node",
+    "gpus": "job",
+    "gpus-per-node": "node",
+    "gpus-per-socket": "socket",
+    "gpus-per-task": "task",
+    "tres-per-task": "task",
+}
+
+
+class Source(StrEnum):
+    """Where an option was set."""
+
+    SCRIPT = "script"
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command line"
+
+
+class Setting(NamedTuple):
+    """The value that one option ends up with. `where` is for people; `place` is what an edit needs.
+
+    `place` is a Directive of the script, an Occurrence of the command line, or the name of an environment variable.
+    `value` is None for a flag.
+    """
+
+    name: str
+    value: str | None
+    source: Source
+    where: str
+    place: Directive | Occurrence | str
+
+
+class GpuRequest(NamedTuple):
+    """GPUs, or shares of one, that one entry of one option asks for.
+
+    `resource` is `gpu`, `shard` or `mps`; `per` is `node`, `job`, `task` or `socket`; `type` is None if none was typed.
+    """
+
+    resource: str
+    type: str | None
+    amount: int
+    per: str
+    setting: Setting
+
+
+class Request(NamedTuple):
+    """What one component of a job asks for; an ordinary job is its own only component."""
+
+    settings: Mapping[str, Setting]
+    default_name: str | None
+    foreign: str | None
+    """`PBS` or `BSUB`: sbatch also translates such lines of this script, and what they ask for is not in `settings`."""
+    others: tuple["Request", ...] = ()
+    """The components after the first, in the first one."""
+
+    @property
+    def components(self) -> tuple["Request", ...]:
+        """All components, this one first."""
+        return (self, *self.others)
+
+    def value(self, name: str) -> str | None:
+        """Return the value of an option; None if it is not set, or is a flag."""
+        setting = self.settings.get(name)
+        return None if setting is None else setting.value
+
+    @property
+    def accelerators(self) -> tuple[GpuRequest, ...]:
+        """Every entry that asks for GPUs or shares of one, in the order of GPU_OPTIONS.
+
+        Raises:
+            gres.GresError: a list cannot be read.
+        """
+        found: list[GpuRequest] = []
+        for name in GPU_OPTIONS:
+            setting = self.settings.get(name)
+            if setting is None or not setting.value:
+                continue
+            found += [
+                GpuRequest(entry.name, entry.type, entry.amount, _PER[name], setting)
+                for entry in gres.parse_option(name, setting.value)
+                if (entry.is_gpu or entry.is_share) and entry.amount > 0
+            ]
+        return tuple(found)
+
+    @property
+    def gpus(self) -> tuple[GpuRequest, ...]:
+        """The entries that ask for whole GPUs or MIG instances."""
+        return tuple(request for request in self.accelerators if request.resource == gres.GPU)
+
+    @property
+    def asks_for_gpu(self) -> bool:
+        """Whether any component asks for a GPU or a share of one."""
+        return any(component.accelerators for component in self.components)
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The GPU types that were typed, each once."""
+        return tuple(dict.fromkeys(request.type for request in self.gpus if request.type is not None))
+
+    @property
+    def gpus_per_node(self) -> int | None:
+        """GPUs on each node, types added up; None where the request leaves it to the scheduler."""
+        per_node = self._amount("gres") or self._amount("gpus-per-node")
+        if per_node:
+            return per_node
+        total, nodes = self.gpus_total, self.nodes or (1 if self.gpus_total == 1 else None)
+        return total // nodes if total is not None and nodes and total % nodes == 0 else None
+
+    @property
+    def gpus_total(self) -> int | None:
+        """GPUs of the component, types added up; None where the request leaves it to the scheduler."""
+        if not self.gpus:
+            return 0
+        total = self._amount("gpus")
+        per_node = self._amount("gres") or self._amount("gpus-per-node")
+        per_task = self._amount("gpus-per-task") or self._amount("tres-per-task")
+        if total:
+            return total
+        if per_node:
+            return per_node * (self.nodes or 1)
+        return per_task * self.ntasks if per_task else None
+
+    def _amount(self, name: str) -> int:
+        return sum(request.amount for request in self.gpus if request.setting.name == name)
+
+    @property
+    def nodes(self) -> int | None:
+        """The least number of nodes asked for, or None."""
+        text = (self.value("nodes") or "").partition("-")[0]
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def ntasks(self) -> int:
+        """Number of tasks: as asked for, or one for each node, as sbatch has it."""
+        text, per_node = self.value("ntasks") or "", self.value("ntasks-per-node") or ""
+        if text.isdecimal():
+            return int(text)
+        return (self.nodes or 1) * (int(per_node) if per_node.isdecimal() else 1)
+
+    @property
+    def cpus_per_task(self) -> int | None:
+        """CPUs for each task, or None."""
+        text = self.value("cpus-per-task") or ""
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The partitions named, in order."""
+        return tuple(name for name in (self.value("partition") or "").split(",") if name)
+
+    @property
+    def memory(self) -> tuple[Setting, ...]:
+        """The host memory options that are set; sbatch refuses more than one."""
+        return tuple(self.settings[name] for name in MEMORY_OPTIONS if name in self.settings)
+
+    @property
+    def constraint(self) -> str | None:
+        """The feature expression, or None."""
+        return self.value("constraint")
+
+    @property
+    def array(self) -> str | None:
+        """The array indexes, or None."""
+        return self.value("array")
+
+    @property
+    def chdir(self) -> str | None:
+        """The job's working directory, as given; None means the directory of submission."""
+        return self.value("chdir")
+
+    @property
+    def export(self) -> str | None:
+        """What `--export` says, or None (which means ALL)."""
+        return self.value("export")
+
+    @property
+    def job_name(self) -> str | None:
+        """The job's name; None if Slurm picks it (a script on stdin)."""
+        return self.value("job-name") or self.default_name
+
+
+def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script | None) -> Request:
+    """Put the three together; `script` is None for `--wrap`, in whose text sbatch reads no options."""
+    default_name: str | None = None
+    if command_line.wrap is not None:
+        script, default_name = None, "wrap"
+    elif command_line.script is not None:
+        default_name = command_line.script.rpartition("/")[2]
+    of_script = script.components if script is not None else ()
+    count = max(len(of_script), len(command_line.components))
+    requests: list[Request] = []
+    settings: dict[str, Setting] = {}
+    for index in range(count):
+        settings = {name: setting for name, setting in settings.items() if SBATCH.by_name[name].carried}
+        if index < len(of_script):
+            _take_script(settings, of_script[index].directives)
+        _take_environment(settings, environ)
+        _take_command_line(settings, command_line.components[min(index, len(command_line.components) - 1)])
+        _drop_overruled_memory(settings)
+        foreign = script.foreign if script is not None and "ignore-pbs" not in settings else None
+        requests.append(Request(dict(settings), default_name, foreign))
+    return requests[0]._replace(others=tuple(requests[1:]))
+
+
+def _take_script(settings: dict[str, Setting], directives: tuple[Directive, ...]) -> None:
+    for directive in directives:
+        occurrence = directive.occurrence
+        if occurrence.option is not None and not occurrence.option.early:
+            where = f"line {directive.line} of the script"
+            settings[occurrence.name] = Setting(occurrence.name, occurrence.value, Source.SCRIPT, where, directive)
+
+
+def _take_environment(settings: dict[str, Setting], environ: Mapping[str, str]) -> None:
+    """Apply the SBATCH_* variables. A flag's variable can also take the flag away (`slurm_process_option`)."""
+    for option in SBATCH.options:
+        for variable in option.variables:
+            value = environ.get(variable)
+            if value is None or option.early:
+                continue
+            if option.arity == NONE and not _is_yes(value):
+                settings.pop(option.name, None)
+                continue
+            kept = None if option.arity == NONE or (option.arity == OPTIONAL and not value) else value
+            settings[option.name] = Setting(option.name, kept, Source.ENVIRONMENT, variable, variable)
+
+
+def _take_command_line(settings: dict[str, Setting], occurrences: tuple[Occurrence, ...]) -> None:
+    for occurrence in occurrences:
+        if occurrence.option is not None and not occurrence.option.early and occurrence.name in SBATCH.by_name:
+            where = f"{occurrence.typed} on the command line"
+            setting = Setting(occurrence.name, occurrence.value, Source.COMMAND_LINE, where, occurrence)
+            settings[occurrence.name] = setting
+
+
+def _is_yes(value: str) -> bool:
+    if value == "" or value.lower() == "yes":
+        return True
+    return value.lstrip("+-").isdecimal() and int(value) != 0
+
+
+def _drop_overruled_memory(settings: dict[str, Setting]) -> None:
+    """A memory option of script or command line overrules the others' variables (`_validate_memory_options`)."""
+    given = [settings[name] for name in MEMORY_OPTIONS if name in settings]
+    if any(setting.source is not Source.ENVIRONMENT for setting in given):
+        for setting in given:
+            if setting.source is Source.ENVIRONMENT:
+                del settings[setting.name]
