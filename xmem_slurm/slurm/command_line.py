@@ -84,3 +84,16 @@ def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> Com
         script_arguments=tuple(words[index] for index in rest[1:]),
         wrap=wrap,
     )
+
+
+def with_joined_values(argv: Sequence[str], plugins: Iterable[Option]) -> tuple[str, ...]:
+    """Write `--container-image x` as `--container-image=x` for the options of a site's SPANK plugins.
+
+    So the command line can be read without knowing them; it means the same to sbatch.
+    """
+    words = list(argv)
+    known = tuple(plugins)
+    for occurrence in reversed(split_command_line(argv, known).occurrences):
+        if occurrence.option in known and occurrence.value is not None and occurrence.value_at != occurrence.at:
+            words[occurrence.at : occurrence.value_at + 1] = [f"{occurrence.typed}={occurrence.value}"]
+    return tuple(words)

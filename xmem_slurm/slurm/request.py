@@ -3,7 +3,9 @@
 sbatch's order (sbatch(1), INPUT ENVIRONMENT VARIABLES; `process_options_second_pass` in src/sbatch/opt.c): script, then
 SBATCH_* variables, then command line; the last one wins. In a heterogeneous job this happens for each component: the
 environment is the same for all, the last component of the command line serves for the rest of the script's, and options
-that `Option.carried` marks keep their value from one component to the next.
+that `Option.carried` marks keep their value from one component to the next. Before all that, sbatch reads the whole
+command line once, without its ":" and as if it were environment (`process_options_first_pass`): so a `--mem` of the
+second component is also the first one's, if that has none.
 """
 
 from collections.abc import Mapping
@@ -213,13 +215,15 @@ def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script 
     count = max(len(of_script), len(command_line.components))
     requests: list[Request] = []
     settings: dict[str, Setting] = {}
+    _take_command_line(settings, command_line.occurrences)
+    first_pass_memory = settings.get("mem")
     for index in range(count):
         settings = {name: setting for name, setting in settings.items() if SBATCH.by_name[name].carried}
         if index < len(of_script):
             _take_script(settings, of_script[index].directives)
         _take_environment(settings, environ)
         _take_command_line(settings, command_line.components[min(index, len(command_line.components) - 1)])
-        _drop_overruled_memory(settings)
+        _drop_overruled_memory(settings, first_pass_memory)
         foreign = script.foreign if script is not None and "ignore-pbs" not in settings else None
         requests.append(Request(dict(settings), default_name, foreign))
     return requests[0]._replace(others=tuple(requests[1:]))
@@ -261,10 +265,10 @@ def _is_yes(value: str) -> bool:
     return value.lstrip("+-").isdecimal() and int(value) != 0
 
 
-def _drop_overruled_memory(settings: dict[str, Setting]) -> None:
-    """A memory option of script or command line overrules the others' variables (`_validate_memory_options`)."""
+def _drop_overruled_memory(settings: dict[str, Setting], first_pass: Setting | None) -> None:
+    """A memory option of script or command line overrules those of the environment (`_validate_memory_options`)."""
     given = [settings[name] for name in MEMORY_OPTIONS if name in settings]
-    if any(setting.source is not Source.ENVIRONMENT for setting in given):
-        for setting in given:
-            if setting.source is Source.ENVIRONMENT:
-                del settings[setting.name]
+    weak = [setting for setting in given if setting.source is Source.ENVIRONMENT or setting is first_pass]
+    if len(weak) < len(given):
+        for setting in weak:
+            del settings[setting.name]

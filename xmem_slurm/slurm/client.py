@@ -1,0 +1,115 @@
+"""How do we reach Slurm: where is the real sbatch, which file would it submit, and what do Slurm's commands answer?
+
+The only module of this package that touches the world.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xmem_slurm.errors import SlurmError
+from xmem_slurm.slurm.command_line import CommandLine
+from xmem_slurm.slurm.options import NONE, REQUIRED, Option
+
+_OURS = b"xmem_slurm"
+_HEAD_BYTES = 4096
+"""How much of a program is read to see whether it is one of ours: an entry point names its module in its first lines."""
+
+_PLUGINS = "Options provided by plugins:"
+"""The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c, spank_print_options)."""
+
+
+def find_sbatch(environ: Mapping[str, str]) -> Path:
+    """Return the real sbatch: XMEM_SBATCH if set, else the first on PATH that is not xsbatch under another name.
+
+    Raises:
+        SlurmError: there is none.
+    """
+    named = environ.get("XMEM_SBATCH")
+    if named:
+        if not _is_program(Path(named)):
+            raise SlurmError(f"XMEM_SBATCH={named}: no program there")
+        return Path(named)
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+        candidate = Path(folder or ".") / "sbatch"
+        if _is_program(candidate) and not _is_ours(candidate):
+            return candidate
+    raise SlurmError("sbatch: not found on PATH; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
+
+
+def find_script(command_line: CommandLine, environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the file that sbatch reads as the script, or None if there is none to read.
+
+    sbatch looks for a name that begins with neither "/" nor "." in the folder that `--chdir` names on the command line
+    (else the current one), then on PATH, and takes the first that exists and is no folder; only then the name as it is
+    (src/common/proc_args.c, search_path). Whether the file can be read does not matter there: sbatch says so itself.
+    """
+    name = command_line.script
+    if not name:
+        return None
+    environ = os.environ if environ is None else environ
+    candidates = [Path(name)]
+    if name[0] not in "./":
+        path = [folder for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+        candidates = [Path(folder) / name for folder in (command_line.last("chdir") or ".", *path)] + candidates
+    return next((candidate for candidate in candidates if candidate.exists() and not candidate.is_dir()), None)
+
+
+def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
+    """Return the options that the site's SPANK plugins add to sbatch, as its `--help` lists them.
+
+    The list tells whether an option has a value, not whether the value is optional; that is rare and would be wrong.
+
+    Raises:
+        SlurmError: sbatch fails.
+    """
+    _, headline, listed = run([str(sbatch), "--help"], timeout).partition(_PLUGINS)
+    found: list[Option] = []
+    for line in listed.splitlines() if headline else ():
+        if not line.strip() and found:
+            break
+        word = line.strip().partition(" ")[0]
+        if word.startswith("--"):
+            name, equals, _ = word[2:].partition("=")
+            found.append(Option(name, "", REQUIRED if equals else NONE))
+    return tuple(found)
+
+
+def run(command: Sequence[str], timeout: float) -> str:
+    """Run a Slurm command and return what it prints on stdout; `timeout` in seconds.
+
+    Raises:
+        SlurmError: it cannot be started, takes too long or fails; the message has Slurm's own words.
+    """
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            errors="surrogateescape",
+        )
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{name}: no answer within {timeout:g} s") from None
+    except OSError as error:
+        raise SlurmError(f"{name}: {error.strerror}") from error
+    if done.returncode != 0:
+        words = " | ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+        raise SlurmError(f"{name} ended with {done.returncode}: {words or 'it said nothing'}")
+    return done.stdout
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the program is xsbatch: a site may install it as `sbatch` before the real one."""
+    try:
+        with path.open("rb") as program:
+            return _OURS in program.read(_HEAD_BYTES)
+    except OSError:
+        return False
