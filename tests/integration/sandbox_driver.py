@@ -26,6 +26,7 @@ def main() -> int:
         mounts.tmpfs_keeps_marks = lambda: False
     stdin = request["stdin"]
     try:
+        sandbox.available()
         outcome = sandbox.run(
             request["argv"],
             cwd=Path(request["cwd"]),

@@ -62,7 +62,7 @@ class User:
             "old_kernel": settings.get("old_kernel", False),
         }
         process = subprocess.Popen(
-            [sys.executable, str(DRIVER), self.marker],
+            [*settings.get("within", []), sys.executable, str(DRIVER), self.marker],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -226,6 +226,36 @@ def test_other_mounts_are_protected_too(user: User, mounted: Callable[..., Path]
     assert tree(user.folder) == before
 
 
+def test_a_folder_that_may_only_be_passed_through(user: User, mounted: Callable[..., Path]) -> None:
+    """As /home is with mode 711, where something is mounted below it."""
+    outer = mounted("outer", "-t", "tmpfs", "-o", "mode=711", "none")
+    inner = mounted("outer/inner", "-t", "tmpfs", "none")
+    (outer / "work").mkdir()
+    for place in (inner, outer / "work"):
+        populate(user, place)
+    before = tree(outer)
+    for place in (inner, outer / "work"):
+        argv = ["/bin/bash", "-c", DAMAGE, user.marker, str(place)]
+        outcome = user.run("", argv=argv, cwd=outer / "work")
+        assert (outcome["returncode"], outcome["output_tail"]) == (0, "")
+    assert tree(outer) == before
+
+
+def test_what_is_mounted_below_a_pseudo_file_system(user: User, mounted: Callable[..., Path]) -> None:
+    """As a home is below an automounter's folder."""
+    outer = mounted("outer", "-t", "proc", "none")
+    home = outer / "fs"
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(home)], check=True)
+    try:
+        populate(user, home)
+        before = tree(home)
+        outcome = user.run("", argv=["/bin/bash", "-c", DAMAGE, user.marker, str(home)])
+        assert (outcome["returncode"], outcome["output_tail"]) == (0, "")
+        assert tree(home) == before
+    finally:
+        subprocess.run(["umount", str(home)], check=True)
+
+
 def test_kept_folders_keep(user: User) -> None:
     keep = user.work / "keep"
     keep.mkdir()
@@ -287,7 +317,7 @@ FILL = {
     "many": "[os.fork() for _ in range(3)]\nx = bytearray(60 << 20)\ntime.sleep(30)",
     "shared": "x = mmap.mmap(-1, 1 << 30)\nfor n in range(0, 1 << 30, 4096): x[n] = 1\ntime.sleep(30)",
     "/dev/shm": "open('/dev/shm/x', 'wb').write(bytes(100 << 20)); x = bytearray(180 << 20); time.sleep(30)",
-    "/tmp": "[open(f'/tmp/{n}', 'wb').write(bytes(40 << 20)) for n in range(3)]\nx = bytearray(180 << 20); time.sleep(30)",
+    "/tmp": "[open(f'/tmp/{n}', 'wb').write(bytes(50 << 20)) for n in '12']\nx = bytearray(200 << 20); time.sleep(30)",
 }
 
 
@@ -297,6 +327,22 @@ def test_memory_is_limited(user: User, how: str) -> None:
     outcome = user.run("", argv=[python(), "-c", program, user.marker])
     assert outcome["stopped"] == "memory"
     assert outcome["peak_memory_bytes"] > LIMITS["memory_bytes"]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can hide parts of /proc")
+@pytest.mark.parametrize(
+    ("stopped", "program", "limits"),
+    [
+        ("memory", FILL["many"], {}),
+        ("processes", "[os.fork() for _ in range(3)]\ntime.sleep(30)", {"processes": 5}),
+    ],
+)
+def test_limits_where_proc_is_a_container_s(user: User, stopped: str, program: str, limits: dict[str, int]) -> None:
+    """Containers mount over parts of /proc; then the kernel refuses a new one in a user namespace."""
+    masked = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/irq; exec "$@"', "sh"]
+    argv = [python(), "-c", f"import os, time\n{program}", user.marker]
+    outcome = user.run("", argv=argv, within=masked, limits=limits)
+    assert outcome["stopped"] == stopped
 
 
 def test_one_huge_allocation_fails_in_the_program_itself(user: User) -> None:

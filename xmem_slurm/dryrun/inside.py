@@ -50,6 +50,7 @@ KEPT_CAPABILITIES = frozenset(
 )
 """What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below the overlay."""
 
+_OUR_PROCESSES = 2  # keeper and first
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
@@ -271,10 +272,10 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
             with suppress(OSError, ValueError):  # the C library keeps two for itself
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.execvpe(command.argv[0], list(command.argv), command.environ)  # noqa: S606 - the user's own command
+        os.execvpe(command.argv[0], list(command.argv), command.environ)
     except FileNotFoundError as error:
         code = 127
-        os.write(2, f"{error.filename}: {error.strerror}\n".encode())
+        os.write(2, f"{error.filename or command.argv[0]}: {error.strerror}\n".encode())
     except BaseException as error:
         os.write(2, f"{error}\n".encode(errors="replace"))
     os._exit(code)
@@ -287,7 +288,7 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     if plan.user_namespace:
         # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed
         # and stops the run, where a refused fork might only be tried again.
-        _lower(resource.RLIMIT_NPROC, 2 * limits.processes)
+        _lower(resource.RLIMIT_NPROC, 2 * limits.processes + _OUR_PROCESSES)
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, random.sample(allowed, min(limits.cpus, len(allowed))))
     os.nice(limits.nice)

@@ -12,6 +12,7 @@ Kept out of reach:
 - /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it: the sockets of munge,
   D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
 - Every other socket that /proc/net/unix lists is whited out: ssh agents, X11, tmux, databases.
+- Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
 - /proc is new; /proc/sys and the like, and all of /sys, are read-only.
 
 Note [Owners inside a user namespace]
@@ -94,11 +95,14 @@ class _NewRoot:
     _overlays: int = 0
     _refusal: OSError | None = None
     _made_anew: set[Path] = field(default_factory=set)
+    _bare: set[Path] = field(default_factory=set)
 
     def make(self) -> None:
         self._made_anew.add(_ROOT)
         for mount in self.plan.mounts:
             self._made_anew.update(mount.point.parents)
+            if mount.kind in PSEUDO_FILE_SYSTEMS:
+                self._bare.add(mount.point)
         if self.plan.layers is not None:  # an upper layer may not lie in its lower one
             self._made_anew.update(self.plan.layers.parents)
         self._make_anew(_ROOT)
@@ -119,29 +123,32 @@ class _NewRoot:
             return
         if folder in self._made_anew:
             self._make_anew(folder)
-        else:
+        elif folder not in self._bare:
             self._overlay(folder)
 
     def _make_anew(self, folder: Path) -> None:
-        hidden = {mount.point for mount in self.plan.mounts if mount.kind in PSEUDO_FILE_SYSTEMS} - _MADE_HERE
-        if self.plan.layers is not None:
-            hidden.add(self.plan.layers)
         try:
-            entries = list(os.scandir(_old(folder)))
-        except PermissionError:
-            return
-        for entry in entries:
-            path = folder / entry.name
-            if path not in hidden:
+            names = self._known(folder) if folder in self._bare else {each.name for each in _old(folder).iterdir()}
+        except PermissionError:  # it may still be passed through
+            names = self._known(folder)
+        for path in (folder / name for name in names):
+            if path != self.plan.layers:
                 with suppress(OSError):  # it has just gone, or it is a mount that we may not look into
-                    self._entry(entry, path)
+                    self._entry(path)
 
-    def _entry(self, entry: "os.DirEntry[str]", path: Path) -> None:
-        if entry.is_symlink():
-            _new(path).symlink_to(Path(entry.path).readlink())
-        elif entry.is_dir(follow_symlinks=False):
+    def _known(self, folder: Path) -> set[str]:
+        """Return the names in a folder that mounts, or the job's own folders, lie below."""
+        mounts = [mount.point for mount in self.plan.mounts]
+        places = [*mounts, *self.plan.writable, *self.plan.keep]
+        return {place.relative_to(folder).parts[0] for place in places if folder in place.parents}
+
+    def _entry(self, path: Path) -> None:
+        mode = _old(path).lstat().st_mode
+        if stat.S_ISLNK(mode):
+            _new(path).symlink_to(_old(path).readlink())
+        elif stat.S_ISDIR(mode):
             self._place(path)
-        elif entry.is_file(follow_symlinks=False):
+        elif stat.S_ISREG(mode):
             _new(path).touch()
             _bind(_old(path), _new(path), read_only=True)
 

@@ -41,6 +41,9 @@ def proportional(first: int, scratch: int) -> int:
     for process in _descendants(first):
         try:
             text = Path(f"/proc/{process.number}/smaps_rollup").read_bytes()
+        except PermissionError:  # a program that may not be read
+            anonymous += process.anonymous
+            continue
         except OSError:  # it has ended
             continue
         anonymous += _number(text, b"\nPss_Anon:") * KIB
