@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xmem_slurm.errors import LabError
@@ -34,22 +34,21 @@ class Lab:
 
 @dataclass(frozen=True)
 class Status:
-    """`daemons` says of each whether it runs; `nodes` gives each node's state in Slurm's words. Both empty: no lab."""
+    """Whether a lab is up, and of what it is made.
+
+    `daemons` says of each whether it runs; `nodes` gives each node's state in Slurm's words. Both empty: no lab at all.
+    """
 
     folder: Path
+    running: bool
     daemons: Mapping[str, bool]
     nodes: Mapping[str, str]
-
-    @property
-    def running(self) -> bool:
-        """Whether there is a lab and all its daemons run."""
-        return bool(self.daemons) and all(self.daemons.values())
 
 
 def up(site: Site, folder: Path, *, accounting: bool = False) -> Lab:
     """Bring up a cluster like `site` in `folder`, every node idle; at once if it is there already.
 
-    A lab some of whose daemons died is ended and started anew, its queue lost.
+    A lab some of whose daemons died, or whose start was killed, is ended and started anew, its queue lost.
 
     Raises:
         LabError: programs are missing, the folder is not the lab's, another site's lab runs there, or a daemon failed;
@@ -99,10 +98,11 @@ def status(folder: Path) -> Status:
     folder = ground.normal(folder)
     record = ground.read_record(folder)
     if record is None:
-        return Status(folder, {}, {})
+        return Status(folder, running=False, daemons={}, nodes={})
     daemons = {daemon: bool(processes.alive(folder, daemon)) for daemon in record.daemons}
     answers = daemons["slurmctld"] and daemons["munged"]
-    return Status(folder, daemons, _node_states(folder, programs.find(accounting=False)["sinfo"]) if answers else {})
+    nodes = _node_states(folder, programs.find(accounting=False)["sinfo"]) if answers else {}
+    return Status(folder, running=record.ready and all(daemons.values()), daemons=daemons, nodes=nodes)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -119,9 +119,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 def _running(folder: Path) -> ground.Record | None:
     record = ground.read_record(folder)
-    if record is None or not all(processes.alive(folder, daemon) for daemon in record.daemons):
+    if record is None or not record.ready:
         return None
-    return record
+    return record if all(processes.alive(folder, daemon) for daemon in record.daemons) else None
 
 
 def _start(site: Site, names: Sequence[Sequence[str]], found: Mapping[str, str], around: Surroundings) -> Lab:
@@ -129,8 +129,15 @@ def _start(site: Site, names: Sequence[Sequence[str]], found: Mapping[str, str],
     nodes = tuple(name for members in names for name in members)
     slurmds = {f"slurmd.{node}": [found["slurmd"], "-D", "-N", node] for node in nodes}
     daemons = ("munged", *(("mariadbd", "slurmdbd") if around.accounting else ()), "slurmctld", *slurmds)
-    as_json = site.model_dump(mode="json")
-    ground.write_record(folder, ground.Record(as_json, around.accounting, around.release, nodes, daemons))
+    record = ground.Record(
+        ready=False,
+        site=site.model_dump(mode="json"),
+        accounting=around.accounting,
+        slurm=around.release,
+        nodes=nodes,
+        daemons=daemons,
+    )
+    ground.write_record(folder, record)
     _lay_out(site, names, around)
 
     processes.start(folder, "munged", _munged_command(found, folder))
@@ -148,6 +155,7 @@ def _start(site: Site, names: Sequence[Sequence[str]], found: Mapping[str, str],
     for daemon, command in slurmds.items():
         processes.start(folder, daemon, command)
     _wait(folder, daemons, lambda: _node_states(folder, found["sinfo"]) == dict.fromkeys(nodes, "idle"))
+    ground.write_record(folder, replace(record, ready=True))
     return Lab(folder, nodes, around.release, around.accounting)
 
 

@@ -14,12 +14,17 @@ from xmem_slurm.errors import LabError
 from xmem_slurm.lab import processes
 
 _RECORD = "xmem-lab.json"
+_UNFINISHED = "xmem-lab.json.new"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What `xmem-lab.json` says of the lab: the site it mirrors (as JSON), its options, nodes and daemons."""
+    """What `xmem-lab.json` says of the lab: the site it mirrors (as JSON), its options, nodes and daemons.
 
+    `ready` once every node was idle; a lab without it is one whose `up` was killed.
+    """
+
+    ready: bool
     site: object
     accounting: bool
     slurm: str
@@ -66,7 +71,8 @@ def claim(folder: Path) -> Iterator[None]:
                 continue
             if held.st_uid != os.getuid() or stat.S_IMODE(held.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
                 raise LabError(f"{folder} is not this user's alone; name another folder with XMEM_LAB")
-            if any(folder.iterdir()) and not (folder / _RECORD).is_file():
+            inside = {entry.name for entry in folder.iterdir()}
+            if inside and not inside & {_RECORD, _UNFINISHED}:
                 raise LabError(f"{folder} is not empty and not a lab's; name another folder with XMEM_LAB")
             yield
             return
@@ -75,15 +81,17 @@ def claim(folder: Path) -> Iterator[None]:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Say what is about to be in the folder; from now on it is known as a lab's."""
-    (folder / _RECORD).write_text(json.dumps(asdict(record), indent=1))
+    """Say what is in the folder, or is about to be; from now on it is known as a lab's."""
+    unfinished = folder / _UNFINISHED
+    unfinished.write_text(json.dumps(asdict(record), indent=1))
+    unfinished.replace(folder / _RECORD)
 
 
 def read_record(folder: Path) -> Record | None:
     """Return what the folder says of its lab; None if there is none, or none that can be read."""
     try:
         said = json.loads((folder / _RECORD).read_text())
-        return Record(said["site"], said["accounting"], said["slurm"], tuple(said["nodes"]), tuple(said["daemons"]))
+        return Record(**said | {"nodes": tuple(said["nodes"]), "daemons": tuple(said["daemons"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -62,6 +62,10 @@ def _free_ports(count: int) -> list[int]:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("0.0.0.0", port))  # noqa: S104 - only to see that nobody has it on any address
             free.append(port)
+    if len(free) < count:
+        raise LabError(
+            f"only {len(free)} of the {count} TCP ports needed are free between {_PORTS[0]} and {_PORTS[-1]}"
+        )
     return free
 
 
@@ -81,9 +85,13 @@ def hostnames(scontrol: str, host_list: str) -> list[str]:
             check=False,
             env=os.environ | {"SLURM_CONF": conf.name},
         )
-    if done.returncode or not done.stdout.split():
-        raise LabError(f"Slurm does not understand the site's node names {host_list!r}: {done.stderr.strip()}")
-    return done.stdout.split()
+    names = done.stdout.split()
+    # Of `s[1-` Slurm makes the host `s]`, without a word.
+    if not names or not all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) for name in names):
+        raise LabError(
+            f"Slurm does not read {host_list!r} as node names (nodes.names in the site): {done.stderr.strip()}"
+        )
+    return names
 
 
 def check_names(folder: Path, nodes: Sequence[str]) -> None:

@@ -50,15 +50,19 @@ def start(folder: Path, name: str, command: Sequence[str]) -> None:
 
 
 def alive(folder: Path, name: str) -> bool | None:
-    """Tell whether the daemon runs; None while it is too young to have a pid."""
+    """Tell whether the daemon runs; None while nobody can say: it has no pid yet, or is in the middle of an exec."""
     try:
         process = psutil.Process(int((folder / "pid" / name).read_text()))
         marks = process.environ()
-        return marks.get(FOLDER_MARK) == str(folder) and marks.get(DAEMON_MARK) == name and _running(process)
     except (FileNotFoundError, ValueError):
         return None
     except psutil.Error:
         return False
+    if not _running(process):
+        return False
+    if not marks:  # the kernel shows no environment while it replaces one
+        return None
+    return marks.get(FOLDER_MARK) == str(folder) and marks.get(DAEMON_MARK) == name
 
 
 def last_words(folder: Path, name: str) -> str:
@@ -82,13 +86,13 @@ def end_all(folder: Path) -> None:
     until = polite_until + _LAST_SECONDS
     known: set[psutil.Process] = set()
     asked: set[psutil.Process] = set()
-    while True:
+    empty_looks = 0
+    while empty_looks < 2:  # one look can miss a process that is in the middle of an exec
         # What was seen once stays known: a task whose parents are gone may have nothing left that tells whose it is.
         known |= _members(folder)
         left = {process for process in known if _running(process)}
-        if not left:
-            return
-        if time.monotonic() > until:
+        empty_looks = 0 if left else empty_looks + 1
+        if time.monotonic() > until and left:
             raise LabError(f"processes of the lab in {folder} do not end: {_listed(left)}")
         for process in left:
             # slurmstepd ignores SIGTERM, and has nobody left to report to.
