@@ -144,7 +144,7 @@ def _compile(library: needs.Library, work: Path, versions: needs.Versions, compi
     aliases = generate.per_thread_aliases(names)
     with tempfile.TemporaryDirectory(prefix="gcc.", dir=work) as scratch:
         defaults, script = Path(scratch, "defaults.c"), Path(scratch, "exports.map")
-        defaults.write_text(generate.defaults(names - aliases.keys(), library), encoding="utf-8")
+        defaults.write_text(generate.defaults(names - aliases.keys()), encoding="utf-8")
         script.write_text(generate.version_script(library, names), encoding="utf-8")
         command = [
             compiler,

@@ -62,14 +62,13 @@ def public_names(library: Library, cuda_major: int) -> frozenset[str]:
     return frozenset(_lines(SOURCES / "symbols" / files[library.stem]))
 
 
-def defaults(names: Iterable[str], library: Library) -> str:
+def defaults(names: Iterable[str]) -> str:
     """C source with a default for each of `names`."""
     known = outputs()
-    prefix = library.stem.removeprefix("lib")
     parts = [_PREAMBLE]
     for name in sorted(names):
         output = known.get(name)
-        parts.append(_writing(name, output, prefix) if output else f"DEFAULT({name})")
+        parts.append(_writing(name, output) if output else f"DEFAULT({name})")
     return "\n".join(parts) + "\n"
 
 
@@ -112,13 +111,13 @@ def _node(tag: str, names: list[str], rest: str) -> str:
     return f"{tag} {{ global: {'; '.join(names)};{rest} }};\n"
 
 
-def _writing(name: str, output: Output, library: str) -> str:
+def _writing(name: str, output: Output) -> str:
     arguments = ", ".join(f"void *a{i}" for i in range(max(output.positions) + 1))
     body = "".join(f" if (a{i}) *({output.type} *)a{i} = 0;" for i in output.positions).replace(
         "size_t", "unsigned long"
     )
     if output.code:
-        body += f' if (xmem_doubt) xmem_doubt("{output.code}", "{library} {name}");'
+        body += f' if (xmem_doubt) xmem_doubt("{output.code}", "{name}");'
     return f"__attribute__((weak)) long {name}({arguments}) {{{body} return 0; }}"
 
 

@@ -136,7 +136,7 @@ int cudnnGetFilterNdDescriptor(const struct tensor *filter, int wanted, int *typ
 #define DROPOUT_BYTES_PER_MULTIPROCESSOR (24 * KIB)
 
 int cudnnDropoutGetStatesSize(void *handle UNUSED, size_t *bytes) {
-    doubt("cudnn-rnn", "cudnn cudnnDropoutGetStatesSize");
+    doubt("cudnn-rnn", "cudnnDropoutGetStatesSize");
     *bytes = DROPOUT_BYTES_PER_MULTIPROCESSOR * (uint64_t)(xmem_device ? xmem_device()->multiprocessors : 1);
     return CUDNN_SUCCESS;
 }

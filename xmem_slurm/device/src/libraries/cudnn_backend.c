@@ -146,7 +146,7 @@ static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, v
         }
     switch (name) {
     case EXECUTION_PLAN_WORKSPACE_SIZE:
-        doubt("cudnn-plan", "cudnn workspace of an execution plan");
+        doubt("cudnn-plan", "workspace of an execution plan");
         /* fall through */
     case ENGINEHEUR_RESULTS:
     case ENGINECFG_ENGINE:

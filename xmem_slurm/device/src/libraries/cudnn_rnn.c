@@ -87,7 +87,7 @@ static int64_t matrices_before(const struct rnn *rnn, int pseudo_layer) {
 int cudnnGetRNNWeightSpaceSize(void *handle UNUSED, const struct rnn *rnn, size_t *bytes) {
     int pseudo_layers = rnn->layers * directions_of(rnn);
     int64_t elements = matrices_before(rnn, pseudo_layers) + pseudo_layers * bias_elements(rnn);
-    doubt("cudnn-rnn", "cudnn cudnnGetRNNWeightSpaceSize");
+    doubt("cudnn-rnn", "cudnnGetRNNWeightSpaceSize");
     *bytes = (size_t)elements * cudnn_type_bytes(rnn->type);
     return CUDNN_SUCCESS;
 }
@@ -143,7 +143,7 @@ int cudnnGetRNNTempSpaceSizes(void *handle UNUSED, const struct rnn *rnn, int mo
                               size_t *workspace, size_t *reserve) {
     size_t step = (size_t)data->batch * (size_t)rnn->hidden * cudnn_type_bytes(rnn->type);
     size_t sequence = step * (size_t)data->steps * (size_t)directions_of(rnn);
-    doubt("cudnn-rnn", "cudnn cudnnGetRNNTempSpaceSizes");
+    doubt("cudnn-rnn", "cudnnGetRNNTempSpaceSizes");
     if (workspace)
         *workspace = sequence * (size_t)gates_of(rnn);
     if (reserve)
