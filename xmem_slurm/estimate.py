@@ -1,9 +1,9 @@
 """From traces to bytes: how much GPU memory a job needs, what it is made of, and how sure that is.
 
-What a GPU must hold is the peak that torch's allocator reserves, what the process holds outside it (CUDA context, loaded
-kernels: the catalogue's figure for that GPU), and a margin for what the dry run could not see. Whether a job fits a GPU is
-a replay of its trace against that GPU's capacity, not a comparison with the peak: under pressure the allocator frees its
-cache and tries again.
+What a GPU must hold is the peak that torch's allocator reserves, what the process holds outside it (CUDA context,
+loaded kernels: the catalogue's figure for that GPU), and a margin for what the dry run could not see. Whether a job
+fits a GPU is a replay of its trace against that GPU's capacity, not a comparison with the peak: under pressure the
+allocator frees its cache and tries again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ ENGINE = "device"
 
 BASE_MARGIN = 0.02
 """Share of the peak added to every estimate. Source: 56 published runs of transformers (xMem's repository, RTX 3060 and
-4060, torch 2.6): peaks from stand-in libraries were off by 0.4 % in the median, 0.8 % at the 90th percentile for batches
-of 15 and more."""
+4060, torch 2.6): peaks from stand-in libraries were off by 0.4 % in the median, 0.8 % at the 90th percentile for
+batches of 15 and more."""
 
 _NOT_MEASURED = "no measurements yet; the margin is that of convolutions"
 
@@ -56,7 +56,7 @@ class RankEstimate:
     @property
     def breakdown(self) -> Mapping[Category, int]:
         """Bytes by category at the peak."""
-        return self.replay.at_peak_reserved
+        return self.replay.at_peak_reserved.allocated_bytes
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Estimate:
 
     def fits(self, gpu: Gpu) -> bool:
         """Whether every rank runs to its end on `gpu`, with its margin to spare."""
-        return all(replay(r.trace, capacity_for(gpu, r.margin_bytes)).oom is None for r in self.ranks)
+        return all(replay(rank.trace, capacity_for(gpu, rank.margin_bytes)).fits for rank in self.ranks)
 
 
 def capacity_for(gpu: Gpu, margin_bytes: int) -> int:

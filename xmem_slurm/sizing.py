@@ -1,13 +1,17 @@
-"""Decide which GPU option a job needs: dry run, estimate, placement, and again where another kind of GPU is in question."""
+"""Decide which GPU option a job needs: dry run, estimate, placement, and again for each kind of GPU in question."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
-from xmem_slurm.placement import Demand, Placement, candidates, place
+from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place
 from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.slurm import edit
+from xmem_slurm.slurm.request import Request
 
 
 @dataclass(frozen=True)
@@ -19,20 +23,44 @@ class Sizing:
     seconds: float
 
 
-def size(job: runner.Job, demand: Demand, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget) -> Sizing:
+def size(job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget) -> Sizing:
     """Run `job` dry on the GPU that it asks for, or else the largest, and find the cheapest option on which it fits.
 
     Raises:
         XmemError: as `runner.run` and `estimate.estimate` do.
     """
     started = time.monotonic()
+    demand = demand_of(job.request(), site)
     open_to = candidates(demand, site, gpus) or list(gpus)
     first = demand.option or max(open_to, key=lambda name: gpus[name].total_bytes)
-    dry_runs = _DryRuns(job, gpus, budget)
+    dry_runs = _DryRuns(from_submission(job), gpus, budget)
     asked = dry_runs.on(first)
     placement = place(demand, site, gpus, dry_runs.fits)
     chosen = asked if placement.choice is None else dry_runs.on(placement.choice)
     return Sizing(chosen, placement, time.monotonic() - started)
+
+
+def demand_of(request: Request, site: Site) -> Demand:
+    """Return what a request leaves open, in the site's words."""
+    named = [name for name, option in site.option.items() if option.type in request.gpu_types]
+    return Demand(
+        gpus_per_node=request.gpus_per_node or 1,
+        option=named[0] if len(named) == 1 else None,
+        partitions=request.partitions,
+        constraint=request.constraint,
+    )
+
+
+def on_one(job: edit.Job, name: str, gpu: Gpu, budget: runner.Budget) -> Sizing:
+    """Run `job` dry on one GPU, with no site to choose from.
+
+    Raises:
+        XmemError: as `runner.run` and `estimate.estimate` do.
+    """
+    started = time.monotonic()
+    found = estimate(runner.run(from_submission(job), gpu, budget).traces, name, gpu)
+    verdict = Verdict(name, gpu, found.fits(gpu))
+    return Sizing(found, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
 
 
 @dataclass
@@ -43,7 +71,7 @@ class _DryRuns:
     trace speaks for the GPUs of its own compute capability and number of multiprocessors only.
     """
 
-    job: runner.Job
+    job: Job
     gpus: Mapping[str, Gpu]
     budget: runner.Budget
     spent: float = 0.0
@@ -66,15 +94,18 @@ class _DryRuns:
         """Whether the job fits option `name`; on a kind of GPU not tried yet, by a dry run if that could succeed.
 
         It is not tried where the job does not fit by the traces at hand, or where the budget has no room for another
-        run: the next option is dearer, never too small.
+        run; and it does not fit where that run fails, as a torch that was not built for that GPU does. The next option
+        is dearer, never too small.
         """
         gpu = self.gpus[name]
-        if self._kind(name) not in self.estimates and (
-            not any(known.fits(gpu) for known in self.estimates.values())
-            or self.spent + self.longest > self.budget.seconds
-        ):
+        if self._kind(name) in self.estimates:
+            return self.on(name).fits(gpu)
+        if self.spent + self.longest > self.budget.seconds or not any(e.fits(gpu) for e in self.estimates.values()):
             return False
-        return self.on(name).fits(gpu)
+        try:
+            return self.on(name).fits(gpu)
+        except NoEstimate:
+            return False
 
     def _kind(self, name: str) -> tuple[str, int]:
         gpu = self.gpus[name]

@@ -1,7 +1,6 @@
 #!/bin/bash
 #SBATCH -J nanogpt
 #SBATCH --gres=gpu:1
-#SBATCH -C gpu_mem_141g
 #SBATCH -c 4 --mem=16G
 #SBATCH -t 04:00:00
 #SBATCH -o nanogpt-%j.out

@@ -5,37 +5,21 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
 
 from xmem_slurm import trace
-from xmem_slurm.dryrun import sandbox, shims
+from xmem_slurm.dryrun import sandbox, shims, stand_in
+from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.units import GIB
 
-PROBE = Path(__file__).resolve().parents[1] / "probe"
 LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What would run, as sbatch has been told: the script's text, its arguments, and where.
-
-    `environ` is the environment of the submission; `slurm` the SLURM_* variables that the job would see.
-    """
-
-    name: str
-    script: bytes
-    arguments: Sequence[str]
-    folder: Path
-    environ: Mapping[str, str]
-    slurm: Mapping[str, str]
-    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,35 +86,27 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
 
 def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
     """What the job would see, then what makes it a dry run."""
-    environ = {**job.environ, **job.slurm}
     shim_folder = _shim_folder(folder / "bin")
     threads = str(budget.cpus)
-    path = [str(PROBE), *filter(None, [environ.get("PYTHONPATH")])]
-    return environ | {
-        "PATH": os.pathsep.join([str(shim_folder), environ.get("PATH", os.defpath)]),
-        "PYTHONPATH": os.pathsep.join(path),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(job.gpus))),
+    return {
+        **job.environ,
+        **stand_in.environment(gpu, job.gpus, traces, job.environ.get("PYTHONPATH")),
+        "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
-        "XMEM_TRACE_DIR": str(traces),
         "XMEM_DEADLINE": str(time.monotonic() + budget.seconds - LAST_WORDS_SECONDS),
-        "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-m", "xmem_slurm.device"]),
-        "XMEM_DEVICE_NAME": gpu.description,
-        "XMEM_DEVICE_CAPABILITY": gpu.capability,
-        "XMEM_DEVICE_MULTIPROCESSORS": str(gpu.multiprocessors),
-        "XMEM_DEVICE_TOTAL_BYTES": str(gpu.total_bytes),
-        "XMEM_DEVICE_CONTEXT_BYTES": str(gpu.context_bytes),
-        "XMEM_DEVICE_COUNT": str(job.gpus),
     }
 
 
 def _shim_folder(folder: Path) -> Path:
     folder.mkdir()
     for name in shims.SHIMS:
-        _write_program(folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S "{shims.__file__}" {name} "$@"\n'.encode())
+        _write_program(
+            folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S "{shims.__file__}" {name} "$@"\n'.encode()
+        )
     return folder
 
 

@@ -18,7 +18,7 @@ def srun(arguments: Sequence[str]) -> None:
     sys.path.insert(0, str(_PACKAGE))
     from xmem_slurm.slurm import options  # noqa: PLC0415 - only this shim needs it
 
-    _, command = options.scan(arguments, options.SRUN)
+    _, command = options.scan(arguments, options.srun_table())
     if command < len(arguments):
         os.environ.update(SLURM_STEP_ID="0", SLURM_STEPID="0", SLURM_PROCID="0", SLURM_LOCALID="0")
         _become(arguments[command:])
@@ -51,8 +51,8 @@ def torchrun(arguments: Sequence[str]) -> None:
     if (processes, nodes.split(":")[-1]) != ("1", "1"):
         _note(f"torchrun starts {processes} processes on {nodes} nodes; only one process can be estimated yet")
         raise SystemExit(1)
-    one = {name: "0" for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK")}
-    one |= {name: "1" for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")}
+    one = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
+    one |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
     os.environ.update(one, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     python = [] if "--no-python" in given else [_interpreter_of("torchrun"), "-u"]
     module = ["-m"] if given.keys() & {"-m", "--module"} else []

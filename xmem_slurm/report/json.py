@@ -1,16 +1,19 @@
 """The estimate as one JSON object, for programs. Schema version 1; sizes in bytes."""
 
+import json
+from pathlib import Path
 from typing import Any
 
-from xmem_slurm.estimate import ENGINE, Estimate, RankEstimate
-from xmem_slurm.placement import Placement
+from xmem_slurm.estimate import ENGINE, RankEstimate
+from xmem_slurm.sizing import Sizing
 from xmem_slurm.trace import Category
 
 SCHEMA_VERSION = 1
 
 
-def estimate_object(estimate: Estimate, placement: Placement | None, wall_seconds: float) -> dict[str, Any]:
+def estimate_object(sizing: Sizing) -> dict[str, Any]:
     """Return what `xmem-slurm estimate --json` prints."""
+    estimate = sizing.estimate
     return {
         "schema_version": SCHEMA_VERSION,
         "engine": ENGINE,
@@ -22,11 +25,18 @@ def estimate_object(estimate: Estimate, placement: Placement | None, wall_second
         "confidence": {"level": estimate.confidence, "reasons": list(estimate.reasons)},
         "options": [
             {"name": verdict.name, "capacity_bytes": verdict.gpu.total_bytes, "fits": verdict.fits}
-            for verdict in (placement.verdicts if placement else ())
+            for verdict in sizing.placement.verdicts
         ],
-        "choice": placement.choice if placement else None,
-        "wall_seconds": round(wall_seconds, 3),
+        "choice": sizing.placement.choice,
+        "wall_seconds": round(sizing.seconds, 3),
     }
+
+
+def write(path: Path, sizing: Sizing) -> None:
+    """Write the object to a file, whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(estimate_object(sizing), indent=2) + "\n", encoding="utf-8")
+    part.replace(path)
 
 
 def _rank(rank: RankEstimate) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""The estimate: peak, context and margin add up, doubt widens, and no estimate is better than a bad one."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import estimate, trace
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.trace import Category, Doubt, Trace
+from xmem_slurm.units import GIB, MIB
+
+GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+H200 = load_catalogue()["h200"]
+
+
+def gpu_of(total: int, context: int = 0) -> Gpu:
+    return H200.model_copy(update={"total_bytes": total, "context_bytes": context})
+
+
+def changed(**fields: object) -> Trace:
+    return dataclasses.replace(GPT2, **fields)  # type: ignore[arg-type]
+
+
+def test_required_is_peak_and_context_and_margin() -> None:
+    found = estimate.estimate([GPT2], "h200", H200)
+    rank = found.largest
+    assert rank.replay.peak_reserved_bytes == GPT2.recorded["reserved_bytes"] == 15_252_586_496
+    assert found.required_bytes == 15_252_586_496 + H200.context_bytes + rank.margin_bytes
+    assert 0.02 <= rank.margin_bytes / 15_252_586_496 < 0.021
+    assert found.confidence == "high"
+
+
+def test_the_breakdown_names_the_optimizer_state() -> None:
+    breakdown = estimate.estimate([GPT2], "h200", H200).largest.breakdown
+    assert breakdown[Category.OPT] == pytest.approx(2 * breakdown[Category.PARAM], rel=0.05)  # AdamW: two moments
+
+
+def test_fit_is_a_replay_not_a_comparison_with_the_peak() -> None:
+    """GPT-2 peaks at 14.2 GiB reserved but runs in a little less: the allocator gives back cache and tries again."""
+    found = estimate.estimate([GPT2], "h200", H200)
+    margin = found.largest.margin_bytes
+    assert found.fits(gpu_of(15_252_586_496 - 4 * MIB + margin))
+    assert not found.fits(gpu_of(14 * GIB))
+
+
+def test_context_and_margin_are_kept_free() -> None:
+    found = estimate.estimate([GPT2], "h200", H200)
+    enough = 15_252_586_496 + found.largest.margin_bytes
+    assert found.fits(gpu_of(enough))
+    assert not found.fits(gpu_of(enough, context=1 * GIB))
+
+
+def test_a_doubt_widens_the_margin_and_is_told() -> None:
+    doubtful = estimate.estimate([changed(doubts=[Doubt("cudnn-plan", "cudnnBackendFinalize", 3)])], "h200", H200)
+    assert doubtful.largest.margin_bytes > 4 * estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
+    assert doubtful.confidence == "medium"
+    assert any("cuDNN" in reason for reason in doubtful.reasons)
+
+
+def test_a_run_cut_off_by_the_budget_is_doubtful() -> None:
+    assert estimate.estimate([changed(state="budget")], "h200", H200).confidence == "medium"
+
+
+def test_the_largest_process_decides_and_launchers_do_not_count() -> None:
+    empty = changed(allocations=[], events=[], marks=[], error=None)
+    assert len(estimate.estimate([empty, GPT2, GPT2], "h200", H200).ranks) == 2
+
+
+@pytest.mark.parametrize(
+    ("traces", "why"),
+    [
+        ([changed(marks=[], error="FileNotFoundError: data.bin")], "after 0 optimizer steps with FileNotFoundError"),
+        ([changed(marks=[], state="budget")], "--xmem-budget"),
+        ([changed(allocations=[], events=[], error="torch 2.13.0+cpu is not a CUDA build")], "not a CUDA build"),
+        ([], "no process used GPU memory"),
+    ],
+)
+def test_no_estimate_says_why(traces: list[Trace], why: str) -> None:
+    with pytest.raises(NoEstimate, match=why):
+        estimate.estimate(traces, "h200", H200)

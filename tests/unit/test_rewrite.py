@@ -1,0 +1,85 @@
+"""Rewriting: one option changed where it was set, everything else byte for byte."""
+
+import pytest
+
+from xmem_slurm import resources
+from xmem_slurm.errors import UsageError
+from xmem_slurm.rewrite import rewrite
+from xmem_slurm.site.loading import load_site
+from xmem_slurm.site.schema import Option
+from xmem_slurm.slurm.edit import Job
+
+L4 = load_site(resources.tree("site-config") / "example.toml").option["l4"]
+BY_FEATURE = Option(gpu="l4", constraint="gpu_mem_24g", cost=1)
+
+
+def job(*argv: str, script: bytes | None = b"#!/bin/bash\ntrue\n", **environ: str) -> Job:
+    return Job(argv, environ, script)
+
+
+def test_a_script_line_is_edited_in_place_and_says_so() -> None:
+    script = b"#!/bin/bash\n#SBATCH -J x  --gres=gpu:h200:1   # big\n\necho \xff\xfe\n"
+    edited, changes = rewrite(job("job.sh", script=script), L4, "because")
+    assert edited.argv == ("job.sh",)
+    assert edited.script is not None
+    before, record, after = edited.script.partition(b"# xmem-slurm ")
+    assert before == b"#!/bin/bash\n#SBATCH -J x  --gres=gpu:l4:1   # big\n"
+    assert record
+    assert after.endswith(b": because\n\necho \xff\xfe\n")
+    assert [str(change) for change in changes] == ["--gres=gpu:h200:1 -> --gres=gpu:l4:1"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (("--gres=gpu:h200:1", "job.sh"), ("--gres=gpu:l4:1", "job.sh")),
+        (("--gres", "gpu:1", "job.sh", "--gres=no"), ("--gres", "gpu:l4:1", "job.sh", "--gres=no")),
+        (("-G1", "job.sh"), ("-Gl4:1", "job.sh")),
+        (("--gpus-per-node=h200:1", "--wrap", "true"), ("--gpus-per-node=l4:1", "--wrap", "true")),
+    ],
+)
+def test_the_command_line_is_edited_in_its_own_spelling(argv: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    script = None if "--wrap" in argv else b"#!/bin/bash\ntrue\n"
+    edited, _ = rewrite(job(*argv, script=script), L4, "because")
+    assert edited.argv == expected
+    assert edited.script == script
+
+
+def test_the_environment_is_edited_where_it_decides() -> None:
+    script = b"#!/bin/bash\n#SBATCH --gres=gpu:a100_80:1\ntrue\n"
+    edited, changes = rewrite(job("job.sh", script=script, SBATCH_GRES="gpu:h200:1"), L4, "because")
+    assert edited.environ["SBATCH_GRES"] == "gpu:l4:1"
+    assert edited.script == script
+    assert changes[0].where == "SBATCH_GRES"
+
+
+def test_what_is_right_already_stays_as_it_is() -> None:
+    before = job("--gres=gpu:l4:1", "job.sh")
+    assert rewrite(before, L4, "because") == (before, [])
+
+
+def test_a_feature_is_anded_to_the_users_own() -> None:
+    script = b"#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH -C nvlink|infiniband\ntrue\n"
+    edited, _ = rewrite(job("job.sh", script=script), BY_FEATURE, "because")
+    assert edited.script is not None
+    assert b"(nvlink|infiniband)&gpu_mem_24g" in edited.script
+
+
+def test_a_feature_that_slurm_cannot_and_is_an_error() -> None:
+    with pytest.raises(UsageError, match="cannot be AND-ed"):
+        rewrite(job("--gres=gpu:1", "-C", "a*2&b*1", "job.sh"), BY_FEATURE, "because")
+
+
+INNER = b"#!/bin/bash\n#SBATCH --gres=gpu:%s1\nsrun --gres=gpu:1 python train.py\n"
+
+
+def test_beside_a_step_that_asks_for_a_gpu_the_type_is_left_off() -> None:
+    edited, changes = rewrite(job("job.sh", script=INNER % b""), L4, "because")
+    assert [str(change) for change in changes] == ["no --constraint -> --constraint=gpu_mem_24g"]
+    assert edited.script is not None
+    assert b"#SBATCH --gres=gpu:1\n#SBATCH --constraint=gpu_mem_24g\n" in edited.script
+
+
+def test_a_typed_request_beside_such_a_step_is_left_alone() -> None:
+    with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:1 asks for a GPU itself"):
+        rewrite(job("job.sh", script=INNER % b"h200:"), L4, "because")

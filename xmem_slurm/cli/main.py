@@ -1,0 +1,141 @@
+"""`xmem-slurm VERB`: everything beside submitting."""
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from xmem_slurm import __version__, lab, sizing
+from xmem_slurm.device import builder
+from xmem_slurm.dryrun import runner
+from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.report import json as json_report
+from xmem_slurm.report import terminal
+from xmem_slurm.site import loading
+from xmem_slurm.slurm.edit import Job
+
+app = typer.Typer(
+    help="Right-size the GPU request of Slurm jobs; `xsbatch` is the drop-in for sbatch.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+lab_app = typer.Typer(help="A real throw-away Slurm cluster on this machine, its nodes as in a site file.")
+device_app = typer.Typer(help="The stand-in CUDA libraries that a dry run uses.")
+site_app = typer.Typer(help="Site files: what this cluster offers.")
+app.add_typer(lab_app, name="lab", no_args_is_help=True)
+app.add_typer(device_app, name="device", no_args_is_help=True)
+app.add_typer(site_app, name="site", no_args_is_help=True)
+
+SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+    if version:
+        typer.echo(f"xmem-slurm {__version__}")
+        raise typer.Exit
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def estimate(
+    command: Annotated[list[str], typer.Argument(help="A job script with its arguments, or -- COMMAND…")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="A GPU of the catalogue, in place of a site's.")] = None,
+    site: SiteFile = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs may take.")] = 60.0,
+) -> None:
+    """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
+    job, allowance = _submission(command), runner.Budget(seconds=budget)
+    catalogue = loading.load_catalogue()
+    if gpu is None:
+        where = loading.load_site(loading.site_file(site))
+        sized = sizing.size(job, where, loading.option_gpus(where, catalogue), allowance)
+    elif gpu in catalogue:
+        sized = sizing.on_one(job, gpu, catalogue[gpu], allowance)
+    else:
+        raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
+    if as_json:
+        typer.echo(json.dumps(json_report.estimate_object(sized), indent=2))
+    else:
+        typer.echo("\n".join([*terminal.estimate_lines(sized.estimate), *terminal.option_lines(sized.placement)]))
+
+
+def _submission(command: Sequence[str]) -> Job:
+    """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
+    script = Path(command[0])
+    if script.is_file() and script.read_bytes().startswith(b"#!"):
+        return Job(tuple(command), os.environ, script.read_bytes())
+    return Job(("--wrap", shlex.join(command)), os.environ, None)
+
+
+@lab_app.command("up")
+def lab_up(
+    site: SiteFile = None,
+    accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB: sacct works.")] = False,
+) -> None:
+    """Start the cluster; does nothing if it runs already."""
+    started = time.monotonic()
+    lab.up(loading.load_site(loading.site_file(site)), lab.default_folder(), accounting=accounting)
+    typer.echo(f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True)
+
+
+@lab_app.command("down")
+def lab_down() -> None:
+    """Stop the cluster and remove all of it."""
+    lab.down(lab.default_folder())
+
+
+@lab_app.command("status")
+def lab_status() -> None:
+    """Say which daemons run and what state the nodes are in."""
+    typer.echo(lab.status(lab.default_folder()))
+
+
+@lab_app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def lab_exec(
+    command: Annotated[list[str], typer.Argument(help="The command to run against the lab's cluster.")],
+) -> None:
+    """Run a command whose sbatch, squeue and scontrol talk to the lab's cluster."""
+    environ = {**os.environ, **lab.environment(lab.default_folder())}
+    os.execvpe(command[0], command, environ)
+
+
+@device_app.command("build")
+def device_build(
+    torch_folder: Annotated[Path, typer.Argument(help="…/site-packages/torch of the Python in question.")],
+) -> None:
+    """Build the stand-ins for one torch, if they are not there yet, and print their folder."""
+    typer.echo(builder.build(torch_folder))
+
+
+@device_app.command("list")
+def device_list() -> None:
+    """List the stand-ins built so far."""
+    for build in builder.cached_builds():
+        typer.echo(build)
+
+
+@site_app.command("check")
+def site_check(site: SiteFile = None) -> None:
+    """Check a site file against its schema and the GPU catalogue."""
+    path = loading.site_file(site)
+    loaded = loading.load_site(path)
+    gpus = loading.option_gpus(loaded, loading.load_catalogue())
+    typer.echo(f"{path}: site {loaded.name}: {len(gpus)} GPU options on {len(loaded.nodes)} groups of nodes: no errors")
+
+
+def main() -> NoReturn:
+    """Run the command line; an error of ours is one line on stderr and its exit code."""
+    try:
+        app()
+    except XmemError as error:
+        print(f"xmem-slurm: {error}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(error.exit_code) from None
+    raise SystemExit(0)

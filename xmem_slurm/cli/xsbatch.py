@@ -1,0 +1,80 @@
+"""`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
+
+import os
+import sys
+from typing import NoReturn
+
+from xmem_slurm import __version__
+from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.slurm.edit import without
+from xmem_slurm.slurm.options import NONE, REQUIRED, Option
+from xmem_slurm.submit import Wishes, submit
+
+_HELP = """\
+xsbatch: sbatch that asks for the GPU that the job needs. Takes every sbatch option, and:
+      --xmem-dry-run          print the script that would be submitted; submit nothing
+      --xmem-off              submit as written, without a look at it
+      --xmem-keep-type        do not change a GPU type that the request names
+      --xmem-budget=seconds   what the dry runs may take (60)
+      --xmem-site=file        the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml
+      --xmem-report=file      write the estimate as JSON
+Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. In a script: "#XMEM off", "#XMEM keep-type".
+
+"""
+
+_FLAGS = ("xmem-dry-run", "xmem-off", "xmem-keep-type")
+_VALUES = ("xmem-budget", "xmem-site", "xmem-report")
+_OPTIONS = [Option(name, "", NONE) for name in _FLAGS] + [Option(name, "", REQUIRED) for name in _VALUES]
+
+
+def main() -> NoReturn:
+    """Run xsbatch on this process's command line and environment; ends as sbatch."""
+    try:
+        argv, wishes = parse(sys.argv[1:], dict(os.environ))
+        command_line = split_command_line(argv)
+        if command_line.has("help") or command_line.has("usage"):
+            print(_HELP, end="", flush=True)  # noqa: T201
+        if command_line.has("version"):
+            print(f"xsbatch {__version__}", flush=True)  # noqa: T201
+        submit(argv, dict(os.environ), wishes)
+    except XmemError as error:
+        print(f"xsbatch: {error}", file=sys.stderr)  # noqa: T201
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def parse(argv: list[str], environ: dict[str, str]) -> tuple[tuple[str, ...], Wishes]:
+    """Return sbatch's part of the command line, and what is asked of xsbatch itself.
+
+    Raises:
+        UsageError: an --xmem option that does not exist, or a value that is none.
+    """
+    command_line = split_command_line(argv, _OPTIONS)
+    own = [each for each in command_line.occurrences if each.name.startswith("xmem-")]
+    unknown = next((each.typed for each in own if each.option is None), None)
+    if unknown is not None:
+        raise UsageError(f"{unknown}: no such option; there are {', '.join('--' + name for name in _FLAGS + _VALUES)}")
+    given = {name: environ.get(name.upper().replace("-", "_")) for name in _FLAGS + _VALUES}
+    given |= {each.name: each.value if each.value is not None else "1" for each in own}
+    flags = {name: given[name] not in (None, "", "0", "no") for name in _FLAGS}
+    wishes = Wishes(
+        off=flags["xmem-off"],
+        dry_run=flags["xmem-dry-run"],
+        keep_type=flags["xmem-keep-type"],
+        budget_seconds=_seconds(given["xmem-budget"]),
+        site=given["xmem-site"],
+        report=given["xmem-report"],
+    )
+    return without(argv, own), wishes
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        seconds = float(text) if text else 60.0
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 3600:
+        raise UsageError(f"--xmem-budget={text}: not a number of seconds from 1 to 3600")
+    return seconds

@@ -1,0 +1,89 @@
+"""What would run on the job's first node: the script, its arguments, its folder and the environment it would find."""
+
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmem_slurm.slurm import edit
+from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.slurm.request import Request
+
+JOB_ID = "1"
+"""A dry run has no job: this number stands where scripts expect one."""
+
+_LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", "TMPDIR")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_* variables."""
+
+    script: bytes
+    arguments: Sequence[str]
+    folder: Path
+    environ: Mapping[str, str]
+    gpus: int = 1
+
+
+def from_submission(job: edit.Job) -> Job:
+    """Return what the first node of a submission (of its first component) would run."""
+    request, command_line = job.request(), split_command_line(job.argv)
+    folder = Path(request.chdir or ".").absolute()
+    script = (
+        job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
+    )
+    environ = exported(job.environ, request.export) | slurm_variables(request, folder)
+    return Job(script, command_line.script_arguments, folder, environ, request.gpus_per_node or 1)
+
+
+def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+    """Return the variables of `environ` that `--export` lets through (sbatch(1); None means ALL)."""
+    if not export or export.upper() == "ALL":
+        return dict(environ)
+    words = export.split(",")
+    base = environ if "ALL" in words else {k: environ[k] for k in _LOGIN_VARIABLES if k in environ}
+    named = {name: value for name, given, value in (word.partition("=") for word in words) if given}
+    return {**base, **{word: environ[word] for word in words if word in environ}, **named}
+
+
+def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
+    """Return what Slurm sets in a batch script; the host that we are on stands for the node.
+
+    Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11.
+    """
+    host, nodes, gpus = platform.node(), request.nodes or 1, request.gpus_per_node or 1
+    per_node = max(1, request.ntasks // nodes)
+    found = {
+        "SLURM_JOB_ID": JOB_ID,
+        "SLURM_JOBID": JOB_ID,
+        "SLURM_JOB_NAME": request.job_name or "sbatch",
+        "SLURM_SUBMIT_DIR": os.getcwd(),  # noqa: PTH109 - as text
+        "SLURM_SUBMIT_HOST": host,
+        "SLURM_JOB_NODELIST": host,
+        "SLURM_NODELIST": host,
+        "SLURMD_NODENAME": host,
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NTASKS": str(request.ntasks),
+        "SLURM_NPROCS": str(request.ntasks),
+        "SLURM_TASKS_PER_NODE": str(per_node),
+        "SLURM_CPUS_ON_NODE": str((request.cpus_per_task or 1) * per_node),
+        "SLURM_GPUS_ON_NODE": str(gpus),
+        "SLURM_JOB_GPUS": ",".join(map(str, range(gpus))),
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_GTIDS": "0",
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
+    }
+    if request.cpus_per_task is not None:
+        found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
+    if request.partitions:
+        found["SLURM_JOB_PARTITION"] = request.partitions[0]
+    first_task = re.match(r"\d+", request.array or "")
+    if first_task is not None:
+        found |= {"SLURM_ARRAY_JOB_ID": JOB_ID, "SLURM_ARRAY_TASK_ID": first_task[0], "SLURM_ARRAY_TASK_COUNT": "1"}
+    return found

@@ -1,0 +1,28 @@
+"""The environment in which a job's Python finds stand-in GPUs and the probe that watches it."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from xmem_slurm.site.schema import Gpu
+
+_PROBE = Path(__file__).resolve().parents[1] / "probe"
+
+
+def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None) -> dict[str, str]:
+    """Return the variables that show a job `count` GPUs of this kind and leave traces in the folder `traces`.
+
+    Their names are known to the probe and to the stand-in libraries (`device/src/cudart/device.c`).
+    """
+    return {
+        "PYTHONPATH": os.pathsep.join([str(_PROBE), *filter(None, [python_path])]),
+        "XMEM_TRACE_DIR": str(traces),
+        "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-m", "xmem_slurm.device"]),
+        "XMEM_DEVICE_NAME": gpu.description,
+        "XMEM_DEVICE_CAPABILITY": gpu.capability,
+        "XMEM_DEVICE_MULTIPROCESSORS": str(gpu.multiprocessors),
+        "XMEM_DEVICE_TOTAL_BYTES": str(gpu.total_bytes),
+        "XMEM_DEVICE_CONTEXT_BYTES": str(gpu.context_bytes),
+        "XMEM_DEVICE_COUNT": str(count),
+    }

@@ -1,0 +1,92 @@
+"""Change a job's request to the GPU option chosen for it, where and as it was written, and nothing else."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jinja2
+
+from xmem_slurm import __version__, resources
+from xmem_slurm.errors import UsageError
+from xmem_slurm.site.schema import Option
+from xmem_slurm.slurm import script as scripts
+from xmem_slurm.slurm.body import gpu_steps
+from xmem_slurm.slurm.constraint import conjoin
+from xmem_slurm.slurm.edit import Edit, Job, apply, type_edits
+
+
+class Change(NamedTuple):
+    """One option that was changed; `old` is None where it was not set before."""
+
+    name: str
+    old: str | None
+    new: str
+    where: str
+
+    def __str__(self) -> str:
+        """Write it as a person would type it."""
+        before = f"--{self.name}={self.old}" if self.old is not None else f"no --{self.name}"
+        return f"{before} -> --{self.name}={self.new}"
+
+
+def rewrite(job: Job, option: Option, reason: str) -> tuple[Job, Sequence[Change]]:
+    """Return the job asking for `option`, and what was changed; the same job if it asks for it already.
+
+    A GPU option with a GRES type is asked for by its type, one without by its node feature, AND-ed to the user's own.
+
+    Raises:
+        UsageError: the request cannot be changed without changing something else; the message says what.
+    """
+    edits = _edits(job, option)
+    if not edits:
+        return job, []
+    edited = Job(*apply(edits, *job))
+    changes = _changes(job, edited, edits)
+    if edited.script is not None and edited.script != job.script:
+        record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
+        edited = edited._replace(script=_render(edited.script, record))
+    return edited, changes
+
+
+def _edits(job: Job, option: Option) -> Sequence[Edit]:
+    """Say what to set. Slurm refuses a job step whose GPU request has no type in a job whose request has one.
+
+    So where a step of the script asks for GPUs itself, the type is left off and the option asked for by its feature.
+    """
+    request = job.request()
+    steps = gpu_steps(job.script.decode(errors="surrogateescape")) if job.script is not None else ()
+    if option.type is not None and not steps:
+        return type_edits(request, option.type)
+    if option.constraint is None or request.gpu_types:
+        told = f"line {steps[0].line} of the script: {steps[0].command} --{steps[0].option}={steps[0].value}"
+        raise UsageError(
+            f"{told} asks for a GPU itself, and would not fit a changed request; leave it to the job's own"
+        )
+    return _constraint_edits(request.constraint, option)
+
+
+def _constraint_edits(existing: str | None, option: Option) -> list[Edit]:
+    assert option.constraint is not None
+    expression = conjoin(existing, option.constraint)
+    if expression is None:
+        raise UsageError(f"--constraint={existing} cannot be AND-ed with {option.constraint} in Slurm's syntax")
+    return [] if expression == existing else [Edit("constraint", expression)]
+
+
+def _changes(before: Job, after: Job, edits: Sequence[Edit]) -> list[Change]:
+    old, new = before.request().components, after.request().components
+    found = []
+    for edit in edits:
+        setting = new[edit.component].settings[edit.name]
+        found.append(Change(edit.name, old[edit.component].value(edit.name), setting.value or "", setting.where))
+    return found
+
+
+def _render(script: bytes, record: str) -> bytes:
+    """Put the edited script through its template; bytes that are not UTF-8 come out as they went in."""
+    end = max(component.insert_at for component in scripts.parse(script).components)
+    environment = jinja2.Environment(  # noqa: S701 - a shell script, not HTML
+        loader=jinja2.FileSystemLoader(resources.tree("templates")), undefined=jinja2.StrictUndefined
+    )
+    head, body = (part.decode(errors="surrogateescape") for part in (script[:end], script[end:]))
+    rendered = environment.get_template("batch.sh.j2").render(head=head, record=record, body=body)
+    return rendered.encode(errors="surrogateescape")

@@ -1,0 +1,170 @@
+"""Submit a job: size it if it asks for a GPU, change its request if that is allowed, and become the real sbatch.
+
+Whatever goes wrong on the way, the job is submitted as it was written, with one line on stderr that says why. stdout,
+exit code and signals are sbatch's own, because the last act is exec. Imports here are few: a job without a GPU must not
+wait for pydantic or jinja2.
+"""
+
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from xmem_slurm.errors import NoEstimate, XmemError
+from xmem_slurm.slurm import client
+from xmem_slurm.slurm.command_line import CommandLine, split_command_line
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.script import Script
+from xmem_slurm.slurm.script import parse as parse_script
+
+
+class Wishes(NamedTuple):
+    """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM lines."""
+
+    off: bool = False
+    dry_run: bool = False
+    keep_type: bool = False
+    budget_seconds: float = 60.0
+    site: str | None = None
+    report: str | None = None
+
+
+class _Ready(NamedTuple):
+    """What sbatch will be given. `lines` go to stderr first."""
+
+    job: Job
+    lines: Sequence[str] = ()
+
+
+def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> NoReturn:
+    """Submit as `sbatch *argv` would, with the GPU request made right; does not return.
+
+    Raises:
+        SlurmError: there is no sbatch to hand the job to.
+    """
+    sbatch = client.find_sbatch(environ)
+    command_line = split_command_line(argv)
+    job = Job(tuple(argv), environ, None)
+    ready = _Ready(job)
+    try:
+        if not wishes.off and environ.get("XMEM_ACTIVE") is None:
+            job = job._replace(script=_script(command_line))
+            ready = _Ready(job)
+            if job.script is not None or command_line.wrap is not None:
+                ready = _prepare(job, wishes)
+    except XmemError as error:
+        ready = _Ready(job, [f"submitted as written: {error}"])
+    except Exception as error:  # a fault of ours must not cost the user a job
+        ready = _Ready(job, [f"submitted as written: a fault in xmem-slurm: {type(error).__name__}: {error}"])
+    for line in ready.lines:
+        print(f"xsbatch: {line}", file=sys.stderr)  # noqa: T201
+    if wishes.dry_run:
+        _show(ready.job)
+    _become_sbatch(sbatch, ready.job, job)
+
+
+def _script(command_line: CommandLine) -> bytes | None:
+    """Return the script's bytes; None for --wrap, and for a file that sbatch itself will not be able to read."""
+    if command_line.wrap is not None:
+        return None
+    if command_line.reads_stdin:
+        return sys.stdin.buffer.read()
+    path = client.find_script(command_line)
+    return path.read_bytes() if path is not None else None
+
+
+def _prepare(job: Job, wishes: Wishes) -> _Ready:
+    """Size the job and change its request; as it is where it asks for no GPU."""
+    request = job.request()
+    if not request.asks_for_gpu:
+        return _Ready(job)
+    script = parse_script(job.script) if job.script is not None else None
+    wishes = _with_own_lines(wishes, script)
+    if wishes.off:
+        return _Ready(job)
+    _check_supported(request)
+    return _size(job, request, wishes)
+
+
+def _with_own_lines(wishes: Wishes, script: Script | None) -> Wishes:
+    words = {word for line in (script.own if script is not None else ()) for word in line.words}
+    return wishes._replace(off=wishes.off or "off" in words, keep_type=wishes.keep_type or "keep-type" in words)
+
+
+def _check_supported(request: Request) -> None:
+    if len(request.components) > 1:
+        raise NoEstimate("a heterogeneous job cannot be estimated yet")
+    if any(each.resource != "gpu" for each in request.accelerators):
+        raise NoEstimate("a request for shares of a GPU (shard, mps) is not changed yet")
+    if request.gpus_total != 1 or request.ntasks > 1 or (request.nodes or 1) > 1:
+        raise NoEstimate("only a job of one process on one GPU can be estimated yet")
+
+
+def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
+    """Run dry, estimate, place, rewrite. Everything heavy is imported here, where a GPU job waits seconds anyway."""
+    from xmem_slurm import rewrite, sizing  # noqa: PLC0415
+    from xmem_slurm.dryrun import runner  # noqa: PLC0415
+    from xmem_slurm.report import json, terminal  # noqa: PLC0415
+    from xmem_slurm.site import loading  # noqa: PLC0415
+
+    site = loading.load_site(loading.site_file(wishes.site, job.environ))
+    gpus = loading.option_gpus(site, loading.load_catalogue())
+    with terminal.progress("running the job dry to see how much GPU memory it needs"):
+        sized = sizing.size(job, site, gpus, runner.Budget(seconds=wishes.budget_seconds))
+    if wishes.report is not None:
+        json.write(Path(wishes.report), sized)
+    lines = terminal.estimate_lines(sized.estimate)
+    choice = sized.placement.choice
+    if choice is None:
+        return _Ready(job, [*lines, terminal.nothing_fits(sized)])
+    if not site.policy.rewrite or (request.gpu_types and (wishes.keep_type or site.policy.keep_type)):
+        return _Ready(job, [*lines, terminal.advice(sized)])
+    ready, changes = rewrite.rewrite(job, site.option[choice], terminal.reason(sized))
+    return _Ready(ready, [*lines, terminal.outcome(changes, sized)])
+
+
+def _show(job: Job) -> NoReturn:
+    """Print the script that would be submitted, and on stderr what else would be given to sbatch; submit nothing."""
+    sys.stdout.buffer.write(job.script or b"")
+    print(f"xsbatch: would run: sbatch {shlex.join(job.argv)}", file=sys.stderr)  # noqa: T201
+    raise SystemExit(0)
+
+
+def _become_sbatch(sbatch: Path, job: Job, original: Job) -> NoReturn:
+    """Replace this process by sbatch; the script goes by its name, by a copy if it was changed, or by stdin."""
+    argv = list(job.argv)
+    command_line = split_command_line(argv)
+    if command_line.reads_stdin and job.script is not None:
+        _stdin_from(job.script)
+    elif command_line.script_index is not None and job.script != original.script and job.script is not None:
+        argv[command_line.script_index] = str(_keep(Path(argv[command_line.script_index]).name, job.script))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sbatch, ["sbatch", *argv], dict(job.environ))
+
+
+def _stdin_from(script: bytes) -> None:
+    """Make `script` what sbatch reads from its standard input."""
+    memory = os.memfd_create("xsbatch-stdin")
+    with os.fdopen(os.dup(memory), "wb") as file:
+        file.write(script)
+    os.lseek(memory, 0, os.SEEK_SET)
+    os.dup2(memory, 0)
+
+
+def _keep(name: str, script: bytes) -> Path:
+    """Write a changed script, under its own name, where the user finds it again; Slurm takes the job's name from it."""
+    import platformdirs  # noqa: PLC0415
+
+    jobs = platformdirs.user_state_path("xmem-slurm") / "jobs"
+    jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=jobs))
+    path = folder / name
+    path.write_bytes(script)
+    path.chmod(0o700)
+    return path
