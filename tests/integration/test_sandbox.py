@@ -510,21 +510,43 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_ending_us_ends_everything(user: User, number: signal.Signals) -> None:
+STAYER = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; echo > keep/started; sleep 1000"""
+
+
+def started(user: User, **settings: Any) -> "subprocess.Popen[str]":
+    """Start a script that does not end, and return when it runs."""
     keep = user.work / "keep"
     keep.mkdir()
     user.own(keep)
-    script = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; echo > keep/started; sleep 1000"""
-    with user.start(script, keep=[keep]) as process:
-        wait_until((keep / "started").exists)
-        assert user.alive(besides=process.pid) != []
+    process = user.start(STAYER, keep=[keep], **settings)
+    wait_until((keep / "started").exists)
+    assert user.alive(besides=process.pid) != []
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ending_us_ends_everything(user: User, number: signal.Signals) -> None:
+    with started(user) as process:
         process.send_signal(number)
-        code = process.wait(HANG_SECONDS)
-    assert code == -number
+        assert process.wait(HANG_SECONDS) == -number
     if number == signal.SIGKILL:  # nobody is left to wait for the rest
         wait_until(lambda: user.alive() == [])
     assert user.alive() == []
+
+
+def test_ending_us_leaves_no_layers_on_disk(user: User) -> None:
+    with started(user, old_kernel=True) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG_SECONDS) == -signal.SIGTERM
+    assert not list(Path("/var/tmp").glob("xmem-layers-*"))
+
+
+def test_a_signal_that_we_ignore_does_not_end_it(user: User) -> None:
+    """Under nohup."""
+    with started(user, within=["nohup"], limits={"seconds": 3}) as process:
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout is not None
+        assert json.load(process.stdout)["stopped"] == "time"
 
 
 def test_what_is_missing_is_named(user: User) -> None:

@@ -196,20 +196,22 @@ class _Tending:
         self.peak = 0
 
     def until_the_end(self) -> dict[str, Any]:
-        deadline = time.monotonic() + self.limits.seconds
         stopped: str | None = None
-        pause = WATCH_SECONDS
+        look = time.monotonic()
+        deadline = look + self.limits.seconds
         while self._reap() and self.code is None:
-            started = time.monotonic()
-            if started >= deadline:
+            now = time.monotonic()
+            if now >= deadline:
                 stopped = "time"
                 self._ask_to_end()
                 break
-            stopped = self._beyond()
-            if stopped is not None:
-                break
-            pause = max(WATCH_SECONDS, (time.monotonic() - started) / WATCH_SHARE)
-            signal.sigtimedwait({signal.SIGCHLD}, min(pause, max(0.0, deadline - time.monotonic())))
+            if now >= look:
+                stopped = self._beyond()
+                if stopped is not None:
+                    break
+                taken = time.monotonic() - now
+                look = now + max(WATCH_SECONDS, taken / WATCH_SHARE)
+            signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(look, deadline) - time.monotonic()))
         self._kill()
         return {"returncode": self.code, "stopped": stopped, "peak_memory_bytes": self.peak}
 
@@ -282,7 +284,7 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
 
 
 def _limit(limits: Limits, plan: mounts.Plan) -> None:
-    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_CORE, 1)  # not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5))
     _lower(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
     _lower(resource.RLIMIT_FSIZE, limits.scratch_bytes)
     if plan.user_namespace:

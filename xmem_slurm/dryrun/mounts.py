@@ -179,6 +179,7 @@ def layers_on_disk() -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     """Remove a tree of our own, whatever the modes in it."""
     for parent, names, _ in os.walk(folder):
-        for name in names:
-            Path(parent, name).chmod(stat.S_IRWXU, follow_symlinks=False)
+        for path in (Path(parent, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(stat.S_IRWXU)
     shutil.rmtree(folder)

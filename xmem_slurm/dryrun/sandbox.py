@@ -81,19 +81,20 @@ def run(
     limits: Limits,
     keep: Sequence[Path],
 ) -> Outcome:
-    """Run a command in the sandbox and wait for its end.
+    """Run a command in the sandbox and wait for its end; call it from the main thread.
 
-    Writes go to a layer that vanishes, but those to the folders `keep`, which must exist. A command that cannot be
-    started ends with a shell's 126 or 127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then
-    do to this process what they would have done.
+    Writes go to a layer that vanishes, but those to the folders `keep`, which must exist. What the command leaves
+    running is killed when it ends, as Slurm does with a batch script's. When time is up all its processes get SIGTERM,
+    and SIGKILL two seconds later. A command that cannot be started ends with a shell's 126 or 127 and says why in its
+    output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this process what they would have done.
 
     Raises:
         SandboxError: this machine refuses what the sandbox needs; the command was not started.
     """
     started = time.monotonic()
     with ExitStack() as stack:
-        plan = _plan(cwd, environ, keep, limits, stack)
         signals = stack.enter_context(_caught_signals())
+        plan = _plan(cwd, environ, keep, limits, stack)
         output, output_end = os.pipe()
         status, status_end = os.pipe()
         stack.callback(os.close, output)
@@ -163,7 +164,8 @@ def _caught_signals() -> Iterator[int]:
         received.append(number)
         os.write(wake_end, b"!")
 
-    before = {number: signal.signal(number, remember) for number in _PASSED_ON}
+    heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    before = {number: signal.signal(number, remember) for number in heeded}
     try:
         yield wake
     finally:
