@@ -12,7 +12,7 @@ from xmem_slurm.slurm.options import Occurrence, Table, scan, srun_table
 from xmem_slurm.slurm.request import GPU_OPTIONS
 
 _COMMANDS = ("srun", "salloc", "sbatch")
-_SEPARATORS = ";&|()"
+_SEPARATORS = ";&|()`"
 
 
 class Step(NamedTuple):
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 def gpu_steps(script: str) -> tuple[Step, ...]:
-    """Return the options of `srun` (and of nested `salloc`, `sbatch`) in a script's text that ask for GPUs, in order."""
+    """Return the options of `srun`, and of nested `salloc` and `sbatch`, that ask for GPUs, in order."""
     table = srun_table()
     found: list[Step] = []
     for number, line in _logical_lines(script):

@@ -14,7 +14,7 @@ from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 
 _OURS = b"xmem_slurm"
 _HEAD_BYTES = 4096
-"""How much of a program is read to see whether it is one of ours: an entry point names its module in its first lines."""
+"""How much of a program is read to see whether it is ours: an entry point names its module in its first lines."""
 
 _PLUGINS = "Options provided by plugins:"
 """The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c, spank_print_options)."""

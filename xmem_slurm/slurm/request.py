@@ -125,11 +125,13 @@ class Request(NamedTuple):
     @property
     def gpus_per_node(self) -> int | None:
         """GPUs on each node, types added up; None where the request leaves it to the scheduler."""
-        per_node = self._amount("gres") or self._amount("gpus-per-node")
-        if per_node:
-            return per_node
-        total, nodes = self.gpus_total, self.nodes or (1 if self.gpus_total == 1 else None)
-        return total // nodes if total is not None and nodes and total % nodes == 0 else None
+        if not self.gpus:
+            return 0
+        per_node, total = self._amount("gres") or self._amount("gpus-per-node"), self.gpus_total
+        if per_node or total is None:
+            return per_node or None
+        nodes = 1 if total == 1 else self.nodes
+        return total // nodes if nodes and total % nodes == 0 else None
 
     @property
     def gpus_total(self) -> int | None:

@@ -152,6 +152,8 @@ def with_value(script: Script, directive: Directive, value: str) -> Script:
     words = script.components[directive.component].words
     if occurrence.value is None:
         raise ScriptError(f"line {directive.line}: {occurrence.typed} has no value that could be changed")
+    if not value:
+        raise ScriptError(f"line {directive.line}: {occurrence.typed} cannot be given an empty value")
     word = words[occurrence.value_at]
     begin, quote = _raw_position(word, occurrence.value_start)
     old = script.data[begin : word.end]
@@ -225,7 +227,8 @@ def quoted(value: str) -> bytes:
         ScriptError: the value has a line break, which nothing can keep on one line.
     """
     raw = value.encode(errors="surrogateescape")
-    if raw and not any(byte in _SPACE + b"#\"'\\" for byte in raw):
+    special = raw[:1] in {b"", b":"} or _is_separator(raw, 0, len(raw))
+    if not special and not any(byte in _SPACE + b"#\"'\\" for byte in raw):
         return raw
     return b'"' + _escape(value, ord('"')) + b'"'
 

@@ -1,0 +1,111 @@
+"""Finding the real sbatch and the script, running Slurm's commands, and steps in a script's body."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.errors import SlurmError
+from xmem_slurm.slurm import client
+from xmem_slurm.slurm.body import gpu_steps
+from xmem_slurm.slurm.command_line import split_command_line
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_the_real_sbatch_is_found_behind_our_own(tmp_path: Path) -> None:
+    program(tmp_path / "ours" / "sbatch", "#!/usr/bin/python3\nfrom xmem_slurm.cli.xsbatch import main\n")
+    (tmp_path / "odd" / "sbatch").mkdir(parents=True)
+    real = program(tmp_path / "real" / "sbatch", "#!/bin/sh\n")
+    path = ":".join(str(tmp_path / name) for name in ("missing", "ours", "odd", "real"))
+    assert client.find_sbatch({"PATH": path}) == real
+
+
+def test_a_named_sbatch_is_taken_or_complained_about(tmp_path: Path) -> None:
+    named = program(tmp_path / "my-sbatch", "#!/bin/sh\n")
+    assert client.find_sbatch({"XMEM_SBATCH": str(named), "PATH": ""}) == named
+    with pytest.raises(SlurmError, match="XMEM_SBATCH=/no/such"):
+        client.find_sbatch({"XMEM_SBATCH": "/no/such"})
+
+
+def test_no_sbatch_at_all(tmp_path: Path) -> None:
+    with pytest.raises(SlurmError, match="XMEM_SBATCH"):
+        client.find_sbatch({"PATH": str(tmp_path)})
+
+
+def test_the_script_is_looked_for_where_sbatch_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("here.sh", "sub/here.sh", "sub/only.sh", "path/tool.sh"):
+        program(tmp_path / place, "#!/bin/sh\n")
+    (tmp_path / "tool.sh").mkdir()
+    environ = {"PATH": str(tmp_path / "path")}
+
+    def found(*argv: str) -> Path | None:
+        path = client.find_script(split_command_line(argv), environ)
+        return None if path is None else path.resolve().relative_to(tmp_path)
+
+    assert found("here.sh") == Path("here.sh")
+    assert found("-D", "sub", "here.sh") == Path("sub/here.sh")
+    assert found("-D", "sub", "./here.sh") == Path("here.sh")
+    assert found("--chdir=sub", "only.sh") == Path("sub/only.sh")
+    assert found("-D", "nowhere", "here.sh") == Path("here.sh")
+    assert found("tool.sh") == Path("path/tool.sh")
+    assert found("none.sh") is None
+    assert found("--wrap=true") is None
+
+
+def test_a_command_that_fails_is_quoted() -> None:
+    assert client.run([sys.executable, "-c", "print('fine')"], 30) == "fine\n"
+    with pytest.raises(SlurmError, match=r"ended with 3: one \| two"):
+        client.run([sys.executable, "-c", "import sys; sys.stderr.write('one\\n\\n two\\n'); sys.exit(3)"], 30)
+    with pytest.raises(SlurmError, match=r"no answer within 0\.2 s"):
+        client.run([sys.executable, "-c", "import time; time.sleep(60)"], 0.2)
+    with pytest.raises(SlurmError, match="No such file"):
+        client.run(["/no/such/scontrol"], 1)
+
+
+def test_options_of_plugins_are_read_off_the_help(tmp_path: Path) -> None:
+    text = """
+Usage: sbatch
+  -A, --account=name    an account
+
+Options provided by plugins:
+      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
+                              the image to use
+      --container-mount-home  bind mount home
+
+Help options:
+  -h, --help
+"""
+    sbatch = program(tmp_path / "sbatch", f"#!/bin/sh\ncat <<'END'{text}END\n")
+    found = client.plugin_options(sbatch)
+    assert [(option.name, option.arity) for option in found] == [
+        ("container-image", "required"),
+        ("container-mount-home", "none"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("srun --gres=gpu:1 python x", [(1, "srun", "gres", "gpu:1")]),
+        ("true\n  FOO=1 srun \\\n  -n2 --gpus 1 a", [(2, "srun", "gpus", "1")]),
+        ("if a; then /usr/bin/srun -G1 x & fi", [(1, "srun", "gpus", "1")]),
+        ("x=$(srun --gpus-per-task=1 hostname)", [(1, "srun", "gpus-per-task", "1")]),
+        ("y=`srun --gres=gpu:1 x`", [(1, "srun", "gres", "gpu:1")]),
+        ('srun --gres="$G" x', [(1, "srun", "gres", "$G")]),
+        ("echo 'a\nsrun -G2 b", [(2, "srun", "gpus", "2")]),
+        ("srun -G1 a && srun --gres gpu:2 b", [(1, "srun", "gpus", "1"), (1, "srun", "gres", "gpu:2")]),
+        ("# srun --gres=gpu:1", []),
+        ("srun python t.py --gpus 2", []),
+        ("srun --gres=craynetwork:1 x", []),
+        ("python srun.py --gres=gpu:1", []),
+    ],
+)
+def test_steps_that_ask_for_gpus(body: str, expected: list[tuple[int, str, str, str]]) -> None:
+    assert [tuple(step) for step in gpu_steps(body)] == expected

@@ -1,0 +1,60 @@
+"""Will sbatch refuse this job before it even asks the controller?
+
+Then there is nothing to estimate: sbatch says what is wrong at once, and in its own words. Unknown options are not
+judged here, as a newer release or a plugin of the site may know them.
+"""
+
+from collections.abc import Mapping
+
+from xmem_slurm.slurm import script as scripts
+from xmem_slurm.slurm.command_line import CommandLine
+from xmem_slurm.slurm.options import REQUIRED, Occurrence
+from xmem_slurm.slurm.request import Request, Source, merge
+
+
+def refusal(command_line: CommandLine, environ: Mapping[str, str], script: bytes | None) -> str | None:
+    """Return why sbatch refuses the job, or None if it does not, as far as can be told here.
+
+    `script` is the script's bytes; None for `--wrap`, or where no script can be read.
+    """
+    if command_line.wrap is not None and command_line.script is not None:
+        return "a script beside --wrap"
+    missing = _without_value(command_line.occurrences)
+    if missing is not None:
+        return f"{missing} on the command line has no value"
+    parsed = None
+    if script is not None and command_line.wrap is None:
+        try:
+            parsed = scripts.parse(script)
+        except scripts.ScriptError as error:
+            return str(error)
+        reason = parsed.refusal or _bad_line(parsed)
+        if reason is not None:
+            return reason
+    components = merge(command_line, environ, parsed).components
+    return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)
+
+
+def _without_value(occurrences: tuple[Occurrence, ...]) -> str | None:
+    for occurrence in occurrences:
+        if occurrence.option is not None and occurrence.option.arity == REQUIRED and occurrence.value is None:
+            return occurrence.typed
+    return None
+
+
+def _bad_line(script: scripts.Script) -> str | None:
+    for component in script.components:
+        missing = _without_value(tuple(directive.occurrence for directive in component.directives))
+        if missing is not None:
+            return f"{missing} in the script has no value"
+        if component.stray is not None:
+            return f"line {component.stray.line} of the script: {component.stray.text!r} belongs to no option"
+    return None
+
+
+def _memory_conflict(request: Request) -> str | None:
+    names = [setting.name for setting in request.memory]
+    if len(names) < 2:
+        return None
+    where = "variables" if all(setting.source is Source.ENVIRONMENT for setting in request.memory) else "options"
+    return f"{' and '.join(f'--{name}' for name in names)} exclude each other, and the {where} for both are set"
