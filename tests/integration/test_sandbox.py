@@ -31,7 +31,7 @@ GROUP = 54321
 """A group that nobody has beside its own, as the members of a project have."""
 DRIVER = Path(__file__).with_name("sandbox_driver.py")
 IS_ROOT = os.geteuid() == 0
-HANG_SECONDS = 120
+HANG_SECONDS = 60
 
 LIMITS = {"seconds": 60, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
 
@@ -526,7 +526,7 @@ def started(user: User, **settings: Any) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ending_us_ends_everything(user: User, number: signal.Signals) -> None:
-    with started(user) as process:
+    with started(user, limits={"seconds": 10 * HANG_SECONDS}) as process:
         process.send_signal(number)
         assert process.wait(HANG_SECONDS) == -number
     if number == signal.SIGKILL:  # nobody is left to wait for the rest
