@@ -41,7 +41,7 @@ published runs of CNNs, peaks without cuDNN's workspaces were off by 8.4 % at th
 
 @dataclass(frozen=True)
 class RankEstimate:
-    """One process of the job. Sizes in bytes; `breakdown` is what was allocated when the most was reserved."""
+    """One process of the job. Sizes in bytes; `breakdown` is what was allocated when the most was."""
 
     trace: Trace
     replay: Replay
@@ -56,7 +56,7 @@ class RankEstimate:
     @property
     def breakdown(self) -> Mapping[Category, int]:
         """Bytes by category at the peak."""
-        return self.replay.at_peak_reserved.allocated_bytes
+        return self.replay.at_peak_allocated.allocated_bytes
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import xmem_slurm
 from xmem_slurm import lab, resources
 from xmem_slurm.errors import LabError
 from xmem_slurm.lab import processes
+from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Site
 
 pytestmark = pytest.mark.slurm
@@ -402,3 +403,13 @@ def test_accounting_knows_the_gpu_type_of_a_job(place):
     ours = pids(place).values()
     lab.down(place)
     assert [pid for pid in ours if runs(pid)] == []
+
+
+@pytest.mark.torch
+def test_torch_in_a_job_sees_the_gpu_that_its_node_declares(example):
+    python = os.environ["XMEM_TEST_PYTHON"]
+    code = "import torch; p = torch.cuda.get_device_properties(0); print(torch.cuda.device_count(), p.total_memory)"
+    job = submit(example.folder, "--gres=gpu:h200:2", wrap=f"{python} -c '{code}'")
+    assert finished(example.folder, job)["JobState"] == "COMPLETED"
+    total = load_catalogue()["h200"].total_bytes
+    assert (example.folder / f"job-{job}.out").read_text() == f"2 {total}\n"

@@ -1,5 +1,6 @@
 """A site file renders to the configuration that Slurm's releases take; no daemon runs here."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from xmem_slurm import resources
 from xmem_slurm.lab import settings
+from xmem_slurm.site.loading import load_catalogue, option_gpus
 from xmem_slurm.site.schema import Site
 
 SITE = Site.model_validate(
@@ -42,6 +44,7 @@ SITE = Site.model_validate(
         "partition": {"gpu": {"default": True, "max_time": "2-00:00:00"}, "all": {}, "empty": {}},
     }
 )
+GPUS = option_gpus(SITE, load_catalogue())
 NAMES = [["l1", "l2"], ["t1"], ["c1"]]
 AROUND = settings.Surroundings(
     folder=Path("/tmp/lab"),
@@ -78,7 +81,7 @@ def lines_of(text: str, key: str) -> list[str]:
 
 
 def test_each_node_has_its_port_its_gpus_by_type_and_its_features():
-    conf = settings.files(SITE, NAMES, AROUND)["slurm.conf"]
+    conf = settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"]
     where = "NodeHostname=localhost NodeAddr=127.0.1.1"
     assert lines_of(conf, "NodeName") == [
         f"NodeName=l1 {where} Port=20001 CPUs=16 RealMemory=128000 Gres=gpu:l4:3,gpu:h200:1 Feature=gpu_mem_24g,near",
@@ -89,7 +92,7 @@ def test_each_node_has_its_port_its_gpus_by_type_and_its_features():
 
 
 def test_every_gpu_of_a_node_has_a_device_of_its_own():
-    conf = settings.files(SITE, NAMES, AROUND)["gres.conf"]
+    conf = settings.files(SITE, GPUS, NAMES, AROUND)["gres.conf"]
     assert conf.splitlines()[1:] == [
         "AutoDetect=off",
         "NodeName=l1 Name=gpu Type=l4 File=/tmp/lab/dev/nvidia[0-2]",
@@ -102,7 +105,7 @@ def test_every_gpu_of_a_node_has_a_device_of_its_own():
 
 
 def test_partitions_list_their_nodes_and_an_empty_one_is_allowed():
-    conf = settings.files(SITE, NAMES, AROUND)["slurm.conf"]
+    conf = settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"]
     assert lines_of(conf, "PartitionName") == [
         "PartitionName=gpu Nodes=l1,l2 Default=YES MaxTime=2-00:00:00 State=UP",
         "PartitionName=all Nodes=l1,l2,t1,c1 MaxTime=UNLIMITED State=UP",
@@ -111,7 +114,7 @@ def test_partitions_list_their_nodes_and_an_empty_one_is_allowed():
 
 
 def test_everything_stays_in_the_folder_and_belongs_to_the_user():
-    conf = settings_of(settings.files(SITE, NAMES, AROUND)["slurm.conf"])
+    conf = settings_of(settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"])
     assert {conf["SlurmUser"], conf["SlurmdUser"]} == {"ada"}
     paths = {
         key: value for key, value in conf.items() if key.endswith(("File", "Dir", "Location")) or key == "AuthInfo"
@@ -121,15 +124,15 @@ def test_everything_stays_in_the_folder_and_belongs_to_the_user():
 
 
 def test_a_job_that_names_no_memory_gets_the_poorest_nodes_share_per_cpu():
-    conf = settings_of(settings.files(SITE, NAMES, AROUND)["slurm.conf"])
+    conf = settings_of(settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"])
     assert conf["DefMemPerCPU"] == "4000"
 
 
 def test_the_daemons_listen_on_loopback_only_where_the_host_name_is_loopback():
-    inside = settings_of(settings.files(SITE, NAMES, AROUND)["slurm.conf"])
+    inside = settings_of(settings.files(SITE, GPUS, NAMES, AROUND)["slurm.conf"])
     assert inside["CommunicationParameters"] == "NoCtldInAddrAny,NoInAddrAny"
     assert inside["SlurmctldHost"] == "localhost(127.0.1.1)"
-    outside = settings.files(SITE, NAMES, replace(AROUND, address="127.0.0.1", loopback_only=False))
+    outside = settings.files(SITE, GPUS, NAMES, replace(AROUND, address="127.0.0.1", loopback_only=False))
     assert "CommunicationParameters" not in settings_of(outside["slurm.conf"])
 
 
@@ -144,22 +147,42 @@ def test_the_daemons_listen_on_loopback_only_where_the_host_name_is_loopback():
     ],
 )
 def test_cgroups_are_off_in_the_words_of_each_release(version, plugin):
-    conf = settings.files(SITE, NAMES, replace(AROUND, version=version))["cgroup.conf"]
+    conf = settings.files(SITE, GPUS, NAMES, replace(AROUND, version=version))["cgroup.conf"]
     assert settings_of(conf) == {"CgroupPlugin": plugin}
 
 
 def test_no_setting_is_used_that_some_supported_release_lacks():
     # switch/none, task/none, mpi/none and accounting_storage/none left Slurm's sources after 23.02.
-    text = "".join(settings.files(SITE, NAMES, ACCOUNTING).values())
+    text = "".join(settings.files(SITE, GPUS, NAMES, ACCOUNTING).values())
     assert "/none" not in text
 
 
+def prologue(tmp_path: Path, **environ: str) -> dict[str, str]:
+    script = tmp_path / "task_prolog.sh"
+    script.write_text(settings.files(SITE, GPUS, NAMES, AROUND)["task_prolog.sh"])
+    said = subprocess.run(["sh", script], env=environ, capture_output=True, text=True, check=True).stdout
+    return dict(line.removeprefix("export ").split("=", 1) for line in said.splitlines())
+
+
+def test_a_job_with_gpus_finds_stand_ins_of_its_node_held_to_their_memory(tmp_path):
+    found = prologue(tmp_path, SLURMD_NODENAME="t1", CUDA_VISIBLE_DEVICES="1", PYTHONPATH="/mine")
+    assert found["XMEM_DEVICE_NAME"] == GPUS["any"].description
+    assert found["XMEM_DEVICE_LIMIT_BYTES"] == found["XMEM_DEVICE_TOTAL_BYTES"] == str(GPUS["any"].total_bytes)
+    assert found["XMEM_DEVICE_COUNT"] == "2"
+    assert found["PYTHONPATH"].endswith("/probe:/mine")
+
+
+def test_a_job_without_gpus_finds_nothing(tmp_path):
+    assert prologue(tmp_path, SLURMD_NODENAME="t1") == {}
+    assert prologue(tmp_path, SLURMD_NODENAME="c1", CUDA_VISIBLE_DEVICES="0") == {}
+
+
 def test_accounting_is_asked_for_or_absent():
-    without = settings.files(SITE, NAMES, AROUND)
+    without = settings.files(SITE, GPUS, NAMES, AROUND)
     assert "slurmdbd.conf" not in without
     assert not [key for key in settings_of(without["slurm.conf"]) if key.startswith("Accounting")]
 
-    with_it = settings.files(SITE, NAMES, ACCOUNTING)
+    with_it = settings.files(SITE, GPUS, NAMES, ACCOUNTING)
     conf = settings_of(with_it["slurm.conf"])
     database = settings_of(with_it["slurmdbd.conf"])
     assert conf["AccountingStoragePort"] == database["DbdPort"] == "20005"
@@ -178,4 +201,4 @@ def test_a_name_that_a_template_misspells_is_an_error(tmp_path, monkeypatch):
     broken.write_text(broken.read_text().replace("{{ user }}", "{{ usr }}"))
     monkeypatch.setattr(resources, "tree", lambda name: tmp_path)
     with pytest.raises(jinja2.UndefinedError, match="usr"):
-        settings.files(SITE, NAMES, AROUND)
+        settings.files(SITE, GPUS, NAMES, AROUND)

@@ -12,7 +12,8 @@ Nothing outside the lab's folder is written and no privilege is needed: every da
 by root, jobs of all users run; called by another user, that user's jobs run.
 
 Known limitations:
-- The GPUs are links to /dev/null: Slurm allocates them and sets CUDA_VISIBLE_DEVICES; no CUDA program runs on them.
+- The GPUs are links to /dev/null: Slurm allocates them and sets CUDA_VISIBLE_DEVICES. A job's torch finds stand-in
+  libraries that hold it to the memory of the GPU that its node declares, and run no kernel.
 - CPUs and memory of the nodes are declared, not there, and nothing is confined to its share.
 - Slurm must be built with `--enable-multiple-slurmd`, as Debian's is; one slurmd takes 7 MB.
 - The daemons listen on the loopback address only where this machine's host name stands for one (127.x.y.z, as on

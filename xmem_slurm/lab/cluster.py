@@ -14,6 +14,7 @@ from xmem_slurm.lab import accounting as accounts
 from xmem_slurm.lab import folder as ground
 from xmem_slurm.lab import host, processes, programs, settings
 from xmem_slurm.lab.settings import Surroundings
+from xmem_slurm.site import loading
 from xmem_slurm.site.schema import Site
 
 # For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends is seen at once.
@@ -164,12 +165,15 @@ def _lay_out(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -
     folder = around.folder
     # munge wants its key and logs private, and its socket in a folder that everyone may enter.
     modes = {"run": 0o755, "spool": 0o755, "dev": 0o755, "log": 0o700, "state": 0o700, "pid": 0o700}
+    modes[settings.TRACES] = 0o1777
     if around.accounting:
         modes["mysql"] = 0o700
     for name, mode in modes.items():
         ground.make(folder / name, mode)
-    for name, text in settings.files(site, names, around).items():
-        ground.write(folder / name, text.encode(), 0o600 if name == "slurmdbd.conf" else 0o644)
+    gpus = loading.option_gpus(site, loading.load_catalogue())
+    modes_of_files = {"slurmdbd.conf": 0o600, "task_prolog.sh": 0o755}
+    for name, text in settings.files(site, gpus, names, around).items():
+        ground.write(folder / name, text.encode(), modes_of_files.get(name, 0o644))
     ground.write(folder / "run" / "munge.key", secrets.token_bytes(128), 0o400)
     for index in range(settings.device_count(site)):
         (folder / "dev" / f"nvidia{index}").symlink_to("/dev/null")

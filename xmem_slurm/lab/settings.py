@@ -7,8 +7,12 @@ from pathlib import Path
 import jinja2
 
 from xmem_slurm import resources
+from xmem_slurm.dryrun import stand_in
 from xmem_slurm.lab.programs import Version
-from xmem_slurm.site.schema import Nodes, Site
+from xmem_slurm.site.schema import Gpu, Nodes, Site
+
+TRACES = "traces"
+"""The folder in the lab's where jobs with GPUs leave their traces."""
 
 # cgroup.conf(5): "disabled" came with this release. In older ones the v1 plugin is the quiet one: its init makes
 # nothing (src/plugins/cgroup/v1/cgroup_v1.c), while the v2 plugin wants systemd as soon as slurmd starts.
@@ -51,6 +55,8 @@ class _Node:
     memory_mib: int
     features: tuple[str, ...]
     gpus: tuple[_NodeGpus, ...]
+    stand_in: Mapping[str, str]
+    """The environment of a job with GPUs there."""
 
     @property
     def daemon(self) -> str:
@@ -69,12 +75,17 @@ class _Partition:
     max_time: str
 
 
-def files(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -> dict[str, str]:
+def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], around: Surroundings) -> dict[str, str]:
     """Return the text of each configuration file by its name in the lab's folder.
 
-    `names` has, for each of the site's node groups in order, the names that its host list stands for.
+    `gpus` has the catalogue's entry of each option; `names` has, for each of the site's node groups in order,
+    the names that its host list stands for.
     """
-    nodes = [_node(site, group, name) for group, members in zip(site.nodes, names, strict=True) for name in members]
+    nodes = [
+        _node(site, group, name, _stand_in(group, gpus, around.folder / TRACES))
+        for group, members in zip(site.nodes, names, strict=True)
+        for name in members
+    ]
     partitions = [
         _Partition(
             name=name,
@@ -114,7 +125,13 @@ def files(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -> d
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - configuration files, not HTML
     )
-    wanted = ["slurm.conf", "gres.conf", "cgroup.conf", *(["slurmdbd.conf"] if around.accounting else [])]
+    wanted = [
+        "slurm.conf",
+        "gres.conf",
+        "cgroup.conf",
+        "task_prolog.sh",
+        *(["slurmdbd.conf"] if around.accounting else []),
+    ]
     return {name: templates.get_template(f"{name}.j2").render(values) for name in wanted}
 
 
@@ -123,7 +140,16 @@ def device_count(site: Site) -> int:
     return max(sum(group.gpus.values()) for group in site.nodes)
 
 
-def _node(site: Site, group: Nodes, name: str) -> _Node:
+def _stand_in(group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -> dict[str, str]:
+    """Say what shows a job the node's GPUs, and holds it to their memory; all alike the first where kinds are mixed."""
+    if not group.gpus:
+        return {}
+    gpu = gpus[next(iter(group.gpus))]
+    found = stand_in.environment(gpu, sum(group.gpus.values()), traces, python_path=None)
+    return found | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
+
+
+def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -> _Node:
     # Options that differ in their constraint only are one GRES type, and Slurm wants each type once.
     counts: dict[str | None, int] = {}
     for option, count in group.gpus.items():
@@ -135,4 +161,4 @@ def _node(site: Site, group: Nodes, name: str) -> _Node:
         devices = str(first) if count == 1 else f"[{first}-{first + count - 1}]"
         gpus.append(_NodeGpus(kind, count, devices))
         first += count
-    return _Node(name, group.cpus, group.memory_mib, group.features, tuple(gpus))
+    return _Node(name, group.cpus, group.memory_mib, group.features, tuple(gpus), environment)
