@@ -6,6 +6,7 @@ which maps the stand-ins as the probe does: every library of the folder, the run
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from xmem_slurm.device import generate, needs
 from xmem_slurm.device.builder import build
 
 pytestmark = pytest.mark.torch
@@ -47,10 +49,15 @@ def python() -> str:
 
 
 @pytest.fixture(scope="session")
-def stand_ins(python: str) -> Path:
+def torch_folder(python: str) -> Path:
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     found = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True)
-    return build(Path(found.stdout.strip()), CACHE)
+    return Path(found.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def stand_ins(torch_folder: Path) -> Path:
+    return build(torch_folder, CACHE)
 
 
 @pytest.fixture
@@ -81,6 +88,21 @@ def run(python: str, stand_ins: Path, tmp_path: Path) -> Run:
         return merged
 
     return run
+
+
+def test_every_function_that_answers_a_size_writes_it(torch_folder: Path) -> None:
+    """No such function of this torch is a plain default, which would leave garbage where the caller reads a size."""
+    written = "".join(path.read_text() for path in generate.SOURCES.rglob("*.c"))
+    named_by_macros = re.compile(r"cudnn(Get|Find)Convolution\w+Algorithm(_v7|Ex)|cusparseSpMatGetSize")
+    asked = re.compile(r"(?i)(buffer|space|states|workspace|compressed|_)size|getworkspace|getsize|makeplan|algorithm")
+    left = [
+        name
+        for library in needs.read_libraries(torch_folder)
+        for name in frozenset().union(*library.symbols.values())
+        if asked.search(name) and name not in generate.outputs()
+        if f"{name}(" not in written and not named_by_macros.match(name)
+    ]
+    assert left == []
 
 
 def test_shows_the_gpu_it_was_told_to(run: Run) -> None:

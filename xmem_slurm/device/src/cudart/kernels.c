@@ -15,6 +15,17 @@ void **__cudaRegisterFatBinary(void *binary UNUSED) {
     return handle;
 }
 
+void __cudaRegisterFatBinaryEnd(void **handle UNUSED) {}
+
+void __cudaUnregisterFatBinary(void **handle UNUSED) {}
+
+void __cudaRegisterFunction(void **handle UNUSED, const char *stub UNUSED, char *function UNUSED,
+                            const char *name UNUSED, int thread_limit UNUSED, void *thread_id UNUSED,
+                            void *block_id UNUSED, void *block UNUSED, void *grid UNUSED, int *warp_size UNUSED) {}
+
+void __cudaRegisterVar(void **handle UNUSED, char *host UNUSED, char *device UNUSED, const char *name UNUSED,
+                       int external UNUSED, size_t size UNUSED, int constant UNUSED, int global UNUSED) {}
+
 char __cudaInitModule(void **handle UNUSED) { return 1; }
 
 /* A kernel's handle is its host stub. */
