@@ -9,7 +9,7 @@ JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 .PHONY: demo test lint setup test-torch-matrix clean
 
 demo: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" .ci/demo "$(CURDIR)/.venvs/torch-$(TORCH)"
+	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
 
 test: setup
 	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest $(PYTEST_ARGS)
@@ -20,7 +20,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
-	$(BIN)/shellcheck .ci/* examples/*/job.sh
+	$(BIN)/shellcheck .ci/* examples/*.sh examples/*/job.sh
 
 # The stand-in libraries under the other releases of torch that are supported.
 test-torch-matrix: .venv/ready
