@@ -105,7 +105,7 @@ def test_identity_follows_torch_and_compiler(fake_torch: Path, tmp_path: Path, m
     folders.add(builder.build(fake_torch, cache))
 
     other = tmp_path / "other-gcc"
-    other.write_text('#!/bin/sh\ncase "$1" in -dump*) echo 99.0; echo other;; *) exec gcc "$@";; esac\n')
+    other.write_text('#!/bin/sh\ncase "$1" in --version) echo 99.0; echo other;; *) exec gcc "$@";; esac\n')
     other.chmod(0o755)
     monkeypatch.setenv("CC", str(other))
     folders.add(builder.build(fake_torch, cache))
@@ -138,7 +138,7 @@ def test_a_killed_build_leaves_nothing_in_the_way(
     (tmp_path / "slow").touch()
     gcc = tmp_path / "sometimes-slow-gcc"
     gcc.write_text(
-        f'#!/bin/sh\ncase "$1" in -dump*) exec gcc "$@";; esac\ncd {tmp_path}\n'
+        f'#!/bin/sh\ncase "$1" in --version) exec gcc "$@";; esac\ncd {tmp_path}\n'
         'if [ -e slow ]; then touch started; exec sleep 60; fi\nexec gcc "$@"\n'
     )
     gcc.chmod(0o755)
@@ -168,7 +168,7 @@ def test_no_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_compiler_error_is_one_line(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken-gcc"
     broken.write_text(
-        '#!/bin/sh\ncase "$1" in -dump*) exec gcc "$@";; esac\necho "a.c: In function f:" >&2\n'
+        '#!/bin/sh\ncase "$1" in --version) exec gcc "$@";; esac\necho "a.c: In function f:" >&2\n'
         'echo "a.c:1: error: no such thing" >&2\necho "a.c:2: error: and more" >&2\nexit 1\n'
     )
     broken.chmod(0o755)

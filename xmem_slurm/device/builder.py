@@ -53,7 +53,10 @@ def build(torch_dir: Path, cache: Path | None = None) -> Path:
     torch = torch_dir.resolve()
     versions = needs.read_versions(torch)
     compiler = _compiler()
-    identity = _identity(torch, versions, compiler)
+    try:
+        identity = _identity(torch, versions, compiler)
+    except OSError as error:
+        raise DeviceBuildError(f"cannot read the libraries of torch in {torch}: {error.strerror}") from error
     folder = cache if cache is not None else cache_folder()
     done = folder / identity
     if (done / MANIFEST).is_file():
@@ -87,7 +90,7 @@ def _compiler() -> tuple[str, str]:
         path = shutil.which(name) if name else None
         if path is None:
             continue
-        asked = subprocess.run([path, "-dumpfullversion", "-dumpmachine"], capture_output=True, text=True, check=False)
+        asked = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
         if asked.returncode == 0:
             return path, asked.stdout
     raise DeviceBuildError("no C compiler: install gcc, or name one in CC, to build the stand-in CUDA libraries")

@@ -20,7 +20,8 @@
 
 #define MAX_DEVICES 16
 
-/* The GPU that the process is shown, from the XMEM_DEVICE_* environment; set once when libcudart's stand-in is mapped. */
+/* The GPU that the process is shown, from the XMEM_DEVICE_* environment; set once when libcudart's stand-in is mapped.
+ */
 struct xmem_device {
     char name[256];
     int major, minor; /* compute capability */
@@ -36,8 +37,8 @@ struct xmem_device {
 /* Exported by libcudart's stand-in. Weak, so that a stand-in mapped without it still loads. */
 extern const struct xmem_device *xmem_device(void) __attribute__((weak));
 
-/* Count a doubt: something that the dry run could not see. `code` is a stable word, `detail` words for people; both must
- * be string constants (the table keeps the pointers). */
+/* Count a doubt: something that the dry run could not see. `code` is a stable word, `detail` words for people; both
+ * must be string constants (the table keeps the pointers). */
 extern void xmem_doubt(const char *code, const char *detail) __attribute__((weak));
 
 /* A generated default was called. */

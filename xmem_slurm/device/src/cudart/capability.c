@@ -1,8 +1,8 @@
 /* What the hardware of a compute capability has, and how many blocks of a kernel fit on one multiprocessor.
  *
- * Sources: CUDA C++ Programming Guide 13.0, appendix "Compute Capabilities", table "Technical Specifications per Compute
- * Capability" (threads, blocks, registers, shared memory), 12.x for 7.0; NVIDIA's architecture white papers (L2, bus).
- * torch asks for them to choose kernels and the sizes of their scratch.
+ * Sources: CUDA C++ Programming Guide 13.0, appendix "Compute Capabilities", table "Technical Specifications per
+ * Compute Capability" (threads, blocks, registers, shared memory), 12.x for 7.0; NVIDIA's architecture white papers
+ * (L2, bus). torch asks for them to choose kernels and the sizes of their scratch.
  */
 #include "runtime.h"
 
@@ -12,14 +12,14 @@
 
 static const struct capability table[] = {
     /* major, minor, threads, blocks, shared per multiprocessor, opt-in per block, L2, bus */
-    {7, 0, 2048, 32, 96 * 1024, 96 * 1024, 6 * 1024 * 1024, 4096},     /* V100 */
-    {7, 5, 1024, 16, 64 * 1024, 64 * 1024, 4 * 1024 * 1024, 256},      /* T4 */
-    {8, 0, 2048, 32, 164 * 1024, 163 * 1024, 40 * 1024 * 1024, 5120},  /* A100 */
-    {8, 6, 1536, 16, 100 * 1024, 99 * 1024, 6 * 1024 * 1024, 384},     /* A10, A40 */
-    {8, 9, 1536, 24, 100 * 1024, 99 * 1024, 96 * 1024 * 1024, 384},    /* L40S, L4 */
-    {9, 0, 2048, 32, 228 * 1024, 227 * 1024, 60 * 1024 * 1024, 6144},  /* H200 */
+    {7, 0, 2048, 32, 96 * 1024, 96 * 1024, 6 * 1024 * 1024, 4096},      /* V100 */
+    {7, 5, 1024, 16, 64 * 1024, 64 * 1024, 4 * 1024 * 1024, 256},       /* T4 */
+    {8, 0, 2048, 32, 164 * 1024, 163 * 1024, 40 * 1024 * 1024, 5120},   /* A100 */
+    {8, 6, 1536, 16, 100 * 1024, 99 * 1024, 6 * 1024 * 1024, 384},      /* A10, A40 */
+    {8, 9, 1536, 24, 100 * 1024, 99 * 1024, 96 * 1024 * 1024, 384},     /* L40S, L4 */
+    {9, 0, 2048, 32, 228 * 1024, 227 * 1024, 60 * 1024 * 1024, 6144},   /* H200 */
     {10, 0, 2048, 32, 228 * 1024, 227 * 1024, 126 * 1024 * 1024, 8192}, /* B200 */
-    {12, 0, 1536, 24, 100 * 1024, 99 * 1024, 128 * 1024 * 1024, 512},  /* RTX PRO 6000 Blackwell */
+    {12, 0, 1536, 24, 100 * 1024, 99 * 1024, 128 * 1024 * 1024, 512},   /* RTX PRO 6000 Blackwell */
 };
 
 /* The row of the pretended GPU; a capability that the table lacks gets the nearest older one. */
@@ -32,8 +32,8 @@ const struct capability *xmem_capability(void) {
     return best;
 }
 
-/* Resident blocks per multiprocessor, from threads and shared memory; registers are not known without the kernel's code,
- * so they do not limit. */
+/* Resident blocks per multiprocessor, from threads and shared memory; registers are not known without the kernel's
+ * code, so they do not limit. */
 int xmem_active_blocks(int threads_per_block, size_t dynamic_shared_bytes) {
     const struct capability *has = xmem_capability();
     int warps = (threads_per_block + 31) / 32;

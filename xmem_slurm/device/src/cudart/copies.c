@@ -79,8 +79,8 @@ int cudaMemcpy2D(void *destination, size_t destination_pitch, const void *source
     return copy_rows(destination, destination_pitch, source, source_pitch, width, height);
 }
 
-int cudaMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source, size_t source_pitch, size_t width,
-                      size_t height, int kind UNUSED, void *stream UNUSED) {
+int cudaMemcpy2DAsync(void *destination, size_t destination_pitch, const void *source, size_t source_pitch,
+                      size_t width, size_t height, int kind UNUSED, void *stream UNUSED) {
     return copy_rows(destination, destination_pitch, source, source_pitch, width, height);
 }
 

@@ -58,9 +58,9 @@ void xmem_trace(const char *format, ...) {
     va_end(arguments);
 }
 
-/* CUDA_VISIBLE_DEVICES lists ordinals or UUIDs, and ends at the first one that does not exist (CUDA C++ Programming Guide
- * 13.0, "CUDA Environment Variables"). It is read at the first question for devices, as the real runtime does, because
- * scripts set it after their imports. */
+/* CUDA_VISIBLE_DEVICES lists ordinals or UUIDs, and ends at the first one that does not exist (CUDA C++ Programming
+ * Guide 13.0, "CUDA Environment Variables"). It is read at the first question for devices, as the real runtime does,
+ * because scripts set it after their imports. */
 static void count_visible(void) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     visible = device.count;
@@ -144,7 +144,8 @@ static const struct error_text errors[] = {
     {SUCCESS, "cudaSuccess", "no error"},
     {ERROR_INVALID_VALUE, "cudaErrorInvalidValue", "invalid argument"},
     {ERROR_MEMORY_ALLOCATION, "cudaErrorMemoryAllocation", "out of memory"},
-    {ERROR_INSUFFICIENT_DRIVER, "cudaErrorInsufficientDriver", "CUDA driver version is insufficient for CUDA runtime version"},
+    {ERROR_INSUFFICIENT_DRIVER, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
     {ERROR_NO_DEVICE, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {ERROR_INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {ERROR_SYMBOL_NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},

@@ -36,9 +36,9 @@ void xmem_default(const char *function) {
     xmem_doubt("default", function);
 }
 
-/* Write the doubts as a JSON list of {"code", "detail", "count"} into `out`. Returns the bytes of the whole text without
- * its final zero; where that is not less than `size`, the text was cut and the caller asks again with more room. Codes
- * and details are our own constants: plain ASCII without quotes. */
+/* Write the doubts as a JSON list of {"code", "detail", "count"} into `out`. Returns the bytes of the whole text
+ * without its final zero; where that is not less than `size`, the text was cut and the caller asks again with more
+ * room. Codes and details are our own constants: plain ASCII without quotes. */
 int xmem_device_report(char *out, size_t size) {
     pthread_mutex_lock(&lock);
     size_t at = 0;

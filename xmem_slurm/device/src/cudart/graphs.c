@@ -1,7 +1,7 @@
 /* CUDA graphs: which streams are capturing, so that torch's allocator gives captured memory a pool of its own.
  *
- * cuda_runtime_api.h, "Stream Management" and "Graph Management" (CUDA 12.9, 13.5). A graph holds no work; launching one
- * does nothing.
+ * cuda_runtime_api.h, "Stream Management" and "Graph Management" (CUDA 12.9, 13.5). A graph holds no work; launching
+ * one does nothing.
  */
 #include "runtime.h"
 

@@ -1,7 +1,7 @@
 /* Sharing memory and events between processes: cuda_runtime_api.h, "Device Management" (CUDA 12.9, 13.5).
  *
- * A handle carries the address. The process that opens it gets the same address, uncharged: the memory is charged where it
- * was allocated. Addresses of different processes may coincide, which nothing here minds.
+ * A handle carries the address. The process that opens it gets the same address, uncharged: the memory is charged where
+ * it was allocated. Addresses of different processes may coincide, which nothing here minds.
  */
 #include "runtime.h"
 

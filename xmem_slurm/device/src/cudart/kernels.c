@@ -1,6 +1,7 @@
 /* Kernels: registered by nvcc's start-up code, launched, never run.
  *
- * The functions that begin with two underscores are those that nvcc's output calls (crt/host_runtime.h, CUDA 12.9, 13.5).
+ * The functions that begin with two underscores are those that nvcc's output calls (crt/host_runtime.h,
+ * CUDA 12.9, 13.5).
  */
 #include <stdio.h>
 

@@ -1,14 +1,14 @@
 /* Device memory is address space and an account; host memory is real.
  *
  * Note [Device addresses]: they start at DEVICE_BASE, grow upward in steps of 2 MiB and are never used again, so an
- * address names one allocation for the life of the process and traces are the same from run to run. The window is mapped
- * without access and without backing, which keeps everything else out of it and makes a stray host access a
- * segmentation fault, as on a real GPU. The mapping is a safeguard only: under RLIMIT_AS it is left out, because it would
- * use the limit up, and the addresses stay plain numbers.
+ * address names one allocation for the life of the process and traces are the same from run to run. The window is
+ * mapped without access and without backing, which keeps everything else out of it and makes a stray host access a
+ * segmentation fault, as on a real GPU. The mapping is a safeguard only: under RLIMIT_AS it is left out, because it
+ * would use the limit up, and the addresses stay plain numbers.
  *
- * Note [Charges]: cudaMalloc charges whole 2 MiB pages, the granularity of the real driver on the GPUs of the last years;
- * pool allocations (cudaMallocAsync) whole 512 B; physical memory of the virtual memory API exactly, its size being
- * a multiple of the granularity already. What is freed is free at once. With a limit, an allocation fails when
+ * Note [Charges]: cudaMalloc charges whole 2 MiB pages, the granularity of the real driver on the GPUs of the last
+ * years; pool allocations (cudaMallocAsync) whole 512 B; physical memory of the virtual memory API exactly, its size
+ * being a multiple of the granularity already. What is freed is free at once. With a limit, an allocation fails when
  * context + charges would pass it; without one nothing fails, so that the whole demand of a job is seen.
  */
 #define _GNU_SOURCE
@@ -17,6 +17,10 @@
 #include <sys/resource.h>
 
 #include "runtime.h"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000 /* glibc before 2.27 does not name it */
+#endif
 
 #define DEVICE_BASE (16 * TIB)
 #define DEVICE_WINDOW (32 * TIB)
@@ -118,7 +122,8 @@ int xmem_forget_range(uint64_t start, enum range_kind kind, struct range *forgot
     return found;
 }
 
-/* Bytes free and in all; what is in use beyond the total, which only a device without a limit can show, leaves 0 free. */
+/* Bytes free and in all; what is in use beyond the total, which only a device without a limit can show, leaves 0 free.
+ */
 void xmem_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
     const struct xmem_device *gpu = xmem_device();
     uint64_t capacity = gpu->limit_bytes < gpu->total_bytes ? gpu->limit_bytes : gpu->total_bytes;
@@ -198,7 +203,8 @@ static int allocate_host(void **pointer, size_t bytes, enum range_kind kind) {
     return SUCCESS;
 }
 
-/* cuda_runtime_api.h, "Memory Management" (CUDA 12.9, 13.5). cudaMalloc of 0 bytes gives a null pointer and succeeds. */
+/* cuda_runtime_api.h, "Memory Management" (CUDA 12.9, 13.5). cudaMalloc of 0 bytes gives a null pointer and succeeds.
+ */
 
 int cudaMalloc(void **pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE, xmem_current_device()); }
 
@@ -305,7 +311,7 @@ int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
     uint64_t bytes = 0;
     pthread_mutex_lock(&lock);
     switch (attribute) { /* enum cudaMemPoolAttr; the reuse policies (1 to 3) are int, the rest 64 bits */
-    case 5: /* ReservedMemCurrent */
+    case 5:              /* ReservedMemCurrent */
         bytes = round_up(pool_used[device], POOL_RESERVE);
         break;
     case 6: /* ReservedMemHigh */

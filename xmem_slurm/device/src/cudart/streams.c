@@ -131,7 +131,9 @@ int cudaEventRecord(void *handle, void *stream) {
     return SUCCESS;
 }
 
-int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags UNUSED) { return cudaEventRecord(event, stream); }
+int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags UNUSED) {
+    return cudaEventRecord(event, stream);
+}
 
 int cudaEventQuery(void *handle) {
     struct event *event = handle;

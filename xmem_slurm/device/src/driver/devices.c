@@ -103,7 +103,8 @@ int cuGetErrorString(int error, const char **text) {
     return SUCCESS;
 }
 
-/* CUpointer_attribute: 1 context, 2 memory type, 3 device pointer, 4 host pointer, 9 device ordinal, 11 and 12 range. */
+/* CUpointer_attribute: 1 context, 2 memory type, 3 device pointer, 4 host pointer, 9 device ordinal, 11 and 12 range.
+ */
 int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
     struct range range = {.start = pointer, .kind = DEVICE, .device = xmem_current_device()};
     if (!xmem_find_range((void *)pointer, &range) && !xmem_is_device_address((void *)pointer))

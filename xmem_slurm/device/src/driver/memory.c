@@ -1,8 +1,8 @@
 /* libcuda.so.1: the virtual memory API, which torch's expandable segments use, and the driver's own allocations.
  *
- * cuda.h, "Virtual Memory Management" (CUDA 12.9, 13.5): cuMemCreate makes physical memory of a size that is a multiple of
- * the granularity, charged exactly; cuMemAddressReserve takes addresses, which are free of charge; cuMemMap ties the two.
- * Physical memory is given back when it is released and no longer mapped anywhere.
+ * cuda.h, "Virtual Memory Management" (CUDA 12.9, 13.5): cuMemCreate makes physical memory of a size that is a multiple
+ * of the granularity, charged exactly; cuMemAddressReserve takes addresses, which are free of charge; cuMemMap ties the
+ * two. Physical memory is given back when it is released and no longer mapped anywhere.
  */
 #include <pthread.h>
 

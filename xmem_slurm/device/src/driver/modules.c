@@ -7,9 +7,7 @@
 
 #define MODULE_BYTES 64
 
-static int make_module(void **module) {
-    return make_handle(module, MODULE_BYTES) ? ERROR_MEMORY_ALLOCATION : SUCCESS;
-}
+static int make_module(void **module) { return make_handle(module, MODULE_BYTES) ? ERROR_MEMORY_ALLOCATION : SUCCESS; }
 
 int cuModuleLoad(void **module, const char *path UNUSED) { return make_module(module); }
 

@@ -1,4 +1,5 @@
-/* libcuda.so.1: contexts, streams and events made through the driver; the runtime's own (cuda.h, CUDA 12.9 and 13.5). */
+/* libcuda.so.1: contexts, streams and events made through the driver; the runtime's own (cuda.h, CUDA 12.9 and 13.5).
+ */
 #include "../cudart/runtime.h"
 
 extern int cudaSetDevice(int device);

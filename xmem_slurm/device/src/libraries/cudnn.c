@@ -7,8 +7,9 @@ size_t cudnnGetCudartVersion(void) { return XMEM_CUDA_VERSION; }
 
 /* libraryPropertyType: 0 major, 1 minor, 2 patch. From 9 on the version is major * 10000 + minor * 100 + patch. */
 int cudnnGetProperty(int property, int *value) {
-    *value = property == 0 ? XMEM_CUDNN_VERSION / 10000 : property == 1 ? XMEM_CUDNN_VERSION / 100 % 100
-                                                                         : XMEM_CUDNN_VERSION % 100;
+    *value = property == 0   ? XMEM_CUDNN_VERSION / 10000
+             : property == 1 ? XMEM_CUDNN_VERSION / 100 % 100
+                             : XMEM_CUDNN_VERSION % 100;
     return CUDNN_SUCCESS;
 }
 

@@ -25,15 +25,14 @@ static int one_algorithm(int wanted, int *count, struct performance *results, co
     int cudnnGetConvolution##direction##Algorithm_v7(void *handle UNUSED, void *a UNUSED, void *b UNUSED,              \
                                                      void *convolution UNUSED, void *c UNUSED, int wanted, int *count, \
                                                      struct performance *results) {                                    \
-        return one_algorithm(wanted, count, results, "cudnnGetConvolution" #direction "Algorithm_v7");           \
+        return one_algorithm(wanted, count, results, "cudnnGetConvolution" #direction "Algorithm_v7");                 \
     }
 #define FIND(direction)                                                                                                \
     int cudnnFindConvolution##direction##AlgorithmEx(                                                                  \
         void *handle UNUSED, void *a UNUSED, void *a_data UNUSED, void *b UNUSED, void *b_data UNUSED,                 \
         void *convolution UNUSED, void *c UNUSED, void *c_data UNUSED, int wanted, int *count,                         \
         struct performance *results, void *workspace UNUSED, size_t workspace_bytes UNUSED) {                          \
-        return one_algorithm(wanted, count, results, "cudnnFindConvolution" #direction "AlgorithmEx");           \
+        return one_algorithm(wanted, count, results, "cudnnFindConvolution" #direction "AlgorithmEx");                 \
     }
 
-GET(Forward) GET(BackwardData) GET(BackwardFilter)
-FIND(Forward) FIND(BackwardData) FIND(BackwardFilter)
+GET(Forward) GET(BackwardData) GET(BackwardFilter) FIND(Forward) FIND(BackwardData) FIND(BackwardFilter)

@@ -1,9 +1,9 @@
 /* libcudnn: recurrent networks (cudnn_adv.h, "RNN API v8").
  *
- * Note [RNN weights]: cuDNN keeps all weights of an RNN in one buffer and tells where each matrix and bias lies. Here, as
- * in the real library, the matrices of all layers come first (per layer and direction: input matrices of every gate, then
- * recurrent ones, then the projection), then all biases in the same order, all packed. The size is exact as far as the
- * real one does not pad.
+ * Note [RNN weights]: cuDNN keeps all weights of an RNN in one buffer and tells where each matrix and bias lies. Here,
+ * as in the real library, the matrices of all layers come first (per layer and direction: input matrices of every gate,
+ * then recurrent ones, then the projection), then all biases in the same order, all packed. The size is exact as far as
+ * the real one does not pad.
  *
  * Note [RNN scratch]: the real sizes of workspace and reserve depend on the algorithm and are not published. Given are
  * bounds: the reserve keeps, for each time step, the gates, the cell state and the output of every layer; the workspace
@@ -100,8 +100,8 @@ static void give(struct tensor *descriptor, void **address, int type, int rows, 
 }
 
 /* Where matrix and bias of a linear layer lie: numbers 0 to gates - 1 are the input ones, then the recurrent ones, then
- * the projection. What is not there gets a null address. Matrices are 1 x rows x columns. A caller that wants only one of
- * the two passes null for the other. */
+ * the projection. What is not there gets a null address. Matrices are 1 x rows x columns. A caller that wants only one
+ * of the two passes null for the other. */
 int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseudo_layer, size_t weight_bytes UNUSED,
                             const void *weights, int linear, struct tensor *matrix, void **matrix_address,
                             struct tensor *bias, void **bias_address) {

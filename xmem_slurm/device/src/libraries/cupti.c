@@ -1,4 +1,5 @@
-/* libcupti: a profiler that sees nothing (cupti.h, CUDA 12.9 and 13.0). torch.profiler loads it and gets empty buffers. */
+/* libcupti: a profiler that sees nothing (cupti.h, CUDA 12.9 and 13.0). torch.profiler loads it and gets empty buffers.
+ */
 #include "../xmem.h"
 
 enum { CUPTI_SUCCESS = 0, CUPTI_ERROR_MAX_LIMIT_REACHED = 12 };
@@ -18,9 +19,7 @@ int cuptiGetCallbackName(int domain UNUSED, uint32_t id UNUSED, const char **nam
     return CUPTI_SUCCESS;
 }
 
-int cuptiSubscribe(void **subscriber, void *callback UNUSED, void *data UNUSED) {
-    return make_handle(subscriber, 64);
-}
+int cuptiSubscribe(void **subscriber, void *callback UNUSED, void *data UNUSED) { return make_handle(subscriber, 64); }
 
 /* "No more records." */
 int cuptiActivityGetNextRecord(void *buffer UNUSED, size_t bytes UNUSED, void **record) {

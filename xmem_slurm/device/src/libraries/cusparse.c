@@ -21,15 +21,13 @@ static int make_matrix(void **matrix, int64_t rows, int64_t columns, int64_t non
     }
 
 /* cusparseCreate and cusparseDestroy themselves: no suffix. */
-CREATE() DESTROY()
-CREATE(MatDescr) DESTROY(MatDescr)
-CREATE(Bsrsv2Info) DESTROY(Bsrsv2Info)
-CREATE(Bsrsm2Info) DESTROY(Bsrsm2Info)
-DESTROY(SpMat)
-DESTROY(DnMat)
-DESTROY(DnVec)
+CREATE()
+DESTROY() CREATE(MatDescr) DESTROY(MatDescr) CREATE(Bsrsv2Info) DESTROY(Bsrsv2Info) CREATE(Bsrsm2Info)
+    DESTROY(Bsrsm2Info) DESTROY(SpMat) DESTROY(DnMat) DESTROY(DnVec)
 
-int cusparseSpGEMM_createDescr(void **descriptor) { return make_handle(descriptor, 64); }
+        int cusparseSpGEMM_createDescr(void **descriptor) {
+    return make_handle(descriptor, 64);
+}
 int cusparseSpSV_createDescr(void **descriptor) { return make_handle(descriptor, 64); }
 int cusparseSpSM_createDescr(void **descriptor) { return make_handle(descriptor, 64); }
 
@@ -60,8 +58,9 @@ int cusparseSpMatGetSize(const struct matrix *matrix, int64_t *rows, int64_t *co
 
 /* Nonzeros of a sum: at most those of both summands. */
 int cusparseXcsrgeam2Nnz(void *handle UNUSED, int rows UNUSED, int columns UNUSED, void *a UNUSED, int nonzeros_a,
-                         void *rows_a UNUSED, void *columns_a UNUSED, void *b UNUSED, int nonzeros_b, void *rows_b UNUSED,
-                         void *columns_b UNUSED, void *c UNUSED, void *rows_c UNUSED, int *nonzeros) {
+                         void *rows_a UNUSED, void *columns_a UNUSED, void *b UNUSED, int nonzeros_b,
+                         void *rows_b UNUSED, void *columns_b UNUSED, void *c UNUSED, void *rows_c UNUSED,
+                         int *nonzeros) {
     doubt("cusparse", "cusparseXcsrgeam2Nnz");
     *nonzeros = nonzeros_a + nonzeros_b;
     return 0;

@@ -1,8 +1,9 @@
 /* libnccl: communicators of any size in one process (nccl.h, 2.20 to 2.29).
  *
- * The other ranks do not run. A broadcast or gather gives what this rank has, as if all of them had the same; reductions
- * and point-to-point transfers are generated defaults, after which the contents of device memory are unknown. The buffers
- * that a communicator takes on the GPU depend on topology and settings and are not known here: a doubt.
+ * The other ranks do not run. A broadcast or gather gives what this rank has, as if all of them had the same;
+ * reductions and point-to-point transfers are generated defaults, after which the contents of device memory are
+ * unknown. The buffers that a communicator takes on the GPU depend on topology and settings and are not known here: a
+ * doubt.
  */
 #include "../xmem.h"
 
@@ -147,8 +148,8 @@ static void copy(void *to, const void *from, size_t bytes, void *stream) {
         cudaMemcpyAsync(to, from, bytes, DEVICE_TO_DEVICE, stream);
 }
 
-/* Broadcasts of one group, one from each rank, are a gather (torch from 2.15 on writes them so). What this rank sends in
- * the group stands for what the others of the same size send. */
+/* Broadcasts of one group, one from each rank, are a gather (torch from 2.15 on writes them so). What this rank sends
+ * in the group stands for what the others of the same size send. */
 #define MAX_GROUPED 1024
 
 static __thread struct {

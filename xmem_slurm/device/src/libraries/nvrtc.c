@@ -1,5 +1,5 @@
-/* libnvrtc: run-time compilation (nvrtc.h, CUDA 12.9 and 13.0). Programs compile at once, to 64 zero bytes that only the
- * stand-in driver is given. */
+/* libnvrtc: run-time compilation (nvrtc.h, CUDA 12.9 and 13.0). Programs compile at once, to 64 zero bytes that only
+ * the stand-in driver is given. */
 #include "../xmem.h"
 
 #define IMAGE_BYTES 64
