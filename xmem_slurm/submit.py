@@ -35,7 +35,7 @@ class Wishes(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """What sbatch will be given. `lines` go to stderr first."""
+    """What sbatch will be given, and what is told on stderr first."""
 
     job: Job
     lines: Sequence[str] = ()
@@ -49,23 +49,23 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     """
     sbatch = client.find_sbatch(environ)
     command_line = split_command_line(argv)
-    job = Job(tuple(argv), environ, None)
-    ready = _Ready(job)
+    written = Job(tuple(argv), environ, None)
+    if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
+        _become_sbatch(sbatch, written)
     try:
-        if not wishes.off and environ.get("XMEM_ACTIVE") is None:
-            job = job._replace(script=_script(command_line))
-            ready = _Ready(job)
-            if job.script is not None or command_line.wrap is not None:
-                ready = _prepare(job, wishes)
+        written = written._replace(script=_script(command_line))
+        ready = _prepare(written, command_line, wishes)
+        if not wishes.dry_run:
+            ready = ready._replace(job=_with_script_kept(ready.job, written))
     except XmemError as error:
-        ready = _Ready(job, [f"submitted as written: {error}"])
+        ready = _Ready(written, [f"submitted as written: {error}"])
     except Exception as error:  # a fault of ours must not cost the user a job
-        ready = _Ready(job, [f"submitted as written: a fault in xmem-slurm: {type(error).__name__}: {error}"])
+        ready = _Ready(written, [f"submitted as written: {type(error).__name__}: {error}"])
     for line in ready.lines:
         print(f"xsbatch: {line}", file=sys.stderr)  # noqa: T201
     if wishes.dry_run:
         _show(ready.job)
-    _become_sbatch(sbatch, ready.job, job)
+    _become_sbatch(sbatch, ready.job)
 
 
 def _script(command_line: CommandLine) -> bytes | None:
@@ -78,8 +78,10 @@ def _script(command_line: CommandLine) -> bytes | None:
     return path.read_bytes() if path is not None else None
 
 
-def _prepare(job: Job, wishes: Wishes) -> _Ready:
-    """Size the job and change its request; as it is where it asks for no GPU."""
+def _prepare(job: Job, command_line: CommandLine, wishes: Wishes) -> _Ready:
+    """Size the job and change its request; as it is where it asks for no GPU, or where there is no script to read."""
+    if job.script is None and command_line.wrap is None:
+        return _Ready(job)
     request = job.request()
     if not request.asks_for_gpu:
         return _Ready(job)
@@ -135,17 +137,33 @@ def _show(job: Job) -> NoReturn:
     raise SystemExit(0)
 
 
-def _become_sbatch(sbatch: Path, job: Job, original: Job) -> NoReturn:
-    """Replace this process by sbatch; the script goes by its name, by a copy if it was changed, or by stdin."""
-    argv = list(job.argv)
-    command_line = split_command_line(argv)
-    if command_line.reads_stdin and job.script is not None:
+def _with_script_kept(job: Job, written: Job) -> Job:
+    """Let a script file that was changed go by a copy of its own name: the user's file is never touched.
+
+    The copy stays in the user's state directory, where `Command` of the job's record points; Slurm takes the job's name
+    from it.
+    """
+    index = split_command_line(job.argv).script_index
+    if index is None or job.script is None or job.script == written.script:
+        return job
+    import platformdirs  # noqa: PLC0415
+
+    jobs = platformdirs.user_state_path("xmem-slurm") / "jobs"
+    jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=jobs))
+    path = folder / Path(job.argv[index]).name
+    path.write_bytes(job.script)
+    path.chmod(0o700)
+    return job._replace(argv=(*job.argv[:index], str(path), *job.argv[index + 1 :]))
+
+
+def _become_sbatch(sbatch: Path, job: Job) -> NoReturn:
+    """Replace this process by sbatch; a script that was read from stdin goes there again."""
+    if job.script is not None and split_command_line(job.argv).reads_stdin:
         _stdin_from(job.script)
-    elif command_line.script_index is not None and job.script != original.script and job.script is not None:
-        argv[command_line.script_index] = str(_keep(Path(argv[command_line.script_index]).name, job.script))
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sbatch, ["sbatch", *argv], dict(job.environ))
+    os.execve(sbatch, ["sbatch", *job.argv], dict(job.environ))
 
 
 def _stdin_from(script: bytes) -> None:
@@ -155,16 +173,3 @@ def _stdin_from(script: bytes) -> None:
         file.write(script)
     os.lseek(memory, 0, os.SEEK_SET)
     os.dup2(memory, 0)
-
-
-def _keep(name: str, script: bytes) -> Path:
-    """Write a changed script, under its own name, where the user finds it again; Slurm takes the job's name from it."""
-    import platformdirs  # noqa: PLC0415
-
-    jobs = platformdirs.user_state_path("xmem-slurm") / "jobs"
-    jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=jobs))
-    path = folder / name
-    path.write_bytes(script)
-    path.chmod(0o700)
-    return path

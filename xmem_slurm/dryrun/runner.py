@@ -76,7 +76,7 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             environ=environ,
             stdin=None,
             limits=budget.limits(),
-            keep=[traces, cache],
+            keep=[folder, cache],
         )
         found = [trace.read(file) for file in sorted(traces.glob("*.json.gz"))]
         if not any(each.allocations or each.error for each in found):

@@ -1,0 +1,242 @@
+"""xsbatch on a real cluster: the request is made right, and whatever breaks, the job is submitted as written."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+
+XSBATCH = str(Path(sys.executable).parent / "xsbatch")
+TRAIN = """
+import torch
+model = torch.nn.Linear(4096, 4096, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --gres=gpu:h200:1   # to be safe
+#SBATCH --output=/dev/null
+{python} train.py
+"""
+
+
+class Submission:
+    """What xsbatch said, and what Slurm has of the job."""
+
+    def __init__(self, done: subprocess.CompletedProcess[str], environ: dict[str, str]) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self._environ = environ
+
+    @property
+    def job(self) -> str:
+        found = re.fullmatch(r"Submitted batch job (\d+)\n", self.out)
+        assert found, (self.out, self.err)
+        return found[1]
+
+    def field(self, name: str) -> str | None:
+        shown = self._slurm("scontrol", "show", "job", self.job)
+        found = re.search(rf"(?<!\S){name}=(\S*)", shown)
+        return found[1] if found else None
+
+    def script(self) -> str:
+        return self._slurm("scontrol", "write", "batch_script", self.job, "-")
+
+    def _slurm(self, *command: str) -> str:
+        return subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path, job_python: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.sh").write_text(SCRIPT.format(python=job_python))
+    return tmp_path
+
+
+def xsbatch(
+    cluster: Cluster, folder: Path, *argv: str, stdin: str | None = None, prefix: tuple[str, ...] = (), **environ: str
+) -> Submission:
+    environment = cluster.environ | {"XDG_STATE_HOME": str(folder / "state")} | environ
+    done = subprocess.run(
+        [*prefix, XSBATCH, "--hold", *argv],
+        cwd=folder,
+        env=environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Submission(done, cluster.environ)
+
+
+def test_the_largest_gpu_is_changed_to_the_cheapest_that_fits(cluster: Cluster, folder: Path) -> None:
+    done = xsbatch(cluster, folder, "job.sh")
+    assert done.field("TresPerNode") == "gres:gpu:l4:1"
+    assert done.field("JobName") == "job.sh"
+    assert done.field("WorkDir") == str(folder)
+    assert "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 2 of the script)" in done.err
+    assert "GPU memory needed" in done.err
+    assert len(done.err.splitlines()) <= 8
+    original = (folder / "job.sh").read_text()
+    kept = [line for line in done.script().splitlines() if not line.startswith("# xmem-slurm")]
+    assert kept == original.replace("h200", "l4").splitlines()
+    assert "h200" in original, "the user's own file is never touched"
+
+
+def test_the_command_line_is_changed_where_it_decides(cluster: Cluster, folder: Path) -> None:
+    done = xsbatch(cluster, folder, "--gres=gpu:a100_80:1", "job.sh")
+    assert done.field("TresPerNode") == "gres:gpu:l4:1"
+    assert done.script() == (folder / "job.sh").read_text()
+
+
+def test_a_script_on_stdin_and_a_wrapped_command(cluster: Cluster, folder: Path, job_python: Path) -> None:
+    assert xsbatch(cluster, folder, stdin=(folder / "job.sh").read_text()).field("TresPerNode") == "gres:gpu:l4:1"
+    wrapped = xsbatch(cluster, folder, "--gpus=h200:1", "--wrap", f"{job_python} train.py")
+    assert wrapped.field("TresPerJob") == "gres:gpu:l4:1"
+
+
+@pytest.mark.parametrize("argv", [("--xmem-keep-type",), ("--xmem-off",)])
+def test_the_user_can_keep_what_was_typed(cluster: Cluster, folder: Path, argv: tuple[str, ...]) -> None:
+    assert xsbatch(cluster, folder, *argv, "job.sh").field("TresPerNode") == "gres:gpu:h200:1"
+
+
+@pytest.mark.parametrize("word", ["keep-type", "off"])
+def test_the_script_can_say_so_too(cluster: Cluster, folder: Path, word: str) -> None:
+    script = (folder / "job.sh").read_text().replace("#SBATCH --output", f"#XMEM {word}\n#SBATCH --output")
+    (folder / "job.sh").write_text(script)
+    assert xsbatch(cluster, folder, "job.sh").field("TresPerNode") == "gres:gpu:h200:1"
+
+
+def test_a_dry_run_prints_the_script_and_submits_nothing(cluster: Cluster, folder: Path) -> None:
+    done = xsbatch(cluster, folder, "--xmem-dry-run", "job.sh")
+    assert done.code == 0
+    assert "#SBATCH --gres=gpu:l4:1" in done.out
+    assert "Submitted" not in done.out + done.err
+
+
+def test_a_job_without_a_gpu_is_none_of_our_business(cluster: Cluster, folder: Path) -> None:
+    (folder / "plain.sh").write_text("#!/bin/sh\ntrue\n")
+    done = xsbatch(cluster, folder, "plain.sh", XMEM_SITE="/nowhere")
+    assert done.field("JobName") == "plain.sh"
+    assert done.err == ""
+
+
+def test_sbatch_says_what_is_wrong_in_its_own_words(cluster: Cluster, folder: Path) -> None:
+    for argv in (["missing.sh"], ["--nonsense", "job.sh"], ["--constraint=nonsense", "--wrap", "true"]):
+        ours = xsbatch(cluster, folder, "--xmem-off", *argv)
+        real = subprocess.run(
+            ["sbatch", "--hold", *argv], cwd=folder, env=cluster.environ, capture_output=True, text=True, check=False
+        )
+        assert (ours.code, ours.out, ours.err) == (real.returncode, real.stdout, real.stderr)
+        assert ours.code != 0
+
+
+def submitted_as_written(done: Submission, folder: Path, why: str) -> None:
+    """The job is there as the user wrote it, and one line says why."""
+    assert done.code == 0, done.err
+    assert done.field("TresPerNode") == "gres:gpu:h200:1"
+    assert done.script() == (folder / "job.sh").read_text()
+    assert len(done.err.splitlines()) == 1, done.err
+    assert done.err.startswith("xsbatch: submitted as written: ")
+    assert re.search(why, done.err), done.err
+
+
+def fake_torch(folder: Path, version: str, body: str) -> dict[str, str]:
+    """A folder named torch that stands for an installation which is not what it should be."""
+    package = folder / "fake" / "torch"
+    package.mkdir(parents=True)
+    (package / "version.py").write_text(version)
+    (package / "__init__.py").write_text(body)
+    return {"PYTHONPATH": str(folder / "fake")}
+
+
+def test_fault_a_script_that_fails(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.py").write_text("raise FileNotFoundError('corpus.bin')")
+    submitted_as_written(xsbatch(cluster, folder, "job.sh"), folder, "corpus.bin")
+
+
+def test_fault_a_script_that_fails_after_it_used_the_gpu(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import torch\ntorch.ones(9, device='cuda')\nraise FileNotFoundError('corpus.bin')"
+    )
+    submitted_as_written(
+        xsbatch(cluster, folder, "job.sh"), folder, "0 optimizer steps with FileNotFoundError: corpus.bin"
+    )
+
+
+def test_fault_a_torch_without_cuda(cluster: Cluster, folder: Path) -> None:
+    environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "")
+    submitted_as_written(
+        xsbatch(cluster, folder, "job.sh", **environ), folder, r"2\.13\.0\+cpu in .* is not a CUDA build"
+    )
+
+
+def test_fault_a_broken_torch(cluster: Cluster, folder: Path) -> None:
+    environ = fake_torch(folder, "__version__ = '9'\ncuda = '13.0'\n", "raise ImportError('libtorch.so is damaged')")
+    submitted_as_written(xsbatch(cluster, folder, "job.sh", **environ), folder, "torch")
+
+
+def test_fault_no_compiler(cluster: Cluster, folder: Path) -> None:
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("bash", "sh", "sbatch", "env"):
+        (tools / name).symlink_to(shutil.which(name) or name)
+    done = xsbatch(cluster, folder, "job.sh", PATH=str(tools), XDG_CACHE_HOME=str(folder / "cache"))
+    submitted_as_written(done, folder, "gcc")
+
+
+def test_fault_a_wrong_site_file(cluster: Cluster, folder: Path) -> None:
+    (folder / "site.toml").write_text("schema_version = 1\n")
+    submitted_as_written(
+        xsbatch(cluster, folder, "--xmem-site=site.toml", "job.sh"), folder, r"site\.toml: name: Field required"
+    )
+
+
+def test_fault_no_site_file(cluster: Cluster, folder: Path) -> None:
+    done = xsbatch(cluster, folder, "job.sh", XMEM_SITE="/nowhere/site.toml")
+    submitted_as_written(done, folder, "/nowhere/site.toml: cannot be read")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes a right away that only root has")
+def test_fault_no_way_to_throw_writes_away(cluster: Cluster, folder: Path) -> None:
+    none = 'echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-sys_admin "$@"'
+    prefix = ("unshare", "--user", "--map-root-user", "sh", "-c", none, "sh")
+    submitted_as_written(xsbatch(cluster, folder, "job.sh", prefix=prefix), folder, "user.max_user_namespaces")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
+def test_fault_a_full_cache(cluster: Cluster, folder: Path) -> None:
+    cache = folder / "cache"
+    cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", cache], check=True)
+    try:
+        done = xsbatch(cluster, folder, "job.sh", XDG_CACHE_HOME=str(cache))
+    finally:
+        subprocess.run(["umount", cache], check=True)
+    submitted_as_written(done, folder, "No space left")
+
+
+def test_fault_nowhere_to_keep_the_changed_script(cluster: Cluster, folder: Path) -> None:
+    (folder / "state").write_text("a file where a folder should be")
+    submitted_as_written(xsbatch(cluster, folder, "job.sh"), folder, "state")
+
+
+def test_fault_a_job_that_waits_for_ever_before_it_trains(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.py").write_text("import time\ntime.sleep(3600)")
+    submitted_as_written(xsbatch(cluster, folder, "--xmem-budget=4", "job.sh"), folder, "time limit")
+
+
+def test_no_job_of_ours_is_changed_beyond_what_is_supported(cluster: Cluster, folder: Path) -> None:
+    done = xsbatch(cluster, folder, "--gres=gpu:h200:2", "job.sh")
+    assert done.field("TresPerNode") == "gres:gpu:h200:2"
+    assert "only a job of one process on one GPU can be estimated yet" in done.err
