@@ -6,6 +6,7 @@ here a pool has one FreeList per stream, ordered by (size, address): a sorted li
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 
 ADDRESS_BITS = 64
 """A free block's place in the order is the integer `size << ADDRESS_BITS | address`."""
@@ -30,6 +31,7 @@ class Block:
         "prev",
         "ptr",
         "requested_size",
+        "serial",
         "size",
         "stream_uses",
     )
@@ -46,6 +48,8 @@ class Block:
         self.mapped = True
         self.requested_size = 0
         self.key = 0
+        self.serial = 0
+        """How many blocks had been made before it; kept where the release orders equal blocks by it."""
         self.event_count = 0
         self.stream_uses: tuple[int, ...] = ()
         self.gc_count_base = 0
@@ -88,7 +92,7 @@ class FreeList:
         """Make a block free (`BlockPool::insert_into_blocks`)."""
         block.cached = True
         block.gc_count_base = self.pool.get_free_blocks_call_count
-        key = block.key = block.size << ADDRESS_BITS | block.ptr
+        key = block.key = block.size << ADDRESS_BITS | (block.serial or block.ptr)
         index = bisect_left(self.keys, key)
         self.keys.insert(index, key)
         self.blocks.insert(index, block)
@@ -114,25 +118,31 @@ def _address(block: Block) -> int:
     return block.ptr
 
 
+class PoolStats:
+    """Bytes of the small or the large half of all pools together (upstream: StatType SMALL_POOL, LARGE_POOL)."""
+
+    __slots__ = ("allocated_bytes", "allocated_bytes_peak", "reserved_bytes", "reserved_bytes_peak")
+
+    def __init__(self) -> None:
+        self.allocated_bytes = self.allocated_bytes_peak = 0
+        self.reserved_bytes = self.reserved_bytes_peak = 0
+
+
 class BlockPool:
     """The small (requests up to 1 MiB) or the large half of the default pool or of a private one."""
 
-    __slots__ = (
-        "allocated_bytes",
-        "allocated_bytes_peak",
-        "free_lists",
-        "get_free_blocks_call_count",
-        "is_small",
-        "owner",
-        "split_from",
-    )
+    __slots__ = ("free_lists", "get_free_blocks_call_count", "is_small", "owner", "split_from", "stats")
 
-    def __init__(self, *, is_small: bool, split_from: int, owner: "PrivatePool | None" = None) -> None:
+    def __init__(
+        self, stats: PoolStats, *, is_small: bool, split_from: int, owner: "PrivatePool | None" = None
+    ) -> None:
+        self.stats = stats
         self.is_small = is_small
         self.split_from = split_from
         """A free block is split when it exceeds the request by at least this many bytes (`should_split`)."""
         self.owner = owner
         self.free_lists: dict[int, FreeList] = {}
+        """By stream."""
         self.get_free_blocks_call_count = 0
 
     def free_list(self, stream: int) -> FreeList:
@@ -143,7 +153,8 @@ class BlockPool:
             self.free_lists = dict(sorted(self.free_lists.items()))
         return found
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Block]:
+        """Yield the free blocks, in upstream's order."""
         for free_list in self.free_lists.values():
             yield from free_list.blocks
 
@@ -153,10 +164,11 @@ class PrivatePool:
 
     __slots__ = ("large_blocks", "malloc_count", "pool_id", "small_blocks", "use_count")
 
-    def __init__(self, pool_id: tuple[int, int], small_split_from: int, large_split_from: int) -> None:
+    def __init__(self, pool_id: tuple[int, int], small: BlockPool, large: BlockPool) -> None:
+        """Make an empty pool with the rules and the statistics of the default pool's two halves."""
         self.pool_id = pool_id
         self.use_count = 1
         self.malloc_count = 0
         """Segments not returned yet; a pool that nobody uses is forgotten when it reaches 0 (`cudaMalloc_count`)."""
-        self.small_blocks = BlockPool(is_small=True, split_from=small_split_from, owner=self)
-        self.large_blocks = BlockPool(is_small=False, split_from=large_split_from, owner=self)
+        self.small_blocks = BlockPool(small.stats, is_small=True, split_from=small.split_from, owner=self)
+        self.large_blocks = BlockPool(large.stats, is_small=False, split_from=large.split_from, owner=self)

@@ -8,15 +8,15 @@ The policy (header comment of c10/cuda/CUDACachingAllocator.cpp, 2.4 to 2.15):
 - requests up to 1 MiB are packed in 2 MiB segments, up to 10 MiB in 20 MiB segments, above in a segment of their own;
 - free neighbours in a segment are merged; a segment goes back to CUDA only whole (or by pages, if expandable).
 
-`malloc` and `free_block` are the two hot paths: they carry their common case inline, without a call per rule, because a
-replay runs them hundreds of thousands of times. The rare cases are in release.py and expandable.py.
+`malloc` and `_free_block` are the hot paths: they carry their common case inline, without a call per rule, because a
+replay runs them hundreds of thousands of times. The rare cases are in reclaim.py and expandable.py.
 """
 
 import math
 from bisect import bisect_left
 
-from xmem_slurm.allocator import expandable, reclaim
-from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList, PrivatePool
+from xmem_slurm.allocator import events, expandable, reclaim
+from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList, PoolStats, PrivatePool
 from xmem_slurm.allocator.config import ROUNDUP_INTERVALS, Settings
 from xmem_slurm.allocator.device import Device
 from xmem_slurm.units import MIB, round_up
@@ -33,6 +33,10 @@ ROUND_LARGE = 2 * MIB
 """Bytes: such a segment is rounded up to this (kRoundLarge)."""
 
 
+class _Rejected(Exception):  # noqa: N818 - torch's word (num_oom_rejections)
+    """throw_on_cudamalloc_oom: the request fails at once, whatever cached memory could still be freed (2.12)."""
+
+
 class DeviceCachingAllocator:
     """The allocator of one GPU. Attributes ending in `_bytes` and `_peak` are torch.cuda.memory_stats(), in bytes.
 
@@ -45,25 +49,29 @@ class DeviceCachingAllocator:
         self.device = device
         self.settings = settings
         self.large_segment_size = settings.large_segment_size
+        self._blocks_made = 0
+        self._reject_from: float = math.inf
+        if settings.throw_on_cudamalloc_oom:
+            fraction = settings.per_process_memory_fraction
+            self._reject_from = int((1.0 if fraction is None else fraction) * device.total)
         self.allowed_memory_maximum: float = math.inf
         self.set_memory_fraction(settings.per_process_memory_fraction)
         # should_split: with expandable segments every remainder of a block counts, and max_split_size does not.
-        self._large_split_from = MIN_BLOCK_SIZE if settings.expandable_segments else SMALL_SIZE + 1
+        large_split_from = MIN_BLOCK_SIZE if settings.expandable_segments else SMALL_SIZE + 1
         self._never_split_from = math.inf if settings.expandable_segments else settings.max_split_size
         self._first_fit_only = not settings.expandable_segments and settings.max_split_size == math.inf
         self._roundup = any(divisions > 1 for divisions in settings.roundup_power2_divisions)
-        self.small_blocks = BlockPool(is_small=True, split_from=MIN_BLOCK_SIZE)
-        self.large_blocks = BlockPool(is_small=False, split_from=self._large_split_from)
+        self.small_blocks = BlockPool(PoolStats(), is_small=True, split_from=MIN_BLOCK_SIZE)
+        self.large_blocks = BlockPool(PoolStats(), is_small=False, split_from=large_split_from)
         self.graph_pools: dict[tuple[int, int], PrivatePool] = {}
         self.graph_pools_freeable: dict[tuple[int, int], PrivatePool] = {}
         self.active_pool: PrivatePool | None = None
         self.capturing = False
-        self.cuda_events: dict[int, dict[Block, int]] = {}
-        """For each stream of use, the blocks that wait for it, oldest first, with the number of their event."""
+        self.cuda_events = events.EventQueues()
 
-        self.allocated_bytes = self.allocated_bytes_peak = 0
+        self.allocated_bytes = self.allocated_bytes_peak = self.allocated_bytes_total = 0
         self.requested_bytes = self.requested_bytes_peak = 0
-        self.reserved_bytes = self.reserved_bytes_peak = 0
+        self.reserved_bytes = self.reserved_bytes_peak = self.reserved_bytes_total = 0
         self.inactive_split_bytes = self.inactive_split_bytes_peak = 0
         self.pending_bytes = 0
         """Bytes of freed blocks that wait for events; torch's active bytes are allocated plus these."""
@@ -73,21 +81,24 @@ class DeviceCachingAllocator:
         """How many allocations had been served when the peak was first reached, the one that reached it included."""
         self.inactive_split = 0
         self.segments = self.segments_peak = 0
-        self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
+        self.num_alloc_retries = self.num_ooms = self.num_oom_rejections = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
         self.oversize_allocations = self.oversize_segments = 0
 
     def set_memory_fraction(self, fraction: float | None) -> None:
         """torch.cuda.set_per_process_memory_fraction; 1 is no limit."""
         self.allowed_memory_maximum = math.inf
-        if fraction is not None and fraction < 1:
-            self.allowed_memory_maximum = int(fraction * self.device.capacity)
+        if fraction is not None and (fraction < 1 or self.settings.release.full_fraction_limits):
+            self.allowed_memory_maximum = int(fraction * self.device.total)
         limited = self.allowed_memory_maximum != math.inf
-        self._ages_blocks = limited and self.settings.garbage_collection_threshold > 0
+        self._collects_garbage = limited and self.settings.garbage_collection_threshold > 0
+        self._marks_age = self._collects_garbage or self.settings.release.oldest_block_first
 
     # Requests
 
-    def malloc(self, orig_size: int, stream: int = 0) -> Block | None:
+    def malloc(  # noqa: C901, PLR0912, PLR0915 - the hot path: see the module's docstring
+        self, orig_size: int, stream: int = 0
+    ) -> Block | None:
         """Hand out a block of at least `orig_size` bytes (1 or more) for a stream; None when memory is short."""
         if self.cuda_events and not self.capturing:
             self.process_events()
@@ -101,7 +112,7 @@ class DeviceCachingAllocator:
 
         # get_free_block
         keys = free_list.keys
-        if self._ages_blocks:
+        if self._collects_garbage:
             pool.get_free_blocks_call_count += 1
         index = bisect_left(keys, size << ADDRESS_BITS)
         if not self._first_fit_only:
@@ -112,7 +123,6 @@ class DeviceCachingAllocator:
         else:
             found = self._malloc_from_device(free_list, size)
             if found is None:
-                self.num_ooms += 1
                 return None
             block = found
 
@@ -131,8 +141,7 @@ class DeviceCachingAllocator:
             else:
                 self.inactive_split += 1
                 self.inactive_split_bytes += remaining_size
-                if self.inactive_split_bytes > self.inactive_split_bytes_peak:
-                    self.inactive_split_bytes_peak = self.inactive_split_bytes
+                self.inactive_split_bytes_peak = max(self.inactive_split_bytes_peak, self.inactive_split_bytes)
             if before is not None:
                 block.prev = before
                 before.next = block
@@ -141,9 +150,12 @@ class DeviceCachingAllocator:
             remaining.ptr += size
             remaining.size = remaining_size
             remaining.cached = True
-            if self._ages_blocks:
+            key = remaining_size << ADDRESS_BITS | remaining.ptr
+            if self._marks_age:
+                block.serial = self._next_serial()
                 remaining.gc_count_base = pool.get_free_blocks_call_count
-            key = remaining.key = remaining_size << ADDRESS_BITS | remaining.ptr
+                key = remaining_size << ADDRESS_BITS | (remaining.serial or remaining.ptr)
+            remaining.key = key
             index = bisect_left(keys, key)
             keys.insert(index, key)
             free_list.blocks.insert(index, remaining)
@@ -156,15 +168,17 @@ class DeviceCachingAllocator:
         block.allocated = True
         block.requested_size = orig_size
         self.allocations += 1
+        self.allocated_bytes_total += block_size
         self.requested_bytes += orig_size
-        if self.requested_bytes > self.requested_bytes_peak:
-            self.requested_bytes_peak = self.requested_bytes
+        self.requested_bytes_peak = max(self.requested_bytes_peak, self.requested_bytes)
         allocated = self.allocated_bytes = self.allocated_bytes + block_size
         if allocated > self.allocated_bytes_peak:
             self.allocated_bytes_peak = allocated
             self.allocated_peak_at = self.allocations
-        if allocated + self.pending_bytes > self.active_bytes_peak:
-            self.active_bytes_peak = allocated + self.pending_bytes
+        stats = pool.stats
+        stats.allocated_bytes += block_size
+        stats.allocated_bytes_peak = max(stats.allocated_bytes_peak, stats.allocated_bytes)
+        self.active_bytes_peak = max(self.active_bytes_peak, allocated + self.pending_bytes)
         if block_size >= self.settings.max_split_size:
             self.oversize_allocations += 1
         return block
@@ -189,15 +203,21 @@ class DeviceCachingAllocator:
 
     def _malloc_from_device(self, free_list: FreeList, size: int) -> Block | None:
         """Get a new segment, freeing what is cached if need be: the out-of-memory path, in upstream's order."""
-        if self._ages_blocks:
+        if self._collects_garbage:
             reclaim.garbage_collect_cached_blocks(self)
-        block = self._alloc_block(free_list, size)
-        if block is None and reclaim.release_available_cached_blocks(self, free_list, size):
+        try:
             block = self._alloc_block(free_list, size)
-        if block is None and not self.capturing:
-            reclaim.release_cached_blocks(self)
-            self.num_alloc_retries += 1
-            block = self._alloc_block(free_list, size)
+            if block is None and reclaim.release_available_cached_blocks(self, free_list, size):
+                block = self._alloc_block(free_list, size)
+            if block is None and not self.capturing:
+                reclaim.release_cached_blocks(self)
+                self.num_alloc_retries += 1
+                block = self._alloc_block(free_list, size)
+        except _Rejected:
+            self.num_oom_rejections += 1
+            return None
+        if block is None:
+            self.num_ooms += 1
         return block
 
     def _alloc_block(self, free_list: FreeList, size: int) -> Block | None:
@@ -205,12 +225,14 @@ class DeviceCachingAllocator:
         alloc_size = self.get_allocation_size(size)
         if self.reserved_bytes + alloc_size > self.allowed_memory_maximum:
             return None
+        if self.reserved_bytes + alloc_size > self._reject_from:
+            raise _Rejected
         pool = free_list.pool
-        if self.settings.expandable_segments:
+        if self.settings.expandable_segments and (pool.owner is None or self.settings.release.private_pools_expand):
             block = expandable.try_allocate_expandable_block(self, free_list, size)
         else:
             ptr = self.device.malloc(alloc_size)
-            block = None if ptr is None else Block(free_list, ptr, alloc_size)
+            block = None if ptr is None else self.new_block(free_list, ptr, alloc_size)
             if block is not None:
                 self.segments += 1
                 self.segments_peak = max(self.segments_peak, self.segments)
@@ -220,6 +242,18 @@ class DeviceCachingAllocator:
         if block is not None and pool.owner is not None:
             pool.owner.malloc_count += 1
         return block
+
+    def new_block(self, free_list: FreeList, ptr: int, size: int) -> Block:
+        """Make a block."""
+        block = Block(free_list, ptr, size)
+        block.serial = self._next_serial()
+        return block
+
+    def _next_serial(self) -> int:
+        if not self.settings.release.oldest_block_first:
+            return 0
+        self._blocks_made += 1
+        return self._blocks_made
 
     def get_allocation_size(self, size: int) -> int:
         """Return the bytes of the segment that a rounded request of `size` bytes would get."""
@@ -246,6 +280,10 @@ class DeviceCachingAllocator:
         if self.reserved_bytes > self.reserved_bytes_peak:
             self.reserved_bytes_peak = self.reserved_bytes
             self.reserved_peak_at = self.allocations + 1
+        self.reserved_bytes_total += max(change, 0)
+        stats = pool.stats
+        stats.reserved_bytes += change
+        stats.reserved_bytes_peak = max(stats.reserved_bytes_peak, stats.reserved_bytes)
 
     # Frees
 
@@ -255,6 +293,7 @@ class DeviceCachingAllocator:
         size = block.size
         self.frees += 1
         self.allocated_bytes -= size
+        block.free_list.pool.stats.allocated_bytes -= size
         if size >= self.settings.max_split_size:
             self.oversize_allocations -= 1
         if block.stream_uses:
@@ -294,9 +333,11 @@ class DeviceCachingAllocator:
             block.size += after.size
             count -= 1
         block.cached = True
-        if self._ages_blocks:
+        key = block.size << ADDRESS_BITS | block.ptr
+        if self._marks_age:
             block.gc_count_base = free_list.pool.get_free_blocks_call_count
-        key = block.key = block.size << ADDRESS_BITS | block.ptr
+            key = block.size << ADDRESS_BITS | (block.serial or block.ptr)
+        block.key = key
         index = bisect_left(keys, key)
         keys.insert(index, key)
         free_list.blocks.insert(index, block)
@@ -306,8 +347,7 @@ class DeviceCachingAllocator:
                 change += block.size
             self.inactive_split += count
             self.inactive_split_bytes += change
-            if self.inactive_split_bytes > self.inactive_split_bytes_peak:
-                self.inactive_split_bytes_peak = self.inactive_split_bytes
+            self.inactive_split_bytes_peak = max(self.inactive_split_bytes_peak, self.inactive_split_bytes)
         self.requested_bytes -= block.requested_size
 
     # Use on other streams
@@ -321,7 +361,9 @@ class DeviceCachingAllocator:
         streams, block.stream_uses = block.stream_uses, ()
         for stream in streams:
             block.event_count += 1
-            self.cuda_events.setdefault(stream, {})[block] = self.device.record_event()
+            if stream not in self.cuda_events:
+                self.cuda_events.add(stream)
+            self.cuda_events[stream][block] = self.device.record_event()
 
     def process_events(self) -> None:
         """Free the blocks whose events are ready, stream by stream, each stream in order."""
@@ -361,7 +403,7 @@ class DeviceCachingAllocator:
 
     def create_pool(self, pool_id: tuple[int, int]) -> PrivatePool:
         """torch.cuda.MemPool(), or the pool of a new CUDA graph."""
-        pool = self.graph_pools[pool_id] = PrivatePool(pool_id, MIN_BLOCK_SIZE, self._large_split_from)
+        pool = self.graph_pools[pool_id] = PrivatePool(pool_id, self.small_blocks, self.large_blocks)
         return pool
 
     def begin_allocate_to_pool(self, pool: PrivatePool, *, capture: bool = False) -> None:

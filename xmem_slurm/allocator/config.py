@@ -1,5 +1,10 @@
 """What does PYTORCH_CUDA_ALLOC_CONF change? Its keys, parsed as each torch release parses them.
 
+Note [cudaMallocAsync]: CUDA's own pool is not modelled. Like expandable segments it maps pages behind address ranges
+and keeps what is freed, so `backend:cudaMallocAsync` is replayed as expandable_segments:True. What differs: its pages
+are 32 MiB, and it gives free ones back at every synchronisation, so the replay's peak of reserved bytes is on the high
+side.
+
 Sources: c10/cuda/CUDAAllocatorConfig.{h,cpp} (2.4 to 2.15) and c10/core/AllocatorConfig.{h,cpp} (2.9 to 2.15).
 """
 
@@ -9,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from xmem_slurm.allocator.releases import Release, release
 from xmem_slurm.errors import UsageError
-from xmem_slurm.units import MIB
+from xmem_slurm.units import GIB, MIB
 
 ROUNDUP_INTERVALS = 16
 """One number of divisions for each power of two from 1 MiB to 64 GiB (kRoundUpPowerOfTwoIntervals)."""
@@ -25,7 +30,7 @@ class Settings:
     max_non_split_rounding_size: int = 20 * MIB
     """A request of `max_split_size` and more takes a free block up to this much larger."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
-    """For sizes from 1 MiB, 2 MiB, ... 32 GiB on: steps between two powers of two to which sizes are rounded up; 0: none."""
+    """For sizes from 1 MiB, 2 MiB, ... 32 GiB on: the steps between powers of two to which sizes are rounded up."""
     garbage_collection_threshold: float = 0.0
     """Fraction of the allowed memory above which old cached blocks are freed; only with a memory fraction. 0: off."""
     expandable_segments: bool = False
@@ -34,8 +39,10 @@ class Settings:
     per_process_memory_fraction: float | None = None
     """Fraction of the GPU that the allocator may use; None: not set."""
     throw_on_cudamalloc_oom: bool = False
+    """A request that would pass the GPU's total fails at once, without freeing cached memory first (2.12)."""
+    expandable_segments_reserve: float | int | None = None
+    """Address space of an expandable segment: a fraction of the GPU, or whole bytes (2.15); None: 1 1/8 of the GPU."""
     backend: str = "native"
-    """"cudaMallocAsync" is replayed as an approximation: see replay.py."""
     ignored: tuple[str, ...] = field(default=())
     """Keys that were given and change no size on the GPU (pinned memory, locks)."""
 
@@ -62,6 +69,9 @@ def parse(text: str, torch_version: str) -> Settings:
             settings = replace(settings, ignored=(*settings.ignored, key))
         if not tokens.at_end:
             tokens.expect(",")
+    if settings.backend == "cudaMallocAsync":
+        # See Note [cudaMallocAsync]; torch ignores the other settings then, and says so.
+        return Settings(rules, expandable_segments=True, backend=settings.backend)
     return settings
 
 
@@ -118,7 +128,7 @@ class _Tokens:
         token = self.take()
         if token not in {"True", "False"}:
             raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be True or False, not '{token}'")
-        return token == "True"
+        return token == "True"  # noqa: S105 - not that kind of token
 
 
 def _is_power_of_two(value: float) -> bool:
@@ -126,8 +136,8 @@ def _is_power_of_two(value: float) -> bool:
 
 
 def _max_split_size(settings: Settings, tokens: _Tokens) -> Settings:
-    least = settings.large_segment_size // MIB
-    value = tokens.number("max_split_size_mb", lambda mb: mb >= least, f"at least {least} (the large segment)")
+    least = max(settings.large_segment_size // MIB, settings.release.least_max_split_size_mb)
+    value = tokens.number("max_split_size_mb", lambda mb: mb >= least, f"at least {least}")
     return replace(settings, max_split_size=int(value) * MIB)
 
 
@@ -158,6 +168,18 @@ def _per_process_memory_fraction(settings: Settings, tokens: _Tokens) -> Setting
 
 def _throw_on_cudamalloc_oom(settings: Settings, tokens: _Tokens) -> Settings:
     return replace(settings, throw_on_cudamalloc_oom=tokens.boolean("throw_on_cudamalloc_oom"))
+
+
+def _expandable_segments_reserve(settings: Settings, tokens: _Tokens) -> Settings:
+    """Read `0.5` (of the GPU) or `40G`; torch ignores what is neither."""
+    token = tokens.take()
+    try:
+        value = float(token.rstrip("Gg"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < math.inf:
+        return settings
+    return replace(settings, expandable_segments_reserve=int(value * GIB) if token[-1] in "Gg" else value)
 
 
 def _backend(settings: Settings, tokens: _Tokens) -> Settings:
@@ -203,6 +225,7 @@ def _roundup_power2_divisions(settings: Settings, tokens: _Tokens) -> Settings:
 _READERS: dict[str, Callable[[Settings, _Tokens], Settings]] = {
     "backend": _backend,
     "expandable_segments": _expandable_segments,
+    "expandable_segments_reserve": _expandable_segments_reserve,
     "garbage_collection_threshold": _garbage_collection_threshold,
     "large_segment_size_mb": _large_segment_size,
     "max_non_split_rounding_mb": _max_non_split_rounding,

@@ -1,10 +1,10 @@
 """What does the allocator stand on? A device that hands out addresses and counts bytes, and never runs anything.
 
-These are the rules of the stand-in CUDA libraries (xmem_slurm/device), so that a replay can be compared with torch's own
-library address by address:
+These are the rules of the stand-in CUDA libraries (xmem_slurm/device), so that a replay can be compared with torch's
+own library address by address:
 
 - addresses grow from 0, 2 MiB aligned, and are never used twice;
-- cudaMalloc charges its size rounded up to 2 MiB against the capacity, cuMemCreate its exact size; freeing gives it back;
+- cudaMalloc charges its size rounded up to 2 MiB against the capacity, cuMemCreate its exact size, until freed;
 - an event is ready at once, or, with `events_pending`, only after a synchronisation.
 """
 
@@ -15,15 +15,20 @@ GRANULARITY = 2 * MIB
 
 
 class Device:
-    """One GPU. `capacity` is what the allocator may use, in bytes; None for no limit."""
+    """One GPU.
 
-    __slots__ = ("capacity", "completed_event", "events_pending", "next_address", "recorded_event", "used")
+    `capacity` is what the allocator can get, in bytes (None: no limit); `total` is all the memory that the GPU says it
+    has, which is more when something else uses part of it, and by default the same.
+    """
+
+    __slots__ = ("capacity", "completed_event", "events_pending", "next_address", "recorded_event", "total", "used")
 
     UNLIMITED = 1 << 48
     """Stands for "no limit", in bytes: the address space of one GPU process (256 TiB)."""
 
-    def __init__(self, capacity: int | None = None, *, events_pending: bool = False) -> None:
+    def __init__(self, capacity: int | None = None, total: int | None = None, *, events_pending: bool = False) -> None:
         self.capacity = self.UNLIMITED if capacity is None else capacity
+        self.total = self.capacity if total is None else total
         self.used = 0
         self.next_address = 0
         self.events_pending = events_pending
@@ -37,7 +42,7 @@ class Device:
         return self.reserve_addresses(size)
 
     def free(self, size: int) -> None:
-        """cudaFree of what `malloc` returned for `size`."""
+        """CudaFree of what `malloc` returned for `size`."""
         self.release(round_up(size, GRANULARITY))
 
     def reserve_addresses(self, size: int) -> int:
@@ -54,7 +59,7 @@ class Device:
         return True
 
     def release(self, size: int) -> None:
-        """cuMemRelease."""
+        """CuMemRelease."""
         self.used -= size
 
     def record_event(self) -> int:
@@ -63,7 +68,7 @@ class Device:
         return self.recorded_event
 
     def event_is_ready(self, event: int) -> bool:
-        """cudaEventQuery."""
+        """CudaEventQuery."""
         return not self.events_pending or event <= self.completed_event
 
     def synchronize(self) -> None:

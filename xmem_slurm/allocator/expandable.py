@@ -1,8 +1,9 @@
 """How does a segment grow? Expandable segments (`expandable_segments:True`).
 
-Note [Expandable Segments], c10/cuda/CUDACachingAllocator.cpp: one segment per pool and stream reserves addresses for more
-than the whole GPU and maps memory behind them in handles of a fixed size, lowest address first. A free list then holds
-the mapped free blocks, and `unmapped` the ranges without memory. The functions below are upstream's, by name.
+Note [Expandable Segments], c10/cuda/CUDACachingAllocator.cpp (2.4 to 2.15): one segment per pool and stream reserves
+addresses for more than the whole GPU and maps memory behind them in handles of a fixed size, lowest address first. A
+free list then holds the mapped free blocks, and `unmapped` the ranges without memory. The functions below are
+upstream's, by name.
 """
 
 from typing import TYPE_CHECKING
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
 class ExpandableSegment:
     """A range of addresses, and which of its handles (`segment_size` bytes each) have memory."""
 
-    def __init__(self, device: "Device", segment_size: int) -> None:
+    def __init__(self, device: "Device", segment_size: int, reserve: float | int | None) -> None:
         self.device = device
         self.segment_size = segment_size
         # 1 1/8 of the GPU, so that pages unmapped early in the segment can come back at its end.
-        address_space = device.capacity + device.capacity // 8
+        address_space = device.total + device.total // 8
+        if reserve is not None:
+            address_space = min(address_space, reserve if isinstance(reserve, int) else int(reserve * device.total))
         self.max_handles = -(-address_space // segment_size)
         self.size = self.max_handles * segment_size
         self.ptr = device.reserve_addresses(self.size)
 
     def map(self, ptr: int, size: int) -> int:
-        """Put memory behind the handles from `ptr` (handle-aligned) on; return the bytes mapped, 0 when memory is short.
+        """Put memory behind the handles from `ptr` (handle-aligned) on; return the bytes mapped.
 
-        Either all handles get memory or none does.
+        Either all handles get memory or none does, and then it is 0.
         """
         begin = (ptr - self.ptr) // self.segment_size
         end = -(-(ptr + size - self.ptr) // self.segment_size)
@@ -53,8 +56,11 @@ def _allocatable(block: Block | None) -> bool:
     return block is not None and not block.allocated and block.event_count == 0 and not block.stream_uses
 
 
-def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> Block:
-    """Return the lowest block from which `size` bytes of free or unmapped room follow; reserve a segment if none."""
+def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> Block | None:
+    """Return the lowest block from which `size` bytes of free or unmapped room follow; reserve a segment if none.
+
+    None when a fresh segment would be too small, which only expandable_segments_reserve can cause.
+    """
     for block in free_list.unmapped:
         before = block.prev
         candidate = before if before is not None and _allocatable(before) else block
@@ -66,8 +72,10 @@ def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeLi
         if room >= size:
             return candidate
     segment_size = allocator.small_buffer if free_list.pool.is_small else allocator.large_segment_size
-    segment = ExpandableSegment(allocator.device, segment_size)
-    candidate = Block(free_list, segment.ptr, segment.size)
+    segment = ExpandableSegment(allocator.device, segment_size, allocator.settings.expandable_segments_reserve)
+    if segment.size < size:
+        return None
+    candidate = allocator.new_block(free_list, segment.ptr, segment.size)
     candidate.mapped = False
     candidate.expandable_segment = segment
     free_list.insert_unmapped(candidate)
@@ -75,7 +83,7 @@ def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeLi
 
 
 def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> bool:
-    """Put memory behind the first `size` bytes of an unmapped block, and free the result; False when memory is short."""
+    """Put memory behind the first `size` bytes of an unmapped block and free it; False when memory is short."""
     segment = to_map.expandable_segment
     assert isinstance(segment, ExpandableSegment)
     mapped = segment.map(to_map.ptr, size)
@@ -85,7 +93,7 @@ def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> 
     free_list.remove_unmapped(to_map)
     to_map.mapped = True
     if mapped < to_map.size:
-        remaining = Block(free_list, to_map.ptr + mapped, to_map.size - mapped)
+        remaining = allocator.new_block(free_list, to_map.ptr + mapped, to_map.size - mapped)
         remaining.mapped = False
         remaining.expandable_segment = segment
         remaining.splice(to_map, to_map.next)
@@ -102,6 +110,8 @@ def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> 
 def try_allocate_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> Block | None:
     """Return a mapped block of at least `size` bytes, taken out of the free list; None when memory is short."""
     candidate = find_expandable_block(allocator, free_list, size)
+    if candidate is None:
+        return None
     if not candidate.mapped and not map_block(allocator, candidate, min(candidate.size, size)):
         return None
     while candidate.size < size:
@@ -147,7 +157,7 @@ def unmap_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
     free_list.remove(block)
     for rest_ptr, rest_size in ((block.ptr, ptr - block.ptr), (ptr + size, block.ptr + block.size - ptr - size)):
         if rest_size > 0:
-            rest = Block(free_list, rest_ptr, rest_size)
+            rest = allocator.new_block(free_list, rest_ptr, rest_size)
             rest.expandable_segment = segment
             if rest_ptr < ptr:
                 rest.splice(block.prev, block)

@@ -3,19 +3,18 @@
 A recorded free is replayed as torch did it: FREE_REQUESTED directly followed by its FREE_COMPLETED is an ordinary free;
 if other events stand between, other streams used the block (record_stream), and it stays active_pending_free until its
 FREE_COMPLETED, unless the model's own out-of-memory path or an EMPTY_CACHE synchronises before.
-
-`backend:cudaMallocAsync` is approximated by the native allocator: CUDA's pool splits and merges freely and returns memory
-on a synchronisation, so what it holds lies between the peak of allocated bytes and the replay's peak of reserved bytes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from xmem_slurm.allocator.blocks import Block
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.device import Device
 from xmem_slurm.trace import Category, Op, Trace
+
+if TYPE_CHECKING:
+    from xmem_slurm.allocator.blocks import Block
 
 _OTHER_STREAM = -1
 """Stands for every stream that record_stream named: a trace says when the use ended, not where it was."""
@@ -63,27 +62,28 @@ class Replay:
         return self.oom is None
 
 
-def replay(trace: Trace, capacity: int | None = None, settings: Settings | None = None) -> Replay:
+def replay(
+    trace: Trace, capacity: int | None = None, settings: Settings | None = None, total: int | None = None
+) -> Replay:
     """Replay a trace on `capacity` bytes (None: no limit) and stop at the first request that cannot be served.
 
     Args:
         trace: what one process did; every FREE names an allocation that came before it.
         capacity: bytes that the allocator may take from the GPU: its memory less what lives outside the allocator.
         settings: the allocator's; by default those of the recorded job.
+        total: all the memory that the GPU says it has, in bytes, of which memory fractions are taken; by default
+            `capacity`.
 
     Raises:
         UsageError: the trace's allocator settings are not ones that its torch accepts.
     """
-    run = Run(trace, capacity, settings)
+    run = Run(trace, capacity, settings, total)
     failed = run.to_event(None)
     allocator = run.allocator
-    allocated_at, reserved_at, failed_at = run.moments(
-        allocator.allocated_peak_at, allocator.reserved_peak_at, None if failed is None else allocator.allocations + 1
-    )
     oom = None
     if failed is not None:
-        size = trace.allocations[failed].size
-        oom = OutOfMemory(failed, failed_at.event, size, failed_at.allocated_bytes)
+        moment = run.moment(allocator.allocations + 1)
+        oom = OutOfMemory(failed, moment.event, trace.allocations[failed].size, moment.allocated_bytes)
     return Replay(
         peak_allocated_bytes=allocator.allocated_bytes_peak,
         peak_reserved_bytes=allocator.reserved_bytes_peak,
@@ -92,8 +92,8 @@ def replay(trace: Trace, capacity: int | None = None, settings: Settings | None 
         peak_inactive_split_bytes=allocator.inactive_split_bytes_peak,
         segments=allocator.segments_peak,
         retries=allocator.num_alloc_retries,
-        at_peak_allocated=allocated_at,
-        at_peak_reserved=reserved_at,
+        at_peak_allocated=run.moment(allocator.allocated_peak_at),
+        at_peak_reserved=run.moment(allocator.reserved_peak_at),
         oom=oom,
     )
 
@@ -101,11 +101,13 @@ def replay(trace: Trace, capacity: int | None = None, settings: Settings | None 
 class Run:
     """A replay under way: the allocator, and the block of every allocation."""
 
-    def __init__(self, trace: Trace, capacity: int | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self, trace: Trace, capacity: int | None = None, settings: Settings | None = None, total: int | None = None
+    ) -> None:
         if settings is None:
             settings = parse(trace.allocator_settings, trace.torch_version)
         self.trace = trace
-        self.device = Device(capacity, events_pending=True)
+        self.device = Device(capacity, total, events_pending=True)
         self.allocator = DeviceCachingAllocator(self.device, settings)
         self.blocks: dict[int, Block] = {}
         self.block_sizes = [0] * len(trace.allocations)
@@ -116,10 +118,12 @@ class Run:
         allocator, blocks, block_sizes = self.allocator, self.blocks, self.block_sizes
         malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
         events = self.trace.events if last is None else self.trace.events[: last + 1]
+        # Plain integers: the members of an IntEnum are slow to look up and compare.
+        served, asked_back, given_back = int(Op.ALLOC), int(Op.FREE_REQUESTED), int(Op.FREE_COMPLETED)
         deferred: dict[int, int] = {}
         requested = -1
         for op, number in events:
-            if op == Op.FREE_COMPLETED:
+            if op == given_back:
                 if number == requested:
                     free(blocks[number])
                     requested = -1
@@ -129,14 +133,14 @@ class Run:
             if requested >= 0:
                 self._defer(requested, deferred)
                 requested = -1
-            if op == Op.ALLOC:
+            if op == served:
                 size, stream, _ = allocations[number]
                 block = malloc(size, stream)
                 if block is None:
                     return number
                 blocks[number] = block
                 block_sizes[number] = block.size
-            elif op == Op.FREE_REQUESTED:
+            elif op == asked_back:
                 requested = number
             else:
                 allocator.empty_cache()
@@ -150,23 +154,16 @@ class Run:
         self.allocator.free(block)
         deferred[number] = self.allocator.num_sync_all_streams
 
-    def moments(self, *served: int | None) -> Iterator[Moment]:
-        """For each number of allocations, yield the moment when so many had been asked for."""
-        for wanted in served:
-            if wanted is None:
-                yield Moment(-1, {})
-                continue
-            yield self._moment(wanted)
-
-    def _moment(self, wanted: int) -> Moment:
+    def moment(self, served: int) -> Moment:
+        """Say what was allocated when `served` allocations had been made, the last of them included."""
         live: set[int] = set()
-        asked = 0
-        at = -1
-        for at, (op, number) in enumerate(self.trace.events):
+        event = -1
+        for op, number in self.trace.events:
+            event += 1
             if op == Op.ALLOC:
                 live.add(number)
-                asked += 1
-                if asked == wanted:
+                served -= 1
+                if served <= 0:
                     break
             elif op == Op.FREE_REQUESTED:
                 live.discard(number)
@@ -174,4 +171,4 @@ class Run:
         for number in live:
             category = self.trace.allocations[number].category
             totals[category] = totals.get(category, 0) + self.block_sizes[number]
-        return Moment(at, totals)
+        return Moment(event, totals)

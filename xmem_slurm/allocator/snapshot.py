@@ -14,9 +14,21 @@ from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 def memory_stats(allocator: DeviceCachingAllocator) -> dict[str, int]:
     """Return the statistics under torch's names (torch/cuda/memory.py `memory_stats`); bytes or counts."""
     live = allocator.allocations - allocator.frees
+    pools = (("small_pool", allocator.small_blocks.stats), ("large_pool", allocator.large_blocks.stats))
     return {
+        f"{name}.{figure}": value
+        for pool, stats in pools
+        for name, figure, value in (
+            (f"allocated_bytes.{pool}", "current", stats.allocated_bytes),
+            (f"allocated_bytes.{pool}", "peak", stats.allocated_bytes_peak),
+            (f"reserved_bytes.{pool}", "current", stats.reserved_bytes),
+            (f"reserved_bytes.{pool}", "peak", stats.reserved_bytes_peak),
+        )
+    } | {
         "allocated_bytes.all.current": allocator.allocated_bytes,
         "allocated_bytes.all.peak": allocator.allocated_bytes_peak,
+        "allocated_bytes.all.allocated": allocator.allocated_bytes_total,
+        "reserved_bytes.all.allocated": allocator.reserved_bytes_total,
         "reserved_bytes.all.current": allocator.reserved_bytes,
         "reserved_bytes.all.peak": allocator.reserved_bytes_peak,
         "active_bytes.all.current": allocator.allocated_bytes + allocator.pending_bytes,
