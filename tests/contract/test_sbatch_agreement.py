@@ -171,18 +171,18 @@ def assert_lists_agree(components: Sequence[Request], lists: list[dict[str, str]
         for name in COMPARED:
             assert component.value(name) == said.get(name)
         for name in ("gres", "gpus", "gpus-per-node"):
-            if name in said and component.value(name) != "none":
+            if component.value(name) not in {None, "", "none"}:
                 assert same_gres(name, component.value(name) or "", said[name])
 
 
 def same_gres(name: str, ours: str, slurms: str) -> bool:
     """Whether two lists are one: Slurm prints `gres:gpu:1` or `gres/gpu:1` for `gpu:1`."""
+    prefixed = {",".join(prefix + part for part in ours.split(",")) for prefix in ("", "gres:", "gres/")}
+    return slurms in prefixed or plain("gres", slurms) == plain(name, ours)
 
-    def plain(entries: tuple[gres.Gres, ...]) -> list[tuple[str, str | None, int]]:
-        return [(entry.name, entry.type, entry.amount) for entry in entries]
 
-    theirs = gres.parse(slurms) if "gres" in slurms else gres.parse_option(name, slurms)
-    return plain(gres.parse_option(name, ours)) == plain(theirs)
+def plain(name: str, text: str) -> list[tuple[str, str | None, int]]:
+    return [(entry.name, entry.type, entry.amount) for entry in gres.parse_option(name, text)]
 
 
 SAMPLES = {
@@ -246,32 +246,38 @@ TYPED = st.lists(
     st.sampled_from(
         [
             "--gres=gpu:3",
-            "-G4",
-            "--gres",
-            "gpu:4",
+            "-G 4",
+            "--gres gpu:4",
             "--mem=5G",
             "-Ca100",
-            "-J",
-            "name",
+            "-J name",
             ":",
             "--time=9",
             "-HN1",
             "--hold",
+            "-J : x",
         ]
     ),
     max_size=4,
+).map(lambda typed: " ".join(typed).split())
+FLAG_VALUES = st.sampled_from(["1", "no", "yes", "", "2"])
+VARIABLES = st.fixed_dictionaries(
+    {},
+    optional={
+        "SBATCH_CONSTRAINT": st.sampled_from(["h200", "a100|h200"]),
+        "SBATCH_EXCLUSIVE": st.sampled_from(["", "user"]),
+        "SBATCH_GRES": st.sampled_from(["gpu:1", "gpu:h200:1", "none", ""]),
+        "SBATCH_JOB_NAME": st.sampled_from(["name", "a b"]),
+        "SBATCH_MEM_PER_CPU": st.just("1G"),
+        "SBATCH_MEM_PER_NODE": st.just("4G"),
+        "SBATCH_NO_KILL": st.sampled_from(["", "off"]),
+        "SBATCH_OVERCOMMIT": FLAG_VALUES,
+        "SBATCH_REQUEUE": FLAG_VALUES,
+        "SBATCH_TIMELIMIT": st.just("9"),
+        "SLURM_GRES": st.just("gpu:7"),
+        "SLURM_HINT": st.just("nomultithread"),
+    },
 )
-VARIABLES = st.dictionaries(
-    st.sampled_from(
-        [
-            "SBATCH_CONSTRAINT", "SBATCH_EXCLUSIVE", "SBATCH_GRES", "SBATCH_JOB_NAME", "SBATCH_MEM_PER_CPU",
-            "SBATCH_MEM_PER_NODE", "SBATCH_NO_KILL", "SBATCH_OVERCOMMIT", "SBATCH_REQUEUE", "SBATCH_TIMELIMIT",
-            "SLURM_GRES",
-        ]
-    ),
-    st.sampled_from(["1", "no", "yes", "", "2"]),
-    max_size=3,
-)  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

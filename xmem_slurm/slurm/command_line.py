@@ -9,12 +9,13 @@ from xmem_slurm.slurm.options import SBATCH, Occurrence, Option, scan
 class CommandLine(NamedTuple):
     """An sbatch command line, taken apart. Positions count in `argv`, which is without the command itself.
 
-    `components` holds the options of each heterogeneous component (one for an ordinary job), `starts` the position in
-    `argv` at which each component's options begin. `script_index` is None where the script comes from stdin or
-    `--wrap`.
+    `first_pass` holds the options as sbatch reads them first, every ":" left out. `components` holds those of each
+    heterogeneous component (one for an ordinary job), `starts` the position in `argv` at which each component's options
+    begin. `script_index` is None where the script comes from stdin or `--wrap`.
     """
 
     argv: tuple[str, ...]
+    first_pass: tuple[Occurrence, ...]
     components: tuple[tuple[Occurrence, ...], ...]
     starts: tuple[int, ...]
     script_index: int | None
@@ -42,12 +43,12 @@ class CommandLine(NamedTuple):
         return tuple(o.typed for o in self.occurrences if o.option is None and o.value is None)
 
     def has(self, name: str) -> bool:
-        """Whether the option with this long name is given."""
-        return any(occurrence.name == name for occurrence in self.occurrences)
+        """Whether the option with this long name is given, for whatever component."""
+        return any(occurrence.name == name for occurrence in self.first_pass)
 
     def last(self, name: str) -> str | None:
-        """Return the value of the last occurrence of an option, or None."""
-        return next((o.value for o in reversed(self.occurrences) if o.name == name), None)
+        """Return the last value of an option, whatever component it is for, or None."""
+        return next((o.value for o in reversed(self.first_pass) if o.name == name), None)
 
 
 def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> CommandLine:
@@ -70,7 +71,7 @@ def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> Com
     start = 0
     while True:
         found, stop = scan(words[start:limit], table)
-        components.append(tuple(o._replace(at=o.at + start, value_at=o.value_at + start) for o in found))
+        components.append(tuple(_at(o, o.at + start, o.value_at + start) for o in found))
         starts.append(start)
         stop += start
         if stop >= limit or words[stop] != ":":
@@ -78,12 +79,17 @@ def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> Com
         start = stop + 1
     return CommandLine(
         argv=words,
+        first_pass=tuple(_at(o, kept[o.at], kept[o.value_at] if o.value is not None else o.at) for o in first_pass),
         components=tuple(components),
         starts=tuple(starts),
         script_index=rest[0] if rest else None,
         script_arguments=tuple(words[index] for index in rest[1:]),
         wrap=wrap,
     )
+
+
+def _at(occurrence: Occurrence, at: int, value_at: int) -> Occurrence:
+    return occurrence._replace(at=at, value_at=value_at)
 
 
 def with_joined_values(argv: Sequence[str], plugins: Iterable[Option]) -> tuple[str, ...]:

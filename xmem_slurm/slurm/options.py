@@ -13,8 +13,8 @@ from typing import NamedTuple
 NONE = "none"
 REQUIRED = "required"
 OPTIONAL = "optional"
-"""A value can only stand in the same word: `--nice=5`, `-k5`. Also what once took no value and now may, or the reverse
-(requeue, get-user-env, srun's pty): either way the next word is not the value."""
+"""A value can only stand in the same word: `--nice=5`, `-k5`. For `scan` it is one with NONE, as the next word is the
+value of neither; so one entry serves for options that changed between the two (requeue, get-user-env, srun's pty)."""
 
 
 class Option(NamedTuple):
@@ -236,7 +236,7 @@ SBATCH = Table(
         Option("qos", "q", REQUIRED, variables=("SBATCH_QOS",), carried=True),
         Option("quiet", "Q", NONE, early=True),
         Option("reboot", "", NONE, carried=True),
-        Option("requeue", "", OPTIONAL, variables=("SBATCH_REQUEUE",), carried=True),
+        Option("requeue", "", NONE, variables=("SBATCH_REQUEUE",), carried=True),
         Option("reservation", "", REQUIRED, variables=("SBATCH_RESERVATION",), carried=True),
         Option("resources", "", REQUIRED, since="25.11"),
         Option("resv-ports", "", OPTIONAL, since="24.05"),

@@ -217,7 +217,7 @@ def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script 
     count = max(len(of_script), len(command_line.components))
     requests: list[Request] = []
     settings: dict[str, Setting] = {}
-    _take_command_line(settings, command_line.occurrences)
+    _take_command_line(settings, command_line.first_pass)
     first_pass_memory = settings.get("mem")
     for index in range(count):
         settings = {name: setting for name, setting in settings.items() if SBATCH.by_name[name].carried}

@@ -311,6 +311,8 @@ def _raw_position(word: Word, character: int) -> tuple[int, int]:
 def _foreign(data: bytes) -> str | None:
     for magic in _FOREIGN:
         start = others = 0
+        if magic not in data:
+            continue
         while start < len(data) and others <= _FOREIGN_LIMIT:
             if data.startswith(magic, start):
                 return magic[1:].decode()
