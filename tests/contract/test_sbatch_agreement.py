@@ -290,7 +290,7 @@ def test_odd_jobs_are_read_alike(lines: list[str], typed: list[str], environ: di
     line = split_command_line(argv)
     if line.script != "odd.sh":
         return  # the option before it took the script's name as its value
-    if refusal(line, environ, script) is not None:
+    if refusal(Job(argv, environ, script)) is not None:
         assert code != 0, said
         return
     lists = listed(said)
@@ -388,7 +388,7 @@ def test_an_odd_script_becomes_the_job_that_we_read(case: Case, sbatch: Sbatch) 
     argv = ("-H", *case.argv, *(() if case.stdin else ("odd.sh",)))
     job = Job(argv, case.environ, script)
     code, said = sbatch(*argv, stdin=script if case.stdin else b"", environ=case.environ)
-    assert (code == 0) == (refusal(split_command_line(argv), case.environ, script) is None), said
+    assert (code == 0) == (refusal(job) is None), said
     if code == 0:
         assert_job_is(job.request(), shown(sbatch, said))
 
@@ -415,7 +415,7 @@ def test_an_edited_job_is_the_job_that_was_wanted(
 ) -> None:
     before = Job(("-H", *argv, "edited.sh"), environ, (H + lines + T).encode())
     edits = [*type_edits(before.request(), "a100_40"), Edit("constraint", "a100&gpu_mem_40g")]
-    after = Job(*apply(edits, *before))
+    after = apply(edits, *before)
     assert after.script is not None
     (sbatch.folder / "edited.sh").write_bytes(after.script)
     code, said = sbatch(*after.argv, environ=dict(after.environ))

@@ -8,6 +8,7 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import Edit, EditError, Job, apply, type_edits, without
 from xmem_slurm.slurm.gres import GresError
+from xmem_slurm.slurm.options import REQUIRED, Option
 
 HEAD = b"#!/bin/bash\n"
 
@@ -17,7 +18,7 @@ def job(argv: str = "job.sh", lines: bytes | None = b"", **environ: str) -> Job:
 
 
 def edited(before: Job, *edits: Edit) -> Job:
-    return Job(*apply(edits, *before))
+    return apply(edits, *before)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,16 @@ def test_a_script_whose_comments_do_not_begin_with_a_hash_is_left_alone() -> Non
 def test_a_script_whose_comments_do_gets_a_line(shebang: bytes) -> None:
     after = edited(Job(("job",), {}, shebang + b"\nx\n"), Edit("constraint", "f"))
     assert after.script == shebang + b"\n#SBATCH --constraint=f\nx\n"
+
+
+def test_options_of_a_plugin_are_no_obstacle() -> None:
+    plugins = (Option("container-image", "", REQUIRED),)
+    lines = b"#SBATCH --container-image img\n#SBATCH --gres=gpu:1\ntrue\n"
+    before = Job(("--container-image", "img", "-G1", "job.sh"), {}, HEAD + lines, plugins)
+    after = edited(before, *type_edits(before.request(), "h200"))
+    assert after.argv == ("--container-image", "img", "-Gh200:1", "job.sh")
+    assert after.script == HEAD + lines.replace(b"gpu:1", b"gpu:h200:1")
+    assert before._replace(plugins=()).parsed_script().unknown == ("--container-image",)
 
 
 def test_components_are_edited_apart() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request, Source, merge
 from xmem_slurm.slurm.script import parse
@@ -142,11 +143,12 @@ def test_foreign_lines_are_told_unless_ignored() -> None:
     ],
 )
 def test_what_sbatch_will_refuse(argv: str, script: str, reason: str) -> None:
-    said = refusal(split_command_line(argv.split()), {}, script.encode())
+    said = refusal(Job(tuple(argv.split()), {}, script.encode()))
     assert said is not None
     assert reason in said
 
 
 def test_what_sbatch_will_not_refuse() -> None:
-    line = split_command_line(["--mem=1", "--gres=gpu:1", "--brand-new", "job.sh"])
-    assert refusal(line, {"SBATCH_MEM_PER_CPU": "1"}, b"#!/bin/sh\n#SBATCH -N1\n") is None
+    argv = ("--mem=1", "--gres=gpu:1", "--brand-new", "job.sh")
+    assert refusal(Job(argv, {"SBATCH_MEM_PER_CPU": "1"}, b"#!/bin/sh\n#SBATCH -N1\n")) is None
+    assert refusal(Job(("job.sh",), {}, b"#!/bin/sh\n#SBATCH --container-image x\n")) is None

@@ -1,6 +1,6 @@
 """What is on an sbatch command line: which words are options, which is the script, and where does each stand?"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xmem_slurm.slurm.options import SBATCH, Occurrence, Option, scan
@@ -51,7 +51,7 @@ class CommandLine(NamedTuple):
         return next((o.value for o in reversed(self.first_pass) if o.name == name), None)
 
 
-def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> CommandLine:
+def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> CommandLine:
     """Take an sbatch command line apart, `argv` being without `sbatch` itself; never fails.
 
     `extra` are options to know beside sbatch's: xsbatch's own, or those of a site's SPANK plugins. sbatch reads its
@@ -90,16 +90,3 @@ def split_command_line(argv: Sequence[str], extra: Iterable[Option] = ()) -> Com
 
 def _at(occurrence: Occurrence, at: int, value_at: int) -> Occurrence:
     return occurrence._replace(at=at, value_at=value_at)
-
-
-def with_joined_values(argv: Sequence[str], plugins: Iterable[Option]) -> tuple[str, ...]:
-    """Write `--container-image x` as `--container-image=x` for the options of a site's SPANK plugins.
-
-    So the command line can be read without knowing them; it means the same to sbatch.
-    """
-    words = list(argv)
-    known = tuple(plugins)
-    for occurrence in reversed(split_command_line(argv, known).occurrences):
-        if occurrence.option in known and occurrence.value is not None and occurrence.value_at != occurrence.at:
-            words[occurrence.at : occurrence.value_at + 1] = [f"{occurrence.typed}={occurrence.value}"]
-    return tuple(words)

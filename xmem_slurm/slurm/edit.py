@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.slurm.command_line import CommandLine, split_command_line
 from xmem_slurm.slurm.gres import with_type
-from xmem_slurm.slurm.options import Occurrence
+from xmem_slurm.slurm.options import Occurrence, Option
 from xmem_slurm.slurm.request import GPU_OPTIONS, Request, Source, merge
 from xmem_slurm.slurm.script import Directive, Script
 
@@ -34,11 +34,15 @@ class Edit(NamedTuple):
 
 
 class Job(NamedTuple):
-    """All that sbatch is given: the words after `sbatch`, the environment, the script's bytes (None for `--wrap`)."""
+    """All that sbatch is given: the words after `sbatch`, the environment, the script's bytes (None for `--wrap`).
+
+    `plugins` are the options that the site's SPANK plugins add to sbatch's own (`client.plugin_options`).
+    """
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     script: bytes | None
+    plugins: tuple[Option, ...] = ()
 
     def request(self) -> Request:
         """Return what the job asks for.
@@ -46,20 +50,35 @@ class Job(NamedTuple):
         Raises:
             ScriptError: sbatch refuses the script's #SBATCH lines.
         """
-        script = None if self.script is None else scripts.parse(self.script)
-        return merge(split_command_line(self.argv), self.environ, script)
+        return merge(self.command_line(), self.environ, self.parsed_script())
+
+    def command_line(self) -> CommandLine:
+        """Return the command line, taken apart."""
+        return split_command_line(self.argv, self.plugins)
+
+    def parsed_script(self) -> Script | None:
+        """Return the script and its options; None where there is no script.
+
+        Raises:
+            ScriptError: sbatch refuses the script's #SBATCH lines.
+        """
+        return None if self.script is None else scripts.parse(self.script, self.plugins)
 
 
 def apply(
-    edits: Sequence[Edit], argv: Sequence[str], environ: Mapping[str, str], script: bytes | None
-) -> tuple[tuple[str, ...], Mapping[str, str], bytes | None]:
-    """Return command line, environment and script with the edits made.
+    edits: Sequence[Edit],
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    script: bytes | None,
+    plugins: tuple[Option, ...] = (),
+) -> Job:
+    """Return the job with the edits made; what comes after `edits` is the job, field by field (`apply(edits, *job)`).
 
     Raises:
         EditError: an edit would also change something else, as one variable serves all components of a job.
         ScriptError: sbatch refuses the script's #SBATCH lines, or a value cannot be written on one.
     """
-    before = Job(tuple(argv), environ, script)
+    before = Job(tuple(argv), environ, script, plugins)
     job = before
     wanted = [{name: setting.value for name, setting in part.settings.items()} for part in before.request().components]
     for edit in edits:
@@ -74,7 +93,7 @@ def apply(
     if got != wanted:
         names = ", ".join(f"--{edit.name}" for edit in edits)
         raise EditError(f"{names} cannot be changed in one place without changing another component of the job")
-    return job.argv, job.environ, job.script
+    return job
 
 
 def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
@@ -104,17 +123,18 @@ def _set(job: Job, edit: Edit, value: str) -> Job:
     if isinstance(place, str):
         return job._replace(environ={**job.environ, place: value})
     if isinstance(place, Directive):
-        assert job.script is not None
-        return job._replace(script=scripts.with_value(scripts.parse(job.script), place, value).data)
+        script = job.parsed_script()
+        assert script is not None
+        return job._replace(script=scripts.with_value(script, place, value).data)
     return job._replace(argv=_with_value(job.argv, place, value))
 
 
 def _add(job: Job, edit: Edit, value: str) -> Job:
-    script = None if job.script is None else scripts.parse(job.script)
+    script = job.parsed_script()
     if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
         return job._replace(script=scripts.with_option(script, edit.component, edit.name, value).data)
-    command_line = split_command_line(job.argv)
-    at = command_line.starts[min(edit.component, len(command_line.starts) - 1)]
+    starts = job.command_line().starts
+    at = starts[min(edit.component, len(starts) - 1)]
     return job._replace(argv=(*job.argv[:at], f"--{edit.name}={value}", *job.argv[at:]))
 
 
@@ -135,8 +155,9 @@ def _remove(job: Job, edit: Edit) -> Job:
         if setting.source is Source.ENVIRONMENT:
             job = job._replace(environ={name: value for name, value in job.environ.items() if name != place})
         elif isinstance(place, Directive):
-            assert job.script is not None
-            job = job._replace(script=scripts.without(scripts.parse(job.script), place).data)
+            script = job.parsed_script()
+            assert script is not None
+            job = job._replace(script=scripts.without(script, place).data)
         else:
             assert isinstance(place, Occurrence)
             job = job._replace(argv=without(job.argv, [place]))

@@ -4,34 +4,30 @@ Then there is nothing to estimate: sbatch says what is wrong at once, and in its
 judged here, as a newer release or a plugin of the site may know them.
 """
 
-from collections.abc import Mapping
-
 from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.command_line import CommandLine
+from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import REQUIRED, Occurrence
 from xmem_slurm.slurm.request import Request, Source, merge
 
 
-def refusal(command_line: CommandLine, environ: Mapping[str, str], script: bytes | None) -> str | None:
-    """Return why sbatch refuses the job, or None if it does not, as far as can be told here.
-
-    `script` is the script's bytes; None for `--wrap`, or where no script can be read.
-    """
+def refusal(job: Job) -> str | None:
+    """Return why sbatch refuses the job, or None if it does not, as far as can be told here."""
+    command_line = job.command_line()
     if command_line.wrap is not None and command_line.script is not None:
         return "a script beside --wrap"
     missing = _without_value(command_line.occurrences)
     if missing is not None:
         return f"{missing} on the command line has no value"
     parsed = None
-    if script is not None and command_line.wrap is None:
+    if command_line.wrap is None:
         try:
-            parsed = scripts.parse(script)
+            parsed = job.parsed_script()
         except scripts.ScriptError as error:
             return str(error)
-        reason = parsed.refusal or _bad_line(parsed)
-        if reason is not None:
+        reason = parsed and (parsed.refusal or _bad_line(parsed))
+        if reason:
             return reason
-    components = merge(command_line, environ, parsed).components
+    components = merge(command_line, job.environ, parsed).components
     return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)
 
 
@@ -47,7 +43,7 @@ def _bad_line(script: scripts.Script) -> str | None:
         missing = _without_value(tuple(directive.occurrence for directive in component.directives))
         if missing is not None:
             return f"{missing} in the script has no value"
-        if component.stray is not None:
+        if component.stray is not None and not script.unknown:
             return f"line {component.stray.line} of the script: {component.stray.text!r} belongs to no option"
     return None
 

@@ -234,7 +234,7 @@ def merge(command_line: CommandLine, environ: Mapping[str, str], script: Script 
 def _take_script(settings: dict[str, Setting], directives: tuple[Directive, ...]) -> None:
     for directive in directives:
         occurrence = directive.occurrence
-        if occurrence.option is not None and not occurrence.option.early:
+        if _counts(occurrence):
             where = f"line {directive.line} of the script"
             settings[occurrence.name] = Setting(occurrence.name, occurrence.value, Source.SCRIPT, where, directive)
 
@@ -255,10 +255,16 @@ def _take_environment(settings: dict[str, Setting], environ: Mapping[str, str]) 
 
 def _take_command_line(settings: dict[str, Setting], occurrences: tuple[Occurrence, ...]) -> None:
     for occurrence in occurrences:
-        if occurrence.option is not None and not occurrence.option.early and occurrence.name in SBATCH.by_name:
+        if _counts(occurrence):
             where = f"{occurrence.typed} on the command line"
             setting = Setting(occurrence.name, occurrence.value, Source.COMMAND_LINE, where, occurrence)
             settings[occurrence.name] = setting
+
+
+def _counts(occurrence: Occurrence) -> bool:
+    """Whether this is an option of sbatch's own that says something about the job."""
+    option = occurrence.option
+    return option is not None and option.name in SBATCH.by_name and not option.early
 
 
 def _is_yes(value: str) -> bool:

@@ -17,7 +17,7 @@ it as the newer releases do.
 from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
-from xmem_slurm.slurm.options import SBATCH, Occurrence, scan
+from xmem_slurm.slurm.options import SBATCH, Occurrence, Option, Table, scan
 
 _SPACE = b" \t\n\v\f\r"
 _MAGIC = (b"#SBATCH", b"#SLURM")
@@ -79,6 +79,8 @@ class Script(NamedTuple):
     data: bytes
     components: tuple[Component, ...]
     own: tuple[OwnLine, ...]
+    plugins: tuple[Option, ...]
+    """Options to know beside sbatch's own."""
     foreign: str | None
     """`PBS` or `BSUB` if the script has lines of that kind, which sbatch translates; else None."""
 
@@ -86,6 +88,12 @@ class Script(NamedTuple):
     def directives(self) -> tuple[Directive, ...]:
         """The options of all components, in order."""
         return tuple(directive for component in self.components for directive in component.directives)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Options that are not in the table and have no `=value`: the word after one may be its value."""
+        known = (directive.occurrence for directive in self.directives)
+        return tuple(o.typed for o in known if o.option is None and o.value is None)
 
     @property
     def interpreter(self) -> str:
@@ -111,8 +119,8 @@ class Script(NamedTuple):
         return None
 
 
-def parse(data: bytes) -> Script:
-    """Read a script's options.
+def parse(data: bytes, plugins: tuple[Option, ...] = ()) -> Script:
+    """Read a script's options; `plugins` are those of a site's SPANK plugins, to know beside sbatch's own.
 
     Raises:
         ScriptError: a quote is not closed, or a word begins with ":": sbatch ends with an error there, too.
@@ -138,8 +146,9 @@ def parse(data: bytes) -> Script:
                 own.append(OwnLine(tuple(text.split()), number, start, min(end + 1, len(data))))
         start = end + 1
     after_shebang = min(_line_end(data, 0) + 1, len(data)) if data.startswith(b"#!") else 0
-    components = tuple(_component(data, index, part, after_shebang) for index, part in enumerate(lines))
-    return Script(data, components, tuple(own), _foreign(data))
+    table = SBATCH.with_options(plugins) if plugins else SBATCH
+    components = tuple(_component(data, index, part, after_shebang, table) for index, part in enumerate(lines))
+    return Script(data, components, tuple(own), plugins, _foreign(data))
 
 
 def with_value(script: Script, directive: Directive, value: str) -> Script:
@@ -163,7 +172,7 @@ def with_value(script: Script, directive: Directive, value: str) -> Script:
         new = bytes([old[0]]) + _escape(value, old[0]) + bytes([old[0]])
     else:
         new = quoted(value)
-    return parse(script.data[:begin] + new + script.data[word.end :])
+    return parse(script.data[:begin] + new + script.data[word.end :], script.plugins)
 
 
 def with_option(script: Script, component: int, name: str, value: str | None) -> Script:
@@ -178,8 +187,8 @@ def with_option(script: Script, component: int, name: str, value: str | None) ->
     at = script.components[component].insert_at
     head, tail = script.data[:at], script.data[at:]
     if head and not head.endswith(b"\n"):
-        return parse(head + b"\n" + line)
-    return parse(head + line + b"\n" + tail)
+        return parse(head + b"\n" + line, script.plugins)
+    return parse(head + line + b"\n" + tail, script.plugins)
 
 
 def without(script: Script, directive: Directive) -> Script:
@@ -209,7 +218,7 @@ def without(script: Script, directive: Directive) -> Script:
     else:  # one letter of several: -HO, -HCfoo
         begin, _ = _raw_position(first, occurrence.start)
         end = last.end if occurrence.value is not None else _raw_position(first, occurrence.start + 1)[0]
-    return parse(script.data[:begin] + script.data[end:])
+    return parse(script.data[:begin] + script.data[end:], script.plugins)
 
 
 def without_own_lines(script: Script) -> Script:
@@ -217,7 +226,7 @@ def without_own_lines(script: Script) -> Script:
     data = script.data
     for line in reversed(script.own):
         data = data[: line.start] + data[line.end :]
-    return parse(data)
+    return parse(data, script.plugins)
 
 
 def quoted(value: str) -> bytes:
@@ -240,10 +249,12 @@ def _escape(value: str, quote: int) -> bytes:
     return raw.replace(bytes([quote]), b"\\" + bytes([quote]))
 
 
-def _component(data: bytes, index: int, lines: list[tuple[int, int, int]], after_shebang: int) -> Component:
+def _component(
+    data: bytes, index: int, lines: list[tuple[int, int, int]], after_shebang: int, table: Table
+) -> Component:
     words = tuple(word for number, start, end in lines for word in _split(data, number, start, end))
     texts = [word.text for word in words]
-    found, stop = scan(texts, SBATCH)
+    found, stop = scan(texts, table)
     return Component(
         words=words,
         directives=tuple(Directive(index, words[o.at].line, o) for o in found),
