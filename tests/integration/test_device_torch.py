@@ -440,6 +440,26 @@ fully_shard(model)
     assert seen["wrapped"] < 0.8 * seen["held"]  # an eighth of the parameters and of the gradients, and a batch
 
 
+def test_each_kernel_has_the_architecture_that_torch_was_built_for(run: Run) -> None:
+    """Sorting takes CUB, which asks for which architecture its kernel was compiled and refuses one it does not know."""
+    code = "x = torch.zeros(1 << 16, dtype=torch.long, device='cuda').sort(); out(arches=torch.cuda.get_arch_list())"
+    for arch in run(code)["arches"]:
+        number = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", arch)
+        if number:
+            run(code, XMEM_DEVICE_CAPABILITY=f"{number[1]}.{number[2]}")
+
+
+def test_a_gpu_that_torch_has_no_code_for_is_refused_as_by_cuda(run: Run) -> None:
+    code = """
+try:
+    torch.zeros(9, device="cuda")
+    out(said="")
+except RuntimeError as error:
+    out(said=str(error))
+"""
+    assert "no kernel image is available" in run(code, XMEM_DEVICE_CAPABILITY="3.5")["said"]
+
+
 def test_a_child_process_has_memory_accounts_of_its_own(run: Run) -> None:
     seen = run(
         """

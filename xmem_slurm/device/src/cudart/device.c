@@ -148,6 +148,8 @@ static const struct error_text errors[] = {
      "CUDA driver version is insufficient for CUDA runtime version"},
     {ERROR_NO_DEVICE, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {ERROR_INVALID_DEVICE, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {ERROR_NO_KERNEL_IMAGE, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
     {ERROR_SYMBOL_NOT_FOUND, "cudaErrorSymbolNotFound", "named symbol not found"},
     {ERROR_NOT_READY, "cudaErrorNotReady", "device not ready"},
     {ERROR_NOT_SUPPORTED, "cudaErrorNotSupported", "operation not supported"},

@@ -11,18 +11,9 @@
 #define SYMBOL_BYTES 65536
 static uint64_t symbols;
 
-void **__cudaRegisterFatBinary(void *binary UNUSED) {
-    static void *handle[8];
-    return handle;
-}
-
 void __cudaRegisterFatBinaryEnd(void **handle UNUSED) {}
 
 void __cudaUnregisterFatBinary(void **handle UNUSED) {}
-
-void __cudaRegisterFunction(void **handle UNUSED, const char *stub UNUSED, char *function UNUSED,
-                            const char *name UNUSED, int thread_limit UNUSED, void *thread_id UNUSED,
-                            void *block_id UNUSED, void *block UNUSED, void *grid UNUSED, int *warp_size UNUSED) {}
 
 void __cudaRegisterVar(void **handle UNUSED, char *host UNUSED, char *device UNUSED, const char *name UNUSED,
                        int external UNUSED, size_t size UNUSED, int constant UNUSED, int global UNUSED) {}
@@ -64,38 +55,43 @@ int __cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_t *sh
 
 /* Launches do nothing and succeed: the spellings that torch's and nvcc's code use. Any of them could have written
  * anywhere. */
-static int launch(void) {
+static int launch(const void *function) {
+    struct xmem_image image;
     xmem_forget_contents();
-    return SUCCESS;
+    return xmem_image_of(function, &image);
 }
 
-int cudaLaunchKernel(const void *function UNUSED, struct dim3 grid UNUSED, struct dim3 block UNUSED,
+int cudaLaunchKernel(const void *function, struct dim3 grid UNUSED, struct dim3 block UNUSED,
                      void **arguments UNUSED, size_t shared UNUSED, void *stream UNUSED) {
-    return launch();
+    return launch(function);
 }
 
-int __cudaLaunchKernel(void *kernel UNUSED, struct dim3 grid UNUSED, struct dim3 block UNUSED, void **arguments UNUSED,
+int __cudaLaunchKernel(void *kernel, struct dim3 grid UNUSED, struct dim3 block UNUSED, void **arguments UNUSED,
                        size_t shared UNUSED, void *stream UNUSED) {
-    return launch();
+    return launch(kernel);
 }
 
-int cudaLaunchCooperativeKernel(const void *function UNUSED, struct dim3 grid UNUSED, struct dim3 block UNUSED,
+int cudaLaunchCooperativeKernel(const void *function, struct dim3 grid UNUSED, struct dim3 block UNUSED,
                                 void **arguments UNUSED, size_t shared UNUSED, void *stream UNUSED) {
-    return launch();
+    return launch(function);
 }
 
-int cudaLaunchKernelExC(const void *configuration UNUSED, const void *function UNUSED, void **arguments UNUSED) {
-    return launch();
+int cudaLaunchKernelExC(const void *configuration UNUSED, const void *function, void **arguments UNUSED) {
+    return launch(function);
 }
 
-/* What the compiled code would say of itself is not known: 32 registers, no static shared memory. */
-int cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function UNUSED) {
-    const struct xmem_device *device = xmem_device();
+/* What the compiled code would say of itself is known as far as its architecture; else 32 registers, no static shared
+ * memory. */
+int cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *function) {
+    struct xmem_image image;
+    int error = xmem_image_of(function, &image);
+    if (error)
+        return error;
     *attributes = (struct cudaFuncAttributes){
         .maxThreadsPerBlock = 1024,
         .numRegs = 32,
-        .ptxVersion = device->major * 10 + device->minor,
-        .binaryVersion = device->major * 10 + device->minor,
+        .ptxVersion = image.ptx,
+        .binaryVersion = image.binary,
         .maxDynamicSharedSizeBytes = 48 * 1024,
     };
     return SUCCESS;

@@ -13,6 +13,7 @@ enum {
     ERROR_INSUFFICIENT_DRIVER = 35,
     ERROR_NO_DEVICE = 100,
     ERROR_INVALID_DEVICE = 101,
+    ERROR_NO_KERNEL_IMAGE = 209,
     ERROR_SYMBOL_NOT_FOUND = 500,
     ERROR_NOT_READY = 600,
     ERROR_NOT_SUPPORTED = 801,
@@ -24,6 +25,13 @@ int fail(int error);
 /* device.c */
 int xmem_visible_devices(void);
 int xmem_current_device(void);
+
+/* images.c: for which architecture the code of a kernel was compiled that the device would take: 86 for sm_86, 0 for
+ * none. `ptx` is what it was compiled from. Sets ERROR_NO_KERNEL_IMAGE if there is none. */
+struct xmem_image {
+    int binary, ptx;
+};
+int xmem_image_of(const void *function, struct xmem_image *image);
 
 /* capability.c: what the hardware of a compute capability has. */
 struct capability {
