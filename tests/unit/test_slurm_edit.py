@@ -120,6 +120,16 @@ def test_taking_an_option_away_uncovers_none() -> None:
     assert after == Job(("-HG1", "job.sh"), {}, HEAD + b"#SBATCH -N1\n")
 
 
+def test_lines_for_another_scheduler_are_in_the_way_of_the_script_only() -> None:
+    lines = b"#SBATCH --gres=gpu:1\n#PBS -l naccelerators=2\n"
+    with pytest.raises(EditError, match="#PBS"):
+        edited(job("job.sh", lines), Edit("gres", "gpu:h200:1"))
+    with pytest.raises(EditError, match="#PBS"):
+        edited(job("job.sh", lines), Edit("constraint", "f"))
+    assert edited(job("--gres=gpu:1 job.sh", lines), Edit("gres", "gpu:2")).argv == ("--gres=gpu:2", "job.sh")
+    assert edited(job("--ignore-pbs job.sh", lines), Edit("gres", "gpu:2")).request().value("gres") == "gpu:2"
+
+
 def test_a_component_that_is_not_there() -> None:
     with pytest.raises(EditError, match="no component 1"):
         edited(job(), Edit("gres", "gpu:1", 1))

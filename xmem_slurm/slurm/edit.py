@@ -75,7 +75,8 @@ def apply(
     """Return the job with the edits made; what comes after `edits` is the job, field by field (`apply(edits, *job)`).
 
     Raises:
-        EditError: an edit would also change something else, as one variable serves all components of a job.
+        EditError: an edit would also change something else, as one variable serves all components of a job; or the
+            script has #PBS or #BSUB lines, which come after the #SBATCH lines and are not understood here.
         ScriptError: sbatch refuses the script's #SBATCH lines, or a value cannot be written on one.
     """
     before = Job(tuple(argv), environ, script, plugins)
@@ -117,6 +118,9 @@ def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
 
 def _set(job: Job, edit: Edit, value: str) -> Job:
     setting = job.request().components[edit.component].settings.get(edit.name)
+    foreign = job.request().foreign
+    if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
+        raise EditError(f"--{edit.name}: the script has #{foreign} lines, which may say something else")
     if setting is None:
         return _add(job, edit, value)
     place = setting.place
