@@ -39,7 +39,7 @@ def rewrite(job: Job, option: Option, reason: str) -> tuple[Job, Sequence[Change
     edits = _edits(job, option)
     if not edits:
         return job, []
-    edited = Job(*apply(edits, *job))
+    edited = apply(edits, *job)
     changes = _changes(job, edited, edits)
     if edited.script is not None and edited.script != job.script:
         record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"

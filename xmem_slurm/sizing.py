@@ -16,7 +16,7 @@ from xmem_slurm.slurm.request import Request
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a job needs. `estimate` is for the chosen option's GPU; without a choice, for the GPU asked for."""
+    """What a job needs. `estimate` is for the chosen option's GPU; without a choice, for the largest."""
 
     estimate: Estimate
     placement: Placement
@@ -24,20 +24,17 @@ class Sizing:
 
 
 def size(job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget) -> Sizing:
-    """Run `job` dry on the GPU that it asks for, or else the largest, and find the cheapest option on which it fits.
+    """Find the cheapest GPU option of the site on which `job` fits.
 
     Raises:
-        XmemError: as `runner.run` and `estimate.estimate` do.
+        XmemError: as `runner.run` and `estimate.estimate` do, where the job fails on the GPU that it asks for, too.
     """
     started = time.monotonic()
     demand = demand_of(job.request(), site)
-    open_to = candidates(demand, site, gpus) or list(gpus)
-    first = demand.option or max(open_to, key=lambda name: gpus[name].total_bytes)
-    dry_runs = _DryRuns(from_submission(job), gpus, budget)
-    asked = dry_runs.on(first)
+    largest = max(candidates(demand, site, gpus) or gpus, key=lambda name: gpus[name].total_bytes)
+    dry_runs = _DryRuns(from_submission(job), gpus, budget, demand.option or largest)
     placement = place(demand, site, gpus, dry_runs.fits)
-    chosen = asked if placement.choice is None else dry_runs.on(placement.choice)
-    return Sizing(chosen, placement, time.monotonic() - started)
+    return Sizing(dry_runs.on(placement.choice or largest), placement, time.monotonic() - started)
 
 
 def demand_of(request: Request, site: Site) -> Demand:
@@ -68,44 +65,59 @@ class _DryRuns:
     """The dry runs of one job: one for each kind of GPU, and one budget for all of them.
 
     What a job allocates depends on the GPU (attention kernels, library workspaces, what the job reads of it), so a
-    trace speaks for the GPUs of its own compute capability and number of multiprocessors only.
+    trace speaks for the GPUs of its own compute capability and number of multiprocessors only. `sure` is the option on
+    which the job is meant to run: where it fails there, too, the fault is the job's.
     """
 
     job: Job
     gpus: Mapping[str, Gpu]
     budget: runner.Budget
+    sure: str
     spent: float = 0.0
     longest: float = 0.0
-    estimates: dict[tuple[str, int], Estimate] = field(default_factory=dict)
+    results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
 
     def on(self, name: str) -> Estimate:
         """Return the estimate on the GPU of option `name`, from a dry run of its kind."""
         kind = self._kind(name)
-        if kind not in self.estimates:
-            started = time.monotonic()
-            run = runner.run(self.job, self.gpus[name], self.budget.less(self.spent))
-            seconds = time.monotonic() - started
-            self.spent += seconds
-            self.longest = max(self.longest, seconds)
-            self.estimates[kind] = estimate(run.traces, name, self.gpus[name])
-        return self.estimates[kind]
+        if kind not in self.results:
+            self.results[kind] = self._run(name)
+        result = self.results[kind]
+        if isinstance(result, NoEstimate):
+            raise result
+        return result
 
     def fits(self, name: str) -> bool:
         """Whether the job fits option `name`; on a kind of GPU not tried yet, by a dry run if that could succeed.
 
         It is not tried where the job does not fit by the traces at hand, or where the budget has no room for another
-        run; and it does not fit where that run fails, as a torch that was not built for that GPU does. The next option
-        is dearer, never too small.
+        run; and it does not fit where that run fails, as that of a torch that was not built for the GPU does. The next
+        option is dearer, never too small.
         """
         gpu = self.gpus[name]
-        if self._kind(name) in self.estimates:
-            return self.on(name).fits(gpu)
-        if self.spent + self.longest > self.budget.seconds or not any(e.fits(gpu) for e in self.estimates.values()):
-            return False
+        if self._kind(name) not in self.results:
+            known = [result for result in self.results.values() if isinstance(result, Estimate)]
+            if known and not any(estimate.fits(gpu) for estimate in known):
+                return False
+            if self.spent + self.longest > self.budget.seconds:
+                return False
         try:
             return self.on(name).fits(gpu)
         except NoEstimate:
+            self.on(self.sure)
             return False
+
+    def _run(self, name: str) -> Estimate | NoEstimate:
+        started = time.monotonic()
+        try:
+            run = runner.run(self.job, self.gpus[name], self.budget.less(self.spent))
+            return estimate(run.traces, name, self.gpus[name])
+        except NoEstimate as error:
+            return error
+        finally:
+            seconds = time.monotonic() - started
+            self.spent += seconds
+            self.longest = max(self.longest, seconds)
 
     def _kind(self, name: str) -> tuple[str, int]:
         gpu = self.gpus[name]

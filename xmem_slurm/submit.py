@@ -16,11 +16,10 @@ from typing import NamedTuple, NoReturn
 
 from xmem_slurm.errors import NoEstimate, XmemError
 from xmem_slurm.slurm import client
-from xmem_slurm.slurm.command_line import CommandLine, split_command_line
 from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.script import Script
-from xmem_slurm.slurm.script import parse as parse_script
 
 
 class Wishes(NamedTuple):
@@ -48,13 +47,12 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
         SlurmError: there is no sbatch to hand the job to.
     """
     sbatch = client.find_sbatch(environ)
-    command_line = split_command_line(argv)
     written = Job(tuple(argv), environ, None)
     if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
         _become_sbatch(sbatch, written)
     try:
-        written = written._replace(script=_script(command_line))
-        ready = _prepare(written, command_line, wishes)
+        written = _read(written, sbatch)
+        ready = _prepare(written, wishes)
         if not wishes.dry_run:
             ready = ready._replace(job=_with_script_kept(ready.job, written))
     except XmemError as error:
@@ -68,25 +66,34 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     _become_sbatch(sbatch, ready.job)
 
 
-def _script(command_line: CommandLine) -> bytes | None:
-    """Return the script's bytes; None for --wrap, and for a file that sbatch itself will not be able to read."""
-    if command_line.wrap is not None:
-        return None
+def _read(job: Job, sbatch: Path) -> Job:
+    """Return the job with its script's bytes; None of them for --wrap, and for a file that sbatch cannot read either.
+
+    Where an option is not sbatch's own, the site's plugins are asked for theirs: its value may look like the script.
+    """
+    if job.command_line().unknown:
+        job = job._replace(plugins=client.plugin_options(sbatch))
+    command_line = job.command_line()
     if command_line.reads_stdin:
-        return sys.stdin.buffer.read()
-    path = client.find_script(command_line)
-    return path.read_bytes() if path is not None else None
+        return job._replace(script=sys.stdin.buffer.read())
+    path = client.find_script(command_line) if command_line.wrap is None else None
+    if path is None:
+        return job
+    job = job._replace(script=path.read_bytes())
+    script = job.parsed_script() if refusal(job) is None else None
+    if script is not None and script.unknown and not job.plugins:
+        job = job._replace(plugins=client.plugin_options(sbatch))
+    return job
 
 
-def _prepare(job: Job, command_line: CommandLine, wishes: Wishes) -> _Ready:
-    """Size the job and change its request; as it is where it asks for no GPU, or where there is no script to read."""
-    if job.script is None and command_line.wrap is None:
+def _prepare(job: Job, wishes: Wishes) -> _Ready:
+    """Size the job and change its request; as it is where it asks for no GPU, or where sbatch will refuse it anyway."""
+    if (job.script is None and job.command_line().wrap is None) or refusal(job) is not None:
         return _Ready(job)
     request = job.request()
     if not request.asks_for_gpu:
         return _Ready(job)
-    script = parse_script(job.script) if job.script is not None else None
-    wishes = _with_own_lines(wishes, script)
+    wishes = _with_own_lines(wishes, job.parsed_script())
     if wishes.off:
         return _Ready(job)
     _check_supported(request)
@@ -143,7 +150,7 @@ def _with_script_kept(job: Job, written: Job) -> Job:
     The copy stays in the user's state directory, where `Command` of the job's record points; Slurm takes the job's name
     from it.
     """
-    index = split_command_line(job.argv).script_index
+    index = job.command_line().script_index
     if index is None or job.script is None or job.script == written.script:
         return job
     import platformdirs  # noqa: PLC0415
@@ -159,7 +166,7 @@ def _with_script_kept(job: Job, written: Job) -> Job:
 
 def _become_sbatch(sbatch: Path, job: Job) -> NoReturn:
     """Replace this process by sbatch; a script that was read from stdin goes there again."""
-    if job.script is not None and split_command_line(job.argv).reads_stdin:
+    if job.script is not None and job.command_line().reads_stdin:
         _stdin_from(job.script)
     sys.stdout.flush()
     sys.stderr.flush()
