@@ -140,7 +140,7 @@ def build(torch: Path) -> Oracle:
     assert version is not None
     sources = sorted(path for path in SOURCE.rglob("*") if path.is_file())
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + str(torch).encode()).hexdigest()
-    stand_ins = build_stand_ins(torch)
+    stand_ins = build_stand_ins(torch, ROOT / "build" / "device")
     program = ROOT / "build" / "allocator-oracle" / f"{version[1]}-{digest[:16]}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -165,9 +165,9 @@ def build(torch: Path) -> Oracle:
 
 
 def fetched() -> list[Path]:
-    """Return the torch packages that this command has fetched, oldest release first."""
-    found = (ROOT / "build").glob("torch-*/torch")
-    return sorted(found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)])
+    """Return the torch packages of several releases that are here: fetched by this command, or by `make`."""
+    found = [*(ROOT / "build").glob("torch-*/torch"), *(ROOT / ".venvs").glob("torch-*/lib/*/site-packages/torch")]
+    return [path for path in sorted(found) if (path / "lib" / "libc10_cuda.so").exists()]
 
 
 def fetch(version: str) -> Path:

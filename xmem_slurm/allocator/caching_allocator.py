@@ -14,6 +14,7 @@ replay runs them hundreds of thousands of times. The rare cases are in reclaim.p
 
 import math
 from bisect import bisect_left
+from typing import NamedTuple
 
 from xmem_slurm.allocator import events, expandable, reclaim
 from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList, PoolStats, PrivatePool
@@ -31,6 +32,15 @@ MIN_LARGE_ALLOC = 10 * MIB
 """Bytes: requests from here on get a segment of their own (kMinLargeAlloc)."""
 ROUND_LARGE = 2 * MIB
 """Bytes: such a segment is rounded up to this (kRoundLarge)."""
+
+
+class TraceEntry(NamedTuple):
+    """One entry of torch's memory history; `size` in bytes. For "oom", `address` is the memory that was free."""
+
+    action: str
+    address: int
+    size: int
+    stream: int
 
 
 class _Rejected(Exception):  # noqa: N818 - torch's word (num_oom_rejections)
@@ -68,6 +78,8 @@ class DeviceCachingAllocator:
         self.active_pool: PrivatePool | None = None
         self.capturing = False
         self.cuda_events = events.EventQueues()
+        self.history: list[TraceEntry] | None = None
+        """What happened, in torch's words (`record_trace`); kept once somebody has put a list here."""
 
         self.allocated_bytes = self.allocated_bytes_peak = self.allocated_bytes_total = 0
         self.requested_bytes = self.requested_bytes_peak = 0
@@ -181,6 +193,8 @@ class DeviceCachingAllocator:
         self.active_bytes_peak = max(self.active_bytes_peak, allocated + self.pending_bytes)
         if block_size >= self.settings.max_split_size:
             self.oversize_allocations += 1
+        if self.history is not None:
+            self.history.append(TraceEntry("alloc", block.ptr, orig_size, stream))
         return block
 
     def _choose(self, free_list: FreeList, index: int, size: int) -> int:
@@ -218,6 +232,7 @@ class DeviceCachingAllocator:
             return None
         if block is None:
             self.num_ooms += 1
+            self.record_trace("oom", self.device.capacity - self.device.used, size, free_list.stream)
         return block
 
     def _alloc_block(self, free_list: FreeList, size: int) -> Block | None:
@@ -239,6 +254,7 @@ class DeviceCachingAllocator:
                 self.count_reserved(pool, alloc_size)
                 self.oversize_segments += alloc_size >= self.settings.max_split_size
                 self.num_device_alloc += 1
+                self.record_trace("segment_alloc", block.ptr, alloc_size, free_list.stream)
         if block is not None and pool.owner is not None:
             pool.owner.malloc_count += 1
         return block
@@ -285,12 +301,19 @@ class DeviceCachingAllocator:
         stats.reserved_bytes += change
         stats.reserved_bytes_peak = max(stats.reserved_bytes_peak, stats.reserved_bytes)
 
+    def record_trace(self, action: str, address: int, size: int, stream: int) -> None:
+        """Note what happened, if the history is kept."""
+        if self.history is not None:
+            self.history.append(TraceEntry(action, address, size, stream))
+
     # Frees
 
     def free(self, block: Block) -> None:
         """Take a block back. If other streams used it, it waits for them first."""
         block.allocated = False
         size = block.size
+        if self.history is not None:
+            self.history.append(TraceEntry("free_requested", block.ptr, block.requested_size, block.free_list.stream))
         self.frees += 1
         self.allocated_bytes -= size
         block.free_list.pool.stats.allocated_bytes -= size
@@ -307,6 +330,8 @@ class DeviceCachingAllocator:
         """Move a block into its pool's free blocks, merged with free neighbours (`free_block`)."""
         free_list = block.free_list
         keys = free_list.keys
+        if self.history is not None:
+            self.history.append(TraceEntry("free_completed", block.ptr, block.requested_size, free_list.stream))
         count = 0
         change = 0
         before = block.prev

@@ -90,6 +90,7 @@ def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> 
     if mapped == 0:
         return False
     free_list = to_map.free_list
+    mapped_at = to_map.ptr
     free_list.remove_unmapped(to_map)
     to_map.mapped = True
     if mapped < to_map.size:
@@ -104,6 +105,7 @@ def map_block(allocator: "DeviceCachingAllocator", to_map: Block, size: int) -> 
     free_list.insert(to_map)
     allocator.count_reserved(free_list.pool, mapped)
     allocator.num_device_alloc += 1
+    allocator.record_trace("segment_map", mapped_at, mapped, free_list.stream)
     return True
 
 
@@ -172,3 +174,4 @@ def unmap_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
     if free_list.pool.owner is not None:
         free_list.pool.owner.malloc_count -= 1
     allocator.num_device_free += 1
+    allocator.record_trace("segment_unmap", ptr, size, free_list.stream)

@@ -10,11 +10,11 @@ from xmem_slurm.units import round_up
 def smallest_capacity(trace: Trace, settings: Settings | None = None) -> int:
     """Return a capacity (bytes, multiple of 2 MiB) on which the trace fits and 2 MiB below which it does not.
 
-    Both were replayed. Fitting is not monotonic: with less memory the allocator frees its cache earlier, which can leave
-    it with fewer fragments, so a trace can fit on less than this and fail on a little more (seen within 3 % of the
-    capacity). Whether it fits on a given GPU is for `replay` to say; this number says about how much a job needs. From
-    the peak of reserved bytes without a limit on, every capacity fits unless the settings depend on the size of the GPU
-    (a memory fraction, expandable segments).
+    Both were replayed. Fitting is not monotonic: with less memory the allocator frees its cache earlier, which can
+    leave it with fewer fragments, so a trace can fit on less than this and fail on a little more (seen within 3 % of
+    the capacity). Whether it fits on a given GPU is for `replay` to say; this number says about how much a job needs.
+    Above the peak of reserved bytes every capacity fits, unless the settings make the size of the GPU matter (a memory
+    fraction, expandable segments).
 
     The search halves the range and takes about 15 replays, of which those that fail end at the failure. 0 for a trace
     without allocations.

@@ -89,6 +89,7 @@ def release_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
     allocator.segments -= 1
     allocator.oversize_segments -= block.size >= allocator.settings.max_split_size
     allocator.num_device_free += 1
+    allocator.record_trace("segment_free", block.ptr, block.size, block.free_list.stream)
     if pool.owner is not None:
         pool.owner.malloc_count -= 1
 

@@ -168,7 +168,7 @@ class Run:
             elif op == Op.FREE_REQUESTED:
                 live.discard(number)
         totals: dict[Category, int] = {}
-        for number in live:
+        for number in live & self.blocks.keys():
             category = self.trace.allocations[number].category
             totals[category] = totals.get(category, 0) + self.block_sizes[number]
         return Moment(event, totals)

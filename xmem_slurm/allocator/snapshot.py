@@ -1,14 +1,67 @@
-"""What does memory look like now? Statistics and segments in torch's own forms.
+"""What does memory look like now? Statistics, segments and history in torch's own forms.
 
-`memory_stats` has the keys of torch.cuda.memory_stats(); `segments` the form of torch.cuda.memory_snapshot(), which
-torch/cuda/_memory_viz.py and pytorch.org/memory_viz read.
+`snapshot` is what torch.cuda.memory._snapshot() would have returned at a moment of a replay: torch/cuda/_memory_viz.py
+and pytorch.org/memory_viz read it. A trace knows no Python stack; in its place stands the category of the allocation.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from xmem_slurm.allocator.blocks import Block
-from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
+from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator, TraceEntry
+from xmem_slurm.allocator.config import Settings
+from xmem_slurm.allocator.replay import Run
+from xmem_slurm.trace import Category, Op, Trace
+
+
+def snapshot(
+    trace: Trace,
+    event: int | None = None,
+    capacity: int | None = None,
+    settings: Settings | None = None,
+    total: int | None = None,
+) -> dict[str, Any]:
+    """Replay a trace up to and with `event` (None: to the end or the failure) and return the state and the history.
+
+    The other arguments are those of `replay`. The result has `segments` and `device_traces`, the history of device 0;
+    its times count the entries. Pickle it for pytorch.org/memory_viz.
+    """
+    run = Run(trace, capacity, settings, total)
+    history: list[TraceEntry] = []
+    run.allocator.history = history
+    run.to_event(event)
+    categories = {
+        run.blocks[number].ptr: trace.allocations[number].category
+        for number in run.blocks
+        if run.blocks[number].allocated
+    }
+    live = {block: None for block in run.blocks.values() if block.allocated}
+    state = segments(run.allocator, live)
+    for segment in state:
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated":
+                block["frames"] = _frames(categories[block["address"]])
+    served = (number for op, number in trace.events if op == Op.ALLOC)
+    entries = [
+        _entry(time, entry, trace.allocations[next(served)].category if entry.action == "alloc" else None)
+        for time, entry in enumerate(history)
+    ]
+    return {"segments": state, "device_traces": [entries]}
+
+
+def _entry(time: int, entry: TraceEntry, category: Category | None) -> dict[str, Any]:
+    return {
+        "action": entry.action,
+        "device_free" if entry.action == "oom" else "addr": entry.address,
+        "size": entry.size,
+        "stream": entry.stream,
+        "time_us": time,
+        "frames": _frames(category),
+    }
+
+
+def _frames(category: Category | None) -> list[dict[str, Any]]:
+    return [] if category is None else [{"name": category.value, "filename": "", "line": 0}]
 
 
 def memory_stats(allocator: DeviceCachingAllocator) -> dict[str, int]:

@@ -6,6 +6,7 @@
 //     a ID BYTES STREAM POOL    allocate (POOL -1: the default pool)     f ID           free
 //     r ID STREAM               record_stream                            e              empty_cache
 //     s                         every event so far is ready              p              the segments
+//     t                         read the rest (only a, f, e), then do it silently: the answer is the seconds it took
 //
 // One answer a line: the address (for "a"; -1 is out of memory), then the statistics in the order of `answer`.
 
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <string>
@@ -71,6 +72,42 @@ template <typename Allocator>
 void create_pool(Allocator* native, Pool pool, long) {
     native->beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
     native->endAllocateToPool(0, pool);
+}
+
+// The operations that are left on standard input, done without a word in between.
+double seconds_for_the_rest(const std::vector<c10::cuda::CUDAStream>& streams) {
+    struct Operation {
+        char kind;
+        long id;
+        size_t bytes;
+        int stream;
+    };
+    std::vector<Operation> operations;
+    std::string kind;
+    long most = 0;
+    while (std::cin >> kind) {
+        Operation operation{kind[0], 0, 0, 0};
+        int pool;
+        if (kind == "a") std::cin >> operation.id >> operation.bytes >> operation.stream >> pool;
+        if (kind == "f") std::cin >> operation.id;
+        most = std::max(most, operation.id);
+        operations.push_back(operation);
+    }
+    std::vector<c10::DataPtr> live(most + 1);
+    auto* native = allocator::get();
+    int current = -1;
+    const auto start = std::chrono::steady_clock::now();
+    for (const auto& operation : operations) {
+        if (operation.kind == 'a') {
+            if (operation.stream != current) c10::cuda::setCurrentCUDAStream(streams[current = operation.stream]);
+            live[operation.id] = native->allocate(operation.bytes);
+        } else if (operation.kind == 'f') {
+            live[operation.id].clear();
+        } else {
+            allocator::emptyCache();
+        }
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void print_segments(const std::vector<c10::cuda::CUDAStream>& streams, unsigned long long base) {
@@ -146,6 +183,10 @@ int main(int argc, char** argv) {
             case 's':
                 cudaDeviceSynchronize();
                 break;
+            case 't':
+                std::cout << seconds_for_the_rest(streams) << '\n';
+                std::cout.flush();
+                _exit(0);
             case 'p':
                 print_segments(streams, base);
                 std::cout.flush();

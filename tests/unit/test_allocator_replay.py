@@ -1,0 +1,164 @@
+"""Replays of small traces that can be followed by hand, and of one recorded from real training."""
+
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.allocator.config import parse
+from xmem_slurm.allocator.fit import smallest_capacity
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.allocator.snapshot import snapshot
+from xmem_slurm.errors import UsageError
+from xmem_slurm.trace import Allocation, Category, Event, Gpu, Op, Trace, read
+from xmem_slurm.units import GIB, MIB
+
+RECORDED = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
+
+
+def trace_of(script: str, settings: str = "") -> Trace:
+    """Write a trace as words: +NAME:MIB[:CATEGORY], -NAME (freed), ~NAME (free asked for), .NAME (free done), e."""
+    allocations: list[Allocation] = []
+    events: list[Event] = []
+    numbers: dict[str, int] = {}
+    for word in script.split():
+        name = word[1:].split(":")[0]
+        if word == "e":
+            events.append(Event(Op.EMPTY_CACHE, -1))
+        elif word[0] == "+":
+            _, size, *category = word[1:].split(":")
+            numbers[name] = len(allocations)
+            allocations.append(Allocation(int(float(size) * MIB), 0, Category(*category or ["ACT"])))
+            events.append(Event(Op.ALLOC, numbers[name]))
+        else:
+            steps = {"~": [Op.FREE_REQUESTED], ".": [Op.FREE_COMPLETED], "-": [Op.FREE_REQUESTED, Op.FREE_COMPLETED]}
+            events += [Event(op, numbers[name]) for op in steps[word[0]]]
+    return Trace(
+        argv=[],
+        rank=0,
+        world_size=1,
+        state="exit",
+        error=None,
+        torch_version="2.11.0",
+        cuda_version=None,
+        allocator_settings=settings,
+        gpu=Gpu("", "9.0", 132, 80 * GIB),
+        allocations=allocations,
+        events=events,
+        marks=[],
+        doubts=[],
+        recorded={},
+    )
+
+
+def test_peaks_and_what_they_are_made_of() -> None:
+    result = replay(trace_of("+weights:30:PARAM +act:40 -act +tmp:12:TEMP"))
+    assert result.peak_allocated_bytes == result.peak_active_bytes == result.peak_requested_bytes == 70 * MIB
+    assert result.peak_reserved_bytes == 70 * MIB
+    assert result.peak_inactive_split_bytes == 28 * MIB
+    assert result.at_peak_allocated.event == 1
+    assert result.at_peak_allocated.allocated_bytes == {Category.PARAM: 30 * MIB, Category.ACT: 40 * MIB}
+    assert result.segments == 2
+    assert result.fits
+
+
+def test_reserved_can_peak_at_another_moment_than_allocated() -> None:
+    result = replay(trace_of("+a:40 -a +b:44:TEMP -b +c:40 +d:40"))
+    assert (result.peak_allocated_bytes, result.peak_reserved_bytes) == (80 * MIB, 84 * MIB)
+    assert (result.at_peak_allocated.event, result.at_peak_reserved.event) == (7, 3)
+    assert result.at_peak_reserved.allocated_bytes == {Category.TEMP: 44 * MIB}
+
+
+def test_a_cached_segment_is_freed_and_the_request_tried_again_before_it_fails() -> None:
+    trace = trace_of("+a:40 -a +b:50")
+    assert (replay(trace, 90 * MIB).retries, replay(trace, 50 * MIB).retries) == (0, 1)
+    assert replay(trace, 50 * MIB).fits
+    assert not replay(trace, 48 * MIB).fits
+
+
+def test_an_out_of_memory_says_what_failed_and_what_was_live() -> None:
+    result = replay(trace_of("+weights:30:PARAM +gone:10 -gone +act:20 +big:64:TEMP"), 100 * MIB)
+    assert result.oom is not None
+    assert (result.oom.allocation, result.oom.event) == (3, 5)
+    assert result.oom.requested_bytes == 64 * MIB
+    assert result.oom.allocated_bytes == {Category.PARAM: 30 * MIB, Category.ACT: 20 * MIB}
+    assert result.retries == 1
+
+
+def test_a_block_used_by_another_stream_is_not_reused_before_its_free_is_done() -> None:
+    assert replay(trace_of("+a:40 ~a +b:40 .a")).peak_reserved_bytes == 80 * MIB
+    assert replay(trace_of("+a:40 ~a .a +b:40")).peak_reserved_bytes == 40 * MIB
+    deferred = replay(trace_of("+a:40 ~a +b:40 .a +c:40"))
+    assert (deferred.peak_allocated_bytes, deferred.peak_active_bytes) == (80 * MIB, 80 * MIB)
+    assert replay(trace_of("+a:40 ~a +b:40")).peak_allocated_bytes == 40 * MIB
+
+
+def test_short_memory_waits_for_other_streams_early() -> None:
+    """The out-of-memory path synchronises, so the free is done before its recorded end, which then says nothing new."""
+    result = replay(trace_of("+a:40 ~a +b:40 .a +c:20 -b ~c .c"), 60 * MIB)
+    assert result.fits
+    assert result.retries == 1
+    assert result.peak_active_bytes == 80 * MIB - 20 * MIB
+
+
+def test_empty_cache_gives_free_segments_back() -> None:
+    assert replay(trace_of("+a:40 -a e +b:42")).peak_reserved_bytes == 42 * MIB
+    assert replay(trace_of("+a:40 -a +b:42")).peak_reserved_bytes == 82 * MIB
+
+
+def test_settings_are_those_of_the_job_unless_given() -> None:
+    script = "+a:30 -a +b:32 -b +c:34"
+    assert replay(trace_of(script)).peak_reserved_bytes == 96 * MIB
+    expandable = "expandable_segments:True"
+    assert replay(trace_of(script, expandable)).peak_reserved_bytes == 40 * MIB
+    assert replay(trace_of(script), settings=parse(expandable, "2.11.0")).peak_reserved_bytes == 40 * MIB
+    with pytest.raises(UsageError, match="no key"):
+        replay(trace_of(script, "nonsense:1"))
+
+
+def test_a_memory_fraction_is_of_all_that_the_gpu_has() -> None:
+    trace = trace_of("+a:40", "per_process_memory_fraction:0.5")
+    assert not replay(trace, 78 * MIB).fits
+    assert replay(trace, 78 * MIB, total=80 * MIB).fits
+
+
+def test_a_trace_without_allocations() -> None:
+    result = replay(trace_of("e"), 0)
+    assert result.fits
+    assert result.peak_reserved_bytes == 0
+    assert smallest_capacity(trace_of("e")) == 0
+
+
+def test_a_recorded_training_run_gives_the_recorded_peaks() -> None:
+    trace = read(RECORDED)
+    result = replay(trace)
+    assert trace.recorded == {
+        "allocated_bytes": result.peak_allocated_bytes,
+        "reserved_bytes": result.peak_reserved_bytes,
+        "active_bytes": result.peak_active_bytes,
+        "requested_bytes": result.peak_requested_bytes,
+    }
+    assert sum(result.at_peak_allocated.allocated_bytes.values()) == result.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    "settings", ["", "expandable_segments:True", "max_split_size_mb:128", "per_process_memory_fraction:0.7"]
+)
+def test_the_smallest_capacity_fits_and_one_page_less_does_not(settings: str) -> None:
+    trace = read(RECORDED)
+    chosen = parse(settings, trace.torch_version)
+    capacity = smallest_capacity(trace, chosen)
+    assert capacity % (2 * MIB) == 0
+    assert replay(trace, capacity, chosen).fits
+    assert not replay(trace, capacity - 2 * MIB, chosen).fits
+
+
+def test_a_snapshot_is_of_the_moment_asked_for() -> None:
+    trace = trace_of("+a:40:PARAM +b:12 ~a +c:3")
+    [first, second] = snapshot(trace, 1)["segments"]
+    assert (first["total_size"], second["total_size"]) == (40 * MIB, 12 * MIB)
+    assert [block["state"] for block in snapshot(trace, 2)["segments"][0]["blocks"]] == ["active_pending_free"]
+    assert [block["state"] for block in snapshot(trace)["segments"][2]["blocks"]] == ["active_allocated", "inactive"]
+    actions = [entry["action"] for entry in snapshot(trace)["device_traces"][0]]
+    expected = ["segment_alloc", "alloc", "segment_alloc", "alloc", "free_requested", "segment_alloc", "alloc"]
+    assert actions == expected
+    assert snapshot(trace)["device_traces"][0][1]["frames"][0]["name"] == "PARAM"
