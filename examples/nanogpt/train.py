@@ -83,7 +83,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     shape = Shape()
-    train, validation = (np.memmap(arguments.data / f"{part}.bin", dtype=np.uint16, mode="r") for part in ("train", "val"))
+    train, validation = (np.memmap(arguments.data / name, np.uint16, "r") for name in ("train.bin", "val.bin"))
     model = Model(shape).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, fused=True)
     for step in range(arguments.steps):
@@ -94,7 +94,8 @@ def main() -> None:
             model.train()
             print(f"step {step}: validation loss {sum(losses) / len(losses):.3f}", flush=True)
             arguments.out.mkdir(parents=True, exist_ok=True)
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, arguments.out / "checkpoint.pt")
+            checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(checkpoint, arguments.out / "checkpoint.pt")
         for _ in range(arguments.accumulate):
             with torch.autocast("cuda", torch.bfloat16):
                 loss = model(*batch_from(train, arguments.batch_size, shape.context))

@@ -95,7 +95,11 @@ def lab_down() -> None:
 @lab_app.command("status")
 def lab_status() -> None:
     """Say which daemons run and what state the nodes are in."""
-    typer.echo(lab.status(lab.default_folder()))
+    found = lab.status(lab.default_folder())
+    typer.echo(f"{found.folder}: {'up' if found.running else 'not up'}")
+    for daemon, runs in found.daemons.items():
+        node = daemon.removeprefix("slurmd.")
+        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {found.nodes.get(node, '')}".rstrip())
 
 
 @lab_app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -119,7 +123,7 @@ def device_build(
 def device_list() -> None:
     """List the stand-ins built so far."""
     for build in builder.cached_builds():
-        typer.echo(build)
+        typer.echo(f"{build.path}  torch {build.torch_version}, CUDA {build.cuda}, {build.torch_folder}")
 
 
 @site_app.command("check")

@@ -1,0 +1,77 @@
+"""Sizing: which kinds of GPU are run dry, in which order, and what a failure on one of them means."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import resources, sizing, trace
+from xmem_slurm.dryrun import runner, sandbox
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.slurm.edit import Job
+
+SITE = load_site(resources.tree("site-config") / "example.toml")
+GPUS = option_gpus(SITE, load_catalogue())
+GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+LARGE = dataclasses.replace(GPT2, allocations=[a._replace(size=a.size * 3) for a in GPT2.allocations])
+JOB = Job(("--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+
+
+class DryRuns:
+    """Stands for `runner.run`: gives the same trace on every GPU, or fails on some, and notes what was asked."""
+
+    def __init__(self, result: trace.Trace, fails_on: set[str] | None = None, seconds: float = 0.0) -> None:
+        self.result, self.fails_on, self.asked = result, fails_on or set(), []
+
+    def __call__(self, job: object, gpu: Gpu, budget: runner.Budget) -> runner.DryRun:
+        self.asked.append(gpu.description)
+        if gpu.description in self.fails_on:
+            raise NoEstimate("no kernel image is available for execution on the device")
+        return runner.DryRun([self.result], sandbox.Outcome(0, None, 1.0, 0, b""))
+
+
+def size(monkeypatch: pytest.MonkeyPatch, dry_runs: DryRuns, budget: float = 60) -> sizing.Sizing:
+    monkeypatch.setattr(runner, "run", dry_runs)
+    return sizing.size(JOB, SITE, GPUS, runner.Budget(seconds=budget))
+
+
+def described(*names: str) -> list[str]:
+    return [GPUS[name].description for name in names]
+
+
+def test_where_the_cheapest_fits_one_dry_run_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    dry_runs = DryRuns(GPT2)
+    sized = size(monkeypatch, dry_runs)
+    assert (sized.placement.choice, sized.estimate.gpu_name) == ("l4", "l4")
+    assert dry_runs.asked == described("l4")
+
+
+def test_what_cannot_fit_by_a_known_trace_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    dry_runs = DryRuns(LARGE)  # 43 GiB
+    sized = size(monkeypatch, dry_runs)
+    assert [(v.name, v.fits) for v in sized.placement.verdicts][:2] == [("l4", False), ("a100_40", False)]
+    assert sized.placement.choice == "a100_80"
+    assert dry_runs.asked == described("l4", "a100_80")
+
+
+def test_a_gpu_on_which_the_run_fails_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    dry_runs = DryRuns(GPT2, fails_on=set(described("l4")))
+    sized = size(monkeypatch, dry_runs)
+    assert sized.placement.choice == "a100_40"
+    assert dry_runs.asked == described("l4", "h200", "a100_40"), "the GPU asked for shows whose fault it is"
+
+
+def test_a_job_that_fails_on_its_own_gpu_too_has_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    dry_runs = DryRuns(GPT2, fails_on=set(described("l4", "h200")))
+    with pytest.raises(NoEstimate, match="no kernel image"):
+        size(monkeypatch, dry_runs)
+    assert dry_runs.asked == described("l4", "h200")
+
+
+def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = dataclasses.replace(GPT2, allocations=[a._replace(size=a.size * 12) for a in GPT2.allocations])
+    sized = size(monkeypatch, DryRuns(huge))
+    assert sized.placement.choice is None
+    assert sized.estimate.required_bytes > GPUS["h200"].total_bytes
