@@ -45,11 +45,15 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     lines = [*terminal.estimate_lines(SIZING.estimate), terminal.outcome([change], SIZING)]
     assert lines == [
         "GPU memory needed: 15.12 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 292.00 MiB margin",
-        "at the peak: activations 8.14 GiB, temporary 3.07 GiB, optimizer state 963.40 MiB, parameters 475.46 MiB,"
-        " other 65.06 MiB",
+        (
+            "at the peak: activations 8.14 GiB, temporary 3.07 GiB, optimizer state 963.40 MiB, parameters 475.46 MiB,"
+            " other 65.06 MiB"
+        ),
         "confidence high: 3 optimizer steps seen",
-        "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): 15.12 GiB of GPU memory needed; l4 has 21.95 GiB,"
-        " the cheapest of 4 options that fits [--xmem-keep-type keeps a type you wrote]",
+        (
+            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): 15.12 GiB of GPU memory needed; l4 has 21.95"
+            " GiB, the cheapest of 4 options that fits [--xmem-keep-type keeps a type you wrote]"
+        ),
     ]
 
 
