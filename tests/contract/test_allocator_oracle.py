@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from benchmarks.allocator_fuzz import SIZES, fuzz_one, torch_of_test_python
-from benchmarks.allocator_model import ModelRun
+from benchmarks.allocator_fuzz import SIZES, first_difference, fuzz_one, torch_of_test_python
+from benchmarks.allocator_model import ModelRun, Operation
 from benchmarks.allocator_oracle import Case, Conversation, Oracle, build
 from xmem_slurm.allocator.config import parse
 from xmem_slurm.allocator.releases import release
@@ -36,6 +36,30 @@ def oracle() -> Oracle:
 def test_random_operations(oracle: Oracle, seed: int) -> None:
     """The cases of the fuzzer, which `python -m benchmarks.allocator_fuzz` runs by the million."""
     assert fuzz_one(oracle, seed) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "capacity", "operations"),
+    [
+        # A free block exactly max_non_split_rounding_mb larger is already too large.
+        ("max_split_size_mb:64,max_non_split_rounding_mb:40", 1024, "a0:104 f0 a1:64"),
+        # The same, with the default: a large segment more.
+        ("large_segment_size_mb:64,max_split_size_mb:128", 1024, "a0:192 f0 a1:128 a2:150 f2 a3:148"),
+        # Two of three oversize blocks are exactly enough: the third stays cached.
+        ("max_split_size_mb:64,max_non_split_rounding_mb:20", 256, "a0:64 a1:64 a2:64 a3:60 f0 f1 f2 a4:128"),
+        # A remainder of 1 MiB stays with the block, one of 512 bytes more is split off.
+        ("", 1024, "a0:40 f0 a1:39 f1 a2:38.9990234375 f2"),
+        # Requests of exactly 1, 10 and 20 MiB.
+        ("", 1024, "a0:1 a1:10 a2:20 f1 a3:9.9990234375 f0 f3"),
+    ],
+)
+def test_boundaries_of_the_rules(oracle: Oracle, text: str, capacity: int, operations: str) -> None:
+    """`aN:MIB` allocates, `fN` frees."""
+    steps: list[Operation] = []
+    for word in operations.split():
+        number, *size = word[1:].split(":")
+        steps.append(("a", int(number), int(float(size[0]) * MIB), 0, -1) if size else ("f", int(number)))
+    assert first_difference(oracle, Case(text, capacity * MIB, capacity * MIB), steps) is None
 
 
 def values(torch_version: str) -> list[str]:

@@ -52,6 +52,12 @@ DIFFERENCES = [
         [("a", 0, 40 * MIB, 0, -1), ("f", 0), ("a", 1, 41 * MIB, 0, 0)],
     ),
     Difference(
+        "keeps_short_segments",
+        (False, True),
+        Case("expandable_segments:True", 64 * MIB, 64 * MIB),
+        [("a", 0, 90 * MIB, 0, -1), ("a", 1, 4 * MIB, 0, -1)],
+    ),
+    Difference(
         "private_pools_expand",
         (False, True),
         Case("expandable_segments:True", pools=1),
@@ -143,9 +149,10 @@ def test_the_keys_are_as_stated(oracle: Oracle) -> None:
     assert accepted == release(oracle.torch_version).keys
 
 
-def test_the_least_max_split_size_is_as_stated(oracle: Oracle) -> None:
+@pytest.mark.parametrize("key", ["max_split_size_mb", "max_non_split_rounding_mb"])
+def test_the_least_limits_are_as_stated(oracle: Oracle, key: str) -> None:
     for megabytes in (19, 20, 21):
-        text = f"max_split_size_mb:{megabytes}"
+        text = f"{key}:{megabytes}"
         assert accepts(oracle, text) == parses(oracle, text)
 
 
@@ -155,6 +162,6 @@ def test_random_operations(oracle: Oracle, seed: int) -> None:
 
 
 def test_every_rule_has_its_test() -> None:
-    shown = {difference.rule for difference in DIFFERENCES} | {"since", "keys", "least_max_split_size_mb"}
+    shown = {difference.rule for difference in DIFFERENCES} | {"since", "keys", "limits_may_equal_segment"}
     assert set(releases.Release.__slots__) == shown
     assert set().union(*(rules.keys for rules in RELEASES)) == set(VALUES)

@@ -48,6 +48,12 @@ def test_a_list_of_divisions(version: str, table: tuple[int, ...]) -> None:
     assert settings.roundup_power2_divisions == table
 
 
+def test_the_large_segment_counts_wherever_it_stands() -> None:
+    settings = parse("max_split_size_mb:15,large_segment_size_mb:12", "2.11.0")
+    assert settings.max_split_size == 15 * MIB
+    assert settings.max_non_split_rounding_size == 12 * MIB
+
+
 def test_keys_that_change_no_size_are_kept_apart() -> None:
     settings = parse("pinned_num_register_threads:8,release_lock_on_cudamalloc:True,backend:native", "2.6.0")
     assert settings.ignored == ("pinned_num_register_threads", "release_lock_on_cudamalloc")
@@ -74,6 +80,7 @@ def test_an_unknown_key_lists_the_known_ones() -> None:
         "roundup_power2_divisions:[256:4",
         "large_segment_size_mb:10",
         "large_segment_size_mb:64,max_split_size_mb:32",
+        "max_split_size_mb:32,large_segment_size_mb:64",
         "per_process_memory_fraction:1.5",
         "backend:cudamallocasync",
     ],

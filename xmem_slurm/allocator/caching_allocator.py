@@ -11,6 +11,7 @@ The policy (header comment of c10/cuda/CUDACachingAllocator.cpp, 2.4 to 2.15):
 `malloc` and `_free_block` are the hot paths: they carry their common case inline, without a call per rule, because a
 replay runs them hundreds of thousands of times. The rare cases are in reclaim.py and expandable.py.
 """
+# ruff: noqa: PLR1730 - max() is a call, which the hot paths do without
 
 import math
 from bisect import bisect_left
@@ -153,7 +154,8 @@ class DeviceCachingAllocator:
             else:
                 self.inactive_split += 1
                 self.inactive_split_bytes += remaining_size
-                self.inactive_split_bytes_peak = max(self.inactive_split_bytes_peak, self.inactive_split_bytes)
+                if self.inactive_split_bytes > self.inactive_split_bytes_peak:
+                    self.inactive_split_bytes_peak = self.inactive_split_bytes
             if before is not None:
                 block.prev = before
                 before.next = block
@@ -181,16 +183,20 @@ class DeviceCachingAllocator:
         block.requested_size = orig_size
         self.allocations += 1
         self.allocated_bytes_total += block_size
-        self.requested_bytes += orig_size
-        self.requested_bytes_peak = max(self.requested_bytes_peak, self.requested_bytes)
+        requested = self.requested_bytes = self.requested_bytes + orig_size
+        if requested > self.requested_bytes_peak:
+            self.requested_bytes_peak = requested
         allocated = self.allocated_bytes = self.allocated_bytes + block_size
         if allocated > self.allocated_bytes_peak:
             self.allocated_bytes_peak = allocated
             self.allocated_peak_at = self.allocations
         stats = pool.stats
-        stats.allocated_bytes += block_size
-        stats.allocated_bytes_peak = max(stats.allocated_bytes_peak, stats.allocated_bytes)
-        self.active_bytes_peak = max(self.active_bytes_peak, allocated + self.pending_bytes)
+        in_pool = stats.allocated_bytes = stats.allocated_bytes + block_size
+        if in_pool > stats.allocated_bytes_peak:
+            stats.allocated_bytes_peak = in_pool
+        active = allocated + self.pending_bytes
+        if active > self.active_bytes_peak:
+            self.active_bytes_peak = active
         if block_size >= self.settings.max_split_size:
             self.oversize_allocations += 1
         if self.history is not None:
@@ -371,8 +377,9 @@ class DeviceCachingAllocator:
                 count += 1
                 change += block.size
             self.inactive_split += count
-            self.inactive_split_bytes += change
-            self.inactive_split_bytes_peak = max(self.inactive_split_bytes_peak, self.inactive_split_bytes)
+            inactive = self.inactive_split_bytes = self.inactive_split_bytes + change
+            if inactive > self.inactive_split_bytes_peak:
+                self.inactive_split_bytes_peak = inactive
         self.requested_bytes -= block.requested_size
 
     # Use on other streams

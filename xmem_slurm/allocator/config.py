@@ -9,7 +9,7 @@ Sources: c10/cuda/CUDAAllocatorConfig.{h,cpp} (2.4 to 2.15) and c10/core/Allocat
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from xmem_slurm.allocator.releases import Release, release
@@ -28,7 +28,7 @@ class Settings:
     max_split_size: float = math.inf
     """Free blocks of this size and more are never split."""
     max_non_split_rounding_size: int = 20 * MIB
-    """A request of `max_split_size` and more takes a free block up to this much larger."""
+    """A request of `max_split_size` and more takes a free block up to this much larger; by default a large segment."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
     """For sizes from 1 MiB, 2 MiB, ... 32 GiB on: the steps between powers of two to which sizes are rounded up."""
     garbage_collection_threshold: float = 0.0
@@ -54,8 +54,8 @@ def parse(text: str, torch_version: str) -> Settings:
         UsageError: an unknown key (the message lists the known ones), a bad value, or bad punctuation.
     """
     rules = release(torch_version)
-    settings = Settings(rules)
     tokens = _Tokens(text)
+    settings = _large_segment_first(Settings(rules), tokens)
     while not tokens.at_end:
         key = tokens.take()
         if key not in rules.keys:
@@ -113,6 +113,14 @@ class _Tokens:
             while not self.at_end and self.take() != "]":
                 pass
 
+    def values_of(self, key: str) -> "Iterator[_Tokens]":
+        """Yield, for every time that a key is given, the tokens from its value on."""
+        for at in range(len(self._tokens) - 1):
+            if self._tokens[at] == key and self._tokens[at + 1] == ":":
+                rest = _Tokens(self.text)
+                rest._at = at + 2
+                yield rest
+
     def number(self, key: str, accept: Callable[[float], bool], wanted: str) -> float:
         """Take a number that `accept` accepts; `wanted` says which those are."""
         token = self.take()
@@ -135,15 +143,21 @@ def _is_power_of_two(value: float) -> bool:
     return value >= 1 and value == int(value) and int(value).bit_count() == 1
 
 
+def _least_limit(settings: Settings) -> int:
+    return settings.large_segment_size // MIB + (0 if settings.release.limits_may_equal_segment else 1)
+
+
 def _max_split_size(settings: Settings, tokens: _Tokens) -> Settings:
-    least = max(settings.large_segment_size // MIB, settings.release.least_max_split_size_mb)
-    value = tokens.number("max_split_size_mb", lambda mb: mb >= least, f"at least {least}")
+    least = _least_limit(settings)
+    value = tokens.number("max_split_size_mb", lambda mb: mb >= least, f"at least {least}, by the large segment")
     return replace(settings, max_split_size=int(value) * MIB)
 
 
 def _max_non_split_rounding(settings: Settings, tokens: _Tokens) -> Settings:
-    least = settings.large_segment_size // MIB
-    value = tokens.number("max_non_split_rounding_mb", lambda mb: mb >= least, f"at least {least} (the large segment)")
+    least = _least_limit(settings)
+    value = tokens.number(
+        "max_non_split_rounding_mb", lambda mb: mb >= least, f"at least {least}, by the large segment"
+    )
     return replace(settings, max_non_split_rounding_size=int(value) * MIB)
 
 
@@ -156,9 +170,19 @@ def _expandable_segments(settings: Settings, tokens: _Tokens) -> Settings:
     return replace(settings, expandable_segments=tokens.boolean("expandable_segments"))
 
 
+def _large_segment_first(settings: Settings, tokens: _Tokens) -> Settings:
+    """Read large_segment_size_mb before all else: it bounds other keys and is the rounding where that is not given."""
+    if "large_segment_size_mb" not in settings.release.keys:
+        return settings
+    for value in tokens.values_of("large_segment_size_mb"):
+        size = int(value.number("large_segment_size_mb", lambda mb: mb > 10, "more than 10")) * MIB
+        settings = replace(settings, large_segment_size=size, max_non_split_rounding_size=size)
+    return settings
+
+
 def _large_segment_size(settings: Settings, tokens: _Tokens) -> Settings:
-    value = tokens.number("large_segment_size_mb", lambda mb: mb > 10, "more than 10")
-    return replace(settings, large_segment_size=int(value) * MIB)
+    tokens.skip_value()
+    return settings
 
 
 def _per_process_memory_fraction(settings: Settings, tokens: _Tokens) -> Settings:

@@ -59,7 +59,7 @@ def _allocatable(block: Block | None) -> bool:
 def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeList, size: int) -> Block | None:
     """Return the lowest block from which `size` bytes of free or unmapped room follow; reserve a segment if none.
 
-    None when a fresh segment would be too small, which only expandable_segments_reserve can cause.
+    None when a fresh segment would be too small: the request is larger than the GPU, or the reserve has been set small.
     """
     for block in free_list.unmapped:
         before = block.prev
@@ -73,7 +73,7 @@ def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeLi
             return candidate
     segment_size = allocator.small_buffer if free_list.pool.is_small else allocator.large_segment_size
     segment = ExpandableSegment(allocator.device, segment_size, allocator.settings.expandable_segments_reserve)
-    if segment.size < size:
+    if segment.size < size and not allocator.settings.release.keeps_short_segments:
         return None
     candidate = allocator.new_block(free_list, segment.ptr, segment.size)
     candidate.mapped = False

@@ -41,10 +41,12 @@ class Release:
     """Of free blocks of one size, the one made first is taken, not the one with the lowest address."""
     private_pools_expand: bool = True
     """Private pools use expandable segments too."""
+    keeps_short_segments: bool = True
+    """An expandable segment stays although the request that it was reserved for is larger than its address space."""
     full_fraction_limits: bool = False
     """A memory fraction of 1 is a limit too, and so switches garbage collection on."""
-    least_max_split_size_mb: int = 20
-    """The smallest max_split_size_mb that is accepted, in MiB."""
+    limits_may_equal_segment: bool = True
+    """max_split_size_mb and max_non_split_rounding_mb may be as small as the large segment, not only larger."""
     mem_pool_is_capture: bool = False
     """torch.cuda.use_mem_pool counts as a graph capture: nothing is synchronised or released while it lasts."""
     roundup_rest_starts_after: int = 1
@@ -56,7 +58,7 @@ _2_4 = Release(
     _KEYS_2_4,
     private_pools_expand=False,
     full_fraction_limits=True,
-    least_max_split_size_mb=21,
+    limits_may_equal_segment=False,
     mem_pool_is_capture=True,
     roundup_rest_starts_after=0,
 )
@@ -67,7 +69,7 @@ _2_10 = Release((2, 10), _KEYS_2_10, mem_pool_is_capture=True)
 _2_11 = replace(_2_10, since=(2, 11), keys=_KEYS_2_11)
 _2_12 = replace(_2_11, since=(2, 12), keys=_KEYS_2_12, oldest_block_first=True)
 _2_13 = Release((2, 13), _KEYS_2_13)
-_2_15 = replace(_2_13, since=(2, 15), keys=_KEYS_2_15)
+_2_15 = replace(_2_13, since=(2, 15), keys=_KEYS_2_15, keeps_short_segments=False)
 RELEASES = (_2_4, _2_5, _2_6, _2_9, _2_10, _2_11, _2_12, _2_13, _2_15)
 
 
