@@ -5,6 +5,7 @@
     config.py             PYTORCH_CUDA_ALLOC_CONF
     releases.py           what differs between torch releases, as data
     caching_allocator.py  DeviceCachingAllocator: malloc and free
+    sizes.py              the rounding of requests and segments
     blocks.py             Block, FreeList, BlockPool, PrivatePool
     events.py             blocks that wait for other streams (record_stream)
     expandable.py         expandable segments

@@ -19,20 +19,9 @@ from typing import NamedTuple
 
 from xmem_slurm.allocator import events, expandable, reclaim
 from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList, PoolStats, PrivatePool
-from xmem_slurm.allocator.config import ROUNDUP_INTERVALS, Settings
+from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.device import Device
-from xmem_slurm.units import MIB, round_up
-
-MIN_BLOCK_SIZE = 512
-"""Bytes: all sizes are rounded to at least this (kMinBlockSize)."""
-SMALL_SIZE = 1 * MIB
-"""Bytes: the largest "small" request (kSmallSize)."""
-SMALL_BUFFER = 2 * MIB
-"""Bytes: the segment of small requests (kSmallBuffer)."""
-MIN_LARGE_ALLOC = 10 * MIB
-"""Bytes: requests from here on get a segment of their own (kMinLargeAlloc)."""
-ROUND_LARGE = 2 * MIB
-"""Bytes: such a segment is rounded up to this (kRoundLarge)."""
+from xmem_slurm.allocator.sizes import MIN_BLOCK_SIZE, SMALL_SIZE, get_allocation_size, round_size
 
 
 class TraceEntry(NamedTuple):
@@ -54,12 +43,9 @@ class DeviceCachingAllocator:
     `malloc` returns a Block, which the caller keeps and gives to `free`; None is torch.cuda.OutOfMemoryError.
     """
 
-    small_buffer = SMALL_BUFFER
-
     def __init__(self, device: Device, settings: Settings) -> None:
         self.device = device
         self.settings = settings
-        self.large_segment_size = settings.large_segment_size
         self._blocks_made = 0
         self._reject_from: float = math.inf
         if settings.throw_on_cudamalloc_oom:
@@ -119,7 +105,7 @@ class DeviceCachingAllocator:
         small_blocks, large_blocks = self.small_blocks, self.large_blocks
         if owner is not None:
             small_blocks, large_blocks = owner.small_blocks, owner.large_blocks
-        size = self.round_size(orig_size) if self._roundup else (orig_size + 511) & -512
+        size = round_size(orig_size, self.settings) if self._roundup else (orig_size + 511) & -512
         pool = small_blocks if size <= SMALL_SIZE else large_blocks
         free_list = pool.free_lists.get(stream) or pool.free_list(stream)
 
@@ -243,7 +229,7 @@ class DeviceCachingAllocator:
 
     def _alloc_block(self, free_list: FreeList, size: int) -> Block | None:
         """Get one segment from the device, or grow an expandable one (`alloc_block`)."""
-        alloc_size = self.get_allocation_size(size)
+        alloc_size = get_allocation_size(size, self.settings)
         if self.reserved_bytes + alloc_size > self.allowed_memory_maximum:
             return None
         if self.reserved_bytes + alloc_size > self._reject_from:
@@ -276,25 +262,6 @@ class DeviceCachingAllocator:
             return 0
         self._blocks_made += 1
         return self._blocks_made
-
-    def get_allocation_size(self, size: int) -> int:
-        """Return the bytes of the segment that a rounded request of `size` bytes would get."""
-        if size <= SMALL_SIZE:
-            return SMALL_BUFFER
-        if size < MIN_LARGE_ALLOC:
-            return self.large_segment_size
-        return round_up(size, ROUND_LARGE)
-
-    def round_size(self, size: int) -> int:
-        """Round a request as roundup_power2_divisions says, else to 512 bytes."""
-        if size < MIN_BLOCK_SIZE:
-            return MIN_BLOCK_SIZE
-        interval = min(max(size.bit_length() - MIB.bit_length(), 0), ROUNDUP_INTERVALS - 1)
-        divisions = self.settings.roundup_power2_divisions[interval]
-        if divisions <= 1 or size <= MIN_BLOCK_SIZE * divisions:
-            return round_up(size, MIN_BLOCK_SIZE)
-        floor = 1 << (size.bit_length() - 1)
-        return size if size == floor else round_up(size, floor // divisions)
 
     def count_reserved(self, pool: BlockPool, change: int) -> None:
         """Add to the bytes held from the device."""

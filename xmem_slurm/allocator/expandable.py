@@ -9,6 +9,7 @@ upstream's, by name.
 from typing import TYPE_CHECKING
 
 from xmem_slurm.allocator.blocks import Block, FreeList
+from xmem_slurm.allocator.sizes import SMALL_BUFFER
 
 if TYPE_CHECKING:
     from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
@@ -71,7 +72,7 @@ def find_expandable_block(allocator: "DeviceCachingAllocator", free_list: FreeLi
             following = following.next
         if room >= size:
             return candidate
-    segment_size = allocator.small_buffer if free_list.pool.is_small else allocator.large_segment_size
+    segment_size = SMALL_BUFFER if free_list.pool.is_small else allocator.settings.large_segment_size
     segment = ExpandableSegment(allocator.device, segment_size, allocator.settings.expandable_segments_reserve)
     if segment.size < size and not allocator.settings.release.keeps_short_segments:
         return None
