@@ -19,6 +19,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	cd xmem_slurm/device/src && ../../../$(BIN)/clang-format --dry-run -Werror *.h */*.h */*.c
 	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
 	$(BIN)/shellcheck .ci/* examples/*.sh examples/*/job.sh
 

@@ -26,11 +26,14 @@ batches of 15 and more."""
 _NOT_MEASURED = "no measurements yet; the margin is that of convolutions"
 
 MARGINS: Mapping[str, tuple[float, str]] = {
-    "cudnn-plan": (0.10, "cuDNN chooses convolution plans and their workspace on the GPU"),
+    "cudnn-plan": (0.10, "cuDNN chooses its plans and their workspace on the GPU"),
     "cudnn-batchnorm": (0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"),
     "cudnn-rnn": (0.10, f"cuDNN's RNN workspace is not known ({_NOT_MEASURED})"),
+    "cudnn-ctc": (0.10, f"cuDNN's CTC workspace is not known ({_NOT_MEASURED})"),
     "cusolver": (0.10, f"cuSOLVER's workspace is not known ({_NOT_MEASURED})"),
     "cusparse": (0.10, f"cuSPARSE's workspace is not known ({_NOT_MEASURED})"),
+    "cusparselt": (0.10, f"cuSPARSELt's workspace is not known ({_NOT_MEASURED})"),
+    "managed": (0.10, f"managed memory may lie on the GPU or not ({_NOT_MEASURED})"),
     "cufft": (0.10, f"cuFFT's workspace is not known ({_NOT_MEASURED})"),
     "nccl": (0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),

@@ -56,7 +56,9 @@ def test_streams_become_small_numbers_and_zero_is_the_default(tmp_path: Path) ->
 
 
 def test_segments_given_back_are_one_empty_cache(tmp_path: Path) -> None:
-    found = read(tmp_path, [("alloc", 1, 10, 0), ("segment_free", 8, 9, 0), ("segment_free", 9, 9, 0), ("alloc", 2, 1, 0)])
+    found = read(
+        tmp_path, [("alloc", 1, 10, 0), ("segment_free", 8, 9, 0), ("segment_free", 9, 9, 0), ("alloc", 2, 1, 0)]
+    )
     assert [event.op for event in found.events] == [Op.ALLOC, Op.EMPTY_CACHE, Op.ALLOC]
 
 

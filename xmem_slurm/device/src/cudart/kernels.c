@@ -61,8 +61,8 @@ static int launch(const void *function) {
     return xmem_image_of(function, &image);
 }
 
-int cudaLaunchKernel(const void *function, struct dim3 grid UNUSED, struct dim3 block UNUSED,
-                     void **arguments UNUSED, size_t shared UNUSED, void *stream UNUSED) {
+int cudaLaunchKernel(const void *function, struct dim3 grid UNUSED, struct dim3 block UNUSED, void **arguments UNUSED,
+                     size_t shared UNUSED, void *stream UNUSED) {
     return launch(function);
 }
 
