@@ -1,25 +1,19 @@
-"""An import hook that maps the stand-in CUDA libraries before torch loads, and starts the recorder after."""
+"""Waits for `import torch` in this process: the stand-in CUDA libraries are mapped before it, the recorder goes around.
 
-import ctypes
-import importlib.abc
-import json
+Every Python of a dry run imports this as it starts, so it imports next to nothing itself.
+"""
+
+import atexit
 import os
-import re
-import subprocess
 import sys
 
-import _xmem_record
 
-_CUDA_VERSION = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
-_TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
-
-
-class _Loader(importlib.abc.Loader):
+class _Loader:
     """torch's own loader, with something done before and after. Everything else is asked of the original."""
 
-    def __init__(self, spec):
-        self._spec = spec
-        self._loader = spec.loader
+    def __init__(self, finder, loader):
+        self._finder = finder
+        self._loader = loader
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -28,8 +22,12 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        recorder = _xmem_record.Recorder(_map_stand_ins)
-        recorder.before_torch(_torch_folder(self._spec))
+        module.__spec__.loader = module.__loader__ = self._loader
+        recorder = self._finder.recorder()
+        if recorder.knows_torch():  # importlib.reload
+            self._loader.exec_module(module)
+            return
+        recorder.before_torch(os.path.dirname(module.__spec__.origin))
         try:
             self._loader.exec_module(module)
             recorder.after_torch(module)
@@ -38,8 +36,16 @@ class _Loader(importlib.abc.Loader):
             raise
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch as the finders after it do. Being asked (importlib.util.find_spec) does not use it up."""
+class _Finder:
+    """Finds torch as the finders after it do. Being asked (importlib.util.find_spec) does not use it up.
+
+    What it needs later it takes now: scripts change sys.path and the environment.
+    """
+
+    def __init__(self, folder):
+        self._path = [folder, *sys.path]
+        self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
+        self._recorder = None
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != "torch":
@@ -48,47 +54,30 @@ class _Finder(importlib.abc.MetaPathFinder):
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find and finder is not self else None
             if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec)
+                if spec.origin and os.path.isfile(os.path.join(os.path.dirname(spec.origin), "version.py")):
+                    spec.loader = _Loader(self, spec.loader)
                 return spec
         return None
 
+    def recorder(self):
+        """Return this process's recorder, made when torch is first imported."""
+        if self._recorder is None:
+            theirs, sys.path = sys.path, self._path
+            try:
+                import _xmem_record
+            finally:
+                sys.path = theirs
+            self._recorder = _xmem_record.Recorder(self._environ)
+        os.environ.update(self._environ)  # the stand-ins read it as they are mapped
+        return self._recorder
 
-def install():
-    """Wait for `import torch` in this process."""
-    sys.meta_path.insert(0, _Finder())
+    def at_exit(self):
+        if self._recorder is not None:
+            self._recorder.finish("exit")
 
 
-def torch_build(folder):
-    """Return (torch version, CUDA version or None) of the torch in `folder`, without importing it."""
-    with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
-        text = file.read()
-    version, cuda = _TORCH_VERSION.search(text), _CUDA_VERSION.search(text)
-    return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
-
-
-def _torch_folder(spec):
-    return next(iter(spec.submodule_search_locations or [os.path.dirname(spec.origin)]))
-
-
-def _map_stand_ins(folder):
-    """Map the stand-ins for the torch in `folder` under the names that it links to; return the CUDA runtime's.
-
-    The dynamic loader never looks for a library whose SONAME is mapped already, so this wins over torch's RPATH, and
-    the real libraries may lie beside it.
-    """
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"}
-    build = subprocess.run(
-        [*json.loads(os.environ["XMEM_DEVICE_BUILD"]), folder],
-        env=clean,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if build.returncode:
-        raise RuntimeError((build.stderr.strip() or "the stand-in CUDA libraries could not be built").splitlines()[-1])
-    built = build.stdout.strip()
-    names = sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name))
-    libraries = [ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL) for name in names if ".so" in name]
-    return libraries[0]
+def install(folder):
+    """Wait for `import torch`; `folder` is this one. What is registered first at exit runs last, after the script's."""
+    finder = _Finder(folder)
+    sys.meta_path.insert(0, finder)
+    atexit.register(finder.at_exit)

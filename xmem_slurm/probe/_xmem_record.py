@@ -1,99 +1,123 @@
 """Records what one process asks of torch's caching allocator, and writes it as a trace (form: xmem_slurm/trace.py)."""
 
-import atexit
 import contextlib
-import ctypes
 import functools
 import gc
 import gzip
 import importlib
 import json
 import os
-import signal
 import sys
 import threading
 import time
 
+import _xmem_device
+import _xmem_ends
+import _xmem_steps
+
 SCHEMA_VERSION = 1
-STEADY_STEPS = 3
-"""So many optimizer steps in a row without a new peak, and the run is steady: the first step lacks the optimizer's
-state, the second is the first whole one."""
-STEADY_SECONDS = 1.0
-"""Cheap steps go on for at least this long: kernels cost nothing here, and more steps show more of the job."""
 TAGGED_STEPS = 8
-"""Steps at which the tensors of parameters, gradients and optimizer state are looked up."""
+"""Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew."""
+CHECKPOINT_STEPS = (2, 4, 8)
+"""Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
 CHECKPOINT_SECONDS = 5.0
-"""How often the trace so far is written, so that a process that is killed still leaves one."""
-REPORT_BYTES = 1 << 16
+"""...and how often after that, at the least."""
+MOST_ALLOCATIONS = 500_000
+"""A longer trace is of no more use, and reading it out takes 2 GB of host memory: the process ends there."""
+
+_PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+_RESETS = (
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_accelerator_resetPeakStats",
+    "_accelerator_resetAccumulatedStats",
+)
+"""Functions of torch._C by which a script starts the allocator's statistics anew."""
 
 
 class Recorder:
-    """One per process that imports torch. A forked child that touches CUDA itself records on its own.
+    """One for each process that imports torch. A forked child that touches CUDA itself records on its own.
 
     With XMEM_DEADLINE (a time.monotonic() value) a process ends once it is steady; without, it runs to its end.
     """
 
-    def __init__(self, map_stand_ins):
-        self._map_stand_ins = map_stand_ins
-        self._folder = os.environ["XMEM_TRACE_DIR"]
-        self._deadline = float(os.environ.get("XMEM_DEADLINE", "inf"))
-        self._lock = threading.RLock()
+    def __init__(self, environ):
+        self._environ = environ
+        self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
         self._torch = None
         self._runtime = None
         self._build = ("unknown", None)
-        self._state = "importing"
-        self._error = None
-        self._forget()
+        self._settings = []
+        self._begin()
 
-    def _forget(self):
+    def _begin(self):
         """Start as a process that has seen nothing: at first, and in a forked child."""
+        self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._file = os.path.join(self._folder, "%d-%d.json.gz" % (self._pid, time.monotonic_ns()))
+        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
+        self._error = None
+        self._exit = None
         self._recording = False
         self._finished = False
+        self._devices = (0,)
+        self._peaks = {}
+        self._forgotten = {}
         self._marks = []
         self._tags = []
-        self._steps = {}
-        self._steps_since_peak = {}
-        self._peak = None
-        self._first_step = None
+        self._tagged = 0
+        self._steps = _xmem_steps.Steps()
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
 
+    def knows_torch(self):
+        return self._torch is not None
+
     def before_torch(self, folder):
         """Map the stand-ins, or end this process: without them torch would compute for real on a login node's CPU."""
-        from _xmem_import import torch_build
-
         try:
-            self._build = torch_build(folder)
+            self._build = _xmem_device.torch_build(folder)
             if self._build[1] is None:
                 raise RuntimeError("torch %s in %s is not a CUDA build" % (self._build[0], folder))
-            self._runtime = self._map_stand_ins(folder)
+            self._runtime = _xmem_device.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
         except Exception as error:
-            self._error = str(error)
-            self.write("failed")
-            os._exit(1)
+            self._give_up(str(error))
         self.write("importing")
 
     def torch_failed(self, error):
-        """`import torch` raised; the job will say so itself."""
-        self._error = _one_line(error)
+        """`import torch` raised; the job will say so itself, or try again."""
+        self._error = _xmem_ends.one_line(error)
         self.write("failed")
+        self._error = None
 
     def after_torch(self, torch):
         """Hook in: nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
         self._torch = torch
-        self._state = "running"
+        self._settings = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
         torch.cuda._lazy_call(self._start)
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
-        self._hook_exits()
+        for name in _RESETS:
+            if hasattr(torch._C, name):
+                setattr(torch._C, name, self._around_reset(getattr(torch._C, name)))
+        _xmem_ends.hook(self)
+        self.write("running")
 
     def _start(self):
+        memory = self._torch.cuda.memory
+        try:
+            memory._record_memory_history(max_entries=sys.maxsize, context=None)
+        except RuntimeError as error:
+            self._give_up("torch cannot record what this allocator does: %s" % _xmem_ends.one_line(error))
+        memory._record_memory_history = lambda *_args, **_kwargs: None  # a script's own call would end our recording
         with self._lock:
-            self._torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, context=None)
+            self._devices = range(self._torch.cuda.device_count())
             self._recording = True
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
+
+    def _give_up(self, why):
+        self._error = why
+        self.write("failed")
+        os._exit(1)
 
     # -- while the job runs --------------------------------------------------------------------------------------------
 
@@ -108,179 +132,193 @@ class Recorder:
 
         return wrapped
 
+    def _around_reset(self, reset):
+        @functools.wraps(reset)
+        def wrapped(*args, **kwargs):
+            before = self._counts() if self._recording else None
+            reset(*args, **kwargs)
+            if before is not None:
+                after = self._counts()
+                for device in self._devices:
+                    self._forgotten[device] = self._forgotten.get(device, 0) + before[device] - after[device]
+
+        return wrapped
+
+    def _counts(self):
+        """Return how many allocations each device has served, and note its peaks."""
+        counts = []
+        for device in self._devices:
+            stats = self._torch._C._cuda_memoryStats(device)
+            known = self._peaks.get(device, {})
+            self._peaks[device] = {name: max(stats[name]["all"]["peak"], known.get(name, 0)) for name in _PEAKS}
+            counts.append(stats["allocation"]["all"]["allocated"] + self._forgotten.get(device, 0))
+        return counts
+
     def _mark(self, kind):
         if self._recording:
-            count = self._stats()["allocation"]["all"]["allocated"]
-            self._marks.append({"kind": kind, "allocations": count, "seconds": time.monotonic()})
-
-    def _stats(self):
-        return self._torch._C._cuda_memoryStats(self._torch.cuda.current_device())
+            self._marks.append((kind, self._counts(), time.monotonic()))
 
     def _after_step(self, optimizer, _args, _kwargs):
-        if not self._recording:
+        if not self._recording or self._finished:
             return
-        self._mark("step")
-        number = self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
-        if number <= TAGGED_STEPS:
+        self._exit = None  # whoever called sys.exit was not heeded
+        before = self._peaks.copy()
+        counts, now = self._counts(), time.monotonic()
+        first = self._steps.number == 0
+        most = self._steps.number
+        number = self._steps.stepped(optimizer, self._peaks.copy(), now)
+        if number > most:
+            self._marks.append(("step", counts, now))
+        if number <= TAGGED_STEPS or self._peaks != before:
             self._tag_optimizer(optimizer)
-        if number == 1:
+        if first:
             self._tag_modules()
-        if self._is_steady(id(optimizer)) and self._deadline != float("inf"):
-            self.finish("steady")
+        if self._deadline != float("inf"):
+            if self._steps.steady(self._torch.optim.Optimizer, now):
+                self._leave("steady")
+            if sum(counts) > MOST_ALLOCATIONS:
+                self._leave("budget")
+        if number > most and number in CHECKPOINT_STEPS:
+            self.write("running")
+
+    def _leave(self, state):
+        self.finish(state)
+        try:
+            _xmem_ends.kill_workers()
+        finally:
             os._exit(0)
 
-    def _is_steady(self, stepped):
-        """Whether every optimizer has stepped often enough since the peak last grew."""
-        stats = self._stats()
-        peak = (stats["allocated_bytes"]["all"]["peak"], stats["reserved_bytes"]["all"]["peak"])
-        now = time.monotonic()
-        if self._first_step is None:
-            self._first_step = now
-        if peak != self._peak:
-            self._peak = peak
-            self._steps_since_peak = dict.fromkeys(self._steps, 0)
-        else:
-            self._steps_since_peak[stepped] = self._steps_since_peak.get(stepped, 0) + 1
-        return min(self._steps_since_peak.values()) >= STEADY_STEPS and now - self._first_step >= STEADY_SECONDS
-
-    def _tag(self, category, tensors):
-        addresses = set()
-        for each in tensors:
+    def _tag(self, category, values):
+        addresses = {}
+        for each in _tensors(values):
             tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
             if isinstance(tensor, self._torch.Tensor) and tensor.is_cuda:
                 with contextlib.suppress(Exception):  # a tensor without storage of its own, a subclass that forbids it
-                    addresses.add(tensor.untyped_storage().data_ptr())
+                    addresses.setdefault(tensor.device.index, set()).add(tensor.untyped_storage().data_ptr())
         if addresses:
-            count = self._stats()["allocation"]["all"]["allocated"]
-            self._tags.append({"category": category, "allocations": count, "addresses": sorted(addresses)})
+            self._tags.append((category, self._counts(), addresses))
 
     def _tag_optimizer(self, optimizer):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._tag("PARAM", parameters)
         self._tag("GRAD", [p.grad for p in parameters if p.grad is not None])
-        self._tag("OPT", [v for state in optimizer.state.values() if isinstance(state, dict) for v in state.values()])
+        self._tag("OPT", list(optimizer.state.values()))
 
     def _tag_modules(self):
         """Parameters and buffers of every module alive: those that no optimizer holds are memory too."""
         module = self._torch.nn.Module
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), module)]
         with contextlib.suppress(Exception):  # a module that is half built
-            self._tag("PARAM", [p for m in modules for p in m._parameters.values() if p is not None])
-            self._tag("BUFFER", [b for m in modules for b in m._buffers.values() if b is not None])
-
-    # -- the ends of a process -----------------------------------------------------------------------------------------
-
-    def _hook_exits(self):
-        atexit.register(self.finish, "exit")
-        os.register_at_fork(after_in_child=self._in_child)
-        leave = os._exit
-
-        def noted_exit(status):
-            self.finish("exit")
-            leave(status)
-
-        os._exit = noted_exit
-        show = sys.excepthook
-
-        def noted_exception(kind, value, trace):
-            self._error = _one_line(value)
-            show(kind, value, trace)
-
-        sys.excepthook = noted_exception
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._terminated)
-
-    def _in_child(self):
-        self._lock = threading.RLock()
-        recorded = self._recording
-        self._forget()
-        if not recorded:
-            return
-        self._finished = True  # CUDA cannot be used again after a fork; this child has no trace of its own
-
-    def _terminated(self, _signum, _frame):
-        self.finish("signal")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+            self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
+            self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
 
     def _watch(self):
         """Write the trace every few seconds, and a last time when the budget is spent."""
         pid, pause = os.getpid(), CHECKPOINT_SECONDS
         while not self._finished and os.getpid() == pid:
-            left = self._deadline - time.monotonic()
-            time.sleep(max(0.0, min(pause, left)))
+            time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
             began = time.monotonic()
             if began >= self._deadline:
                 self.finish("budget")
                 return
+            if self._deadline != float("inf") and sum(self._counts()) > MOST_ALLOCATIONS:
+                self._leave("budget")
             self.write("running")
             pause = max(CHECKPOINT_SECONDS, 20 * (time.monotonic() - began))
 
-    def finish(self, state):
+    # -- the end of a process ------------------------------------------------------------------------------------------
+
+    def in_child(self):
+        """Forget the parent's run. CUDA cannot be used again after a fork, so the child of one that has is silent."""
+        recorded = self._recording or self._finished
+        self._begin()
+        self._finished = recorded
+
+    def asked_to_exit(self, error):
+        """Note what sys.exit was given: the error of the script, if it does not catch that."""
+        self._exit = error
+
+    def finish(self, state, error=None):
         """Write the trace for the last time."""
         with self._lock:
-            if not self._finished and self._pid == os.getpid():
-                if self._recording and not self._steps:
-                    self._tag_modules()
-                self.write(state)
-                self._finished = True
+            if self._torch is None or self._finished or self._pid != os.getpid():
+                return
+            self._error = error or _xmem_ends.uncaught() or self._exit
+            if self._recording and self._steps.number == 0:
+                self._tag_modules()
+            self.write(state)
+            self._finished = True
 
     def write(self, state):
-        """Write the trace so far under `state`: all of it or nothing, whatever happens meanwhile."""
+        """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
         with self._lock:
             if self._finished:
                 return
-            part = self._file + ".part"
-            with gzip.open(part, "wt", compresslevel=1, encoding="utf-8") as file:
-                json.dump(self._trace(state), file, separators=(",", ":"))
-            os.replace(part, self._file)
+            for device, trace in self._traces(state):
+                file = "%s-%d.json.gz" % (self._file, device)
+                content = gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=1)
+                part = "%s.%d.part" % (file, time.monotonic_ns())
+                with contextlib.suppress(OSError):  # a full disk must not end the job; what was written last stays
+                    with open(part, "wb") as whole:
+                        whole.write(content)
+                    os.replace(part, file)
 
-    def _trace(self, state):
-        trace = {
+    def _traces(self, state):
+        """Yield (device, trace) of each device that was used, and in any case of the first."""
+        histories = [[]]
+        if self._recording:
+            self._counts()
+            snapshot = self._torch.cuda.memory._snapshot()
+            histories, last = snapshot["device_traces"], snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
+            if last not in self._settings:  # _set_allocator_settings adds to what the environment says
+                self._settings.append(last)
+        for device, history in enumerate(histories):
+            if history or device == 0:
+                yield device, self._trace(state, device, history)
+
+    def _trace(self, state, device, history):
+        return {
             "schema_version": SCHEMA_VERSION,
             "state": state,
             "error": self._error,
-            "pid": os.getpid(),
+            "pid": self._pid,
+            "device": device,
             "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
             "rank": int(os.environ.get("RANK") or 0),
             "world_size": int(os.environ.get("WORLD_SIZE") or 1),
             "torch_version": self._build[0],
             "cuda_version": self._build[1],
-            "allocator_settings": os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "allocator_settings": ",".join(filter(None, self._settings)),
             "gpu": {
-                "name": os.environ["XMEM_DEVICE_NAME"],
-                "capability": os.environ["XMEM_DEVICE_CAPABILITY"],
-                "multiprocessors": int(os.environ["XMEM_DEVICE_MULTIPROCESSORS"]),
-                "total_bytes": int(os.environ["XMEM_DEVICE_TOTAL_BYTES"]),
+                "name": self._environ["XMEM_DEVICE_NAME"],
+                "capability": self._environ["XMEM_DEVICE_CAPABILITY"],
+                "multiprocessors": int(self._environ["XMEM_DEVICE_MULTIPROCESSORS"]),
+                "total_bytes": int(self._environ["XMEM_DEVICE_TOTAL_BYTES"]),
             },
-            "events": {"action": [], "address": [], "size": [], "stream": []},
-            "marks": self._marks,
-            "tags": self._tags,
-            "recorded": {},
-            "doubts": self._doubts(),
-        }
-        if self._recording:
-            device = self._torch.cuda.current_device()
-            history = self._torch.cuda.memory._snapshot()["device_traces"][device]
-            trace["events"] = {
+            "events": {
                 "action": [event["action"] for event in history],
                 "address": [event.get("addr", 0) for event in history],
                 "size": [event["size"] for event in history],
                 "stream": [event["stream"] for event in history],
-            }
-            stats = self._stats()
-            for name in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
-                trace["recorded"][name] = stats[name]["all"]["peak"]
-        return trace
+            },
+            "marks": [
+                {"kind": kind, "allocations": counts[device], "seconds": seconds}
+                for kind, counts, seconds in self._marks
+            ],
+            "tags": [
+                {"category": category, "allocations": counts[device], "addresses": sorted(addresses[device])}
+                for category, counts, addresses in self._tags
+                if device in addresses
+            ],
+            "recorded": self._peaks.get(device, {}),
+            "doubts": [] if self._runtime is None else _xmem_device.doubts(self._runtime),
+        }
 
-    def _doubts(self):
-        if self._runtime is None:
-            return []
-        text = ctypes.create_string_buffer(REPORT_BYTES)
-        self._runtime.xmem_device_report(text, ctypes.c_size_t(REPORT_BYTES))
-        return json.loads(text.value.decode() or "[]")
 
-
-def _one_line(error):
-    text = str(error).strip()
-    return "%s: %s" % (type(error).__name__, text.splitlines()[0]) if text else type(error).__name__
+def _tensors(values):
+    """Yield what is no list, tuple or dict of `values`, at any depth: optimizers keep their state in all of them."""
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, (dict, list, tuple)):
+            yield from _tensors(value)
+        else:
+            yield value

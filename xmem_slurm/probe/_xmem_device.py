@@ -1,0 +1,42 @@
+"""Maps the stand-in CUDA libraries under a torch that is about to be imported, and reads what they could not see."""
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+
+_CUDA_VERSION = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
+_TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+
+def torch_build(folder):
+    """Return (torch version, CUDA version or None) of the torch in `folder`, without importing it."""
+    with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+        text = file.read()
+    version, cuda = _TORCH_VERSION.search(text), _CUDA_VERSION.search(text)
+    return (version.group(1) if version else "unknown"), (cuda.group(1) if cuda else None)
+
+
+def map_stand_ins(folder, command):
+    """Map the stand-ins for the torch in `folder` under the names that it links to; return the CUDA runtime's.
+
+    The dynamic loader never looks for a library whose SONAME is mapped already, so this wins over torch's RPATH, and
+    the real libraries may lie beside it. `command`, given the folder, prints where they are, built if need be.
+    """
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"}
+    build = subprocess.run([*command, folder], env=clean, cwd="/", capture_output=True, text=True, check=False)
+    if build.returncode:
+        raise RuntimeError((build.stderr.strip() or "the stand-in CUDA libraries could not be built").splitlines()[-1])
+    built = build.stdout.strip()
+    names = sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name))
+    libraries = [ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL) for name in names if ".so" in name]
+    return libraries[0]
+
+
+def doubts(runtime):
+    """Return what the stand-ins could not answer so far: [{code, detail, count}]."""
+    size = runtime.xmem_device_report(None, ctypes.c_size_t(0)) + (1 << 12)  # room for what is met meanwhile
+    text = ctypes.create_string_buffer(size)
+    runtime.xmem_device_report(text, ctypes.c_size_t(size))
+    return json.loads(text.value.decode())

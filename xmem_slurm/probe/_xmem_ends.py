@@ -1,0 +1,59 @@
+"""Makes the ways out of a process lead past the recorder: os._exit, sys.exit, SIGTERM, an uncaught exception, a fork.
+
+The ordinary end is atexit's (`_xmem_import`). What kills a process outright leaves the recorder's last periodic write.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+
+def hook(recorder):
+    """Let `recorder` know when this process, or a forked child of it, ends on its own or is asked to."""
+    os.register_at_fork(after_in_child=recorder.in_child)
+    leave, raise_exit = os._exit, sys.exit
+
+    def noted_leave(status):
+        recorder.finish("exit", "os._exit(%s)" % (status,) if status else None)
+        leave(status)
+
+    def noted_exit(status=None):
+        if threading.current_thread() is threading.main_thread():
+            recorder.asked_to_exit("SystemExit: %s" % (status,) if status else None)
+        raise_exit(status)
+
+    os._exit, sys.exit = noted_leave, noted_exit
+
+    def terminated(_signum, _frame):
+        recorder.finish("signal")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def uncaught():
+    """Return the exception that ended the script, in one line, or None.
+
+    The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts replace.
+    """
+    error = getattr(sys, "last_value", None)
+    return None if error is None else one_line(error)
+
+
+def one_line(error):
+    """Return an exception's type and the first line of what it says."""
+    text = str(error).strip()
+    return "%s: %s" % (type(error).__name__, text.splitlines()[0]) if text else type(error).__name__
+
+
+def kill_workers():
+    """End the processes that `multiprocessing` started here, as it does itself at an ordinary exit.
+
+    Data loaders notice that their parent is gone only after seconds, and until then hold its stdout open.
+    """
+    multiprocessing = sys.modules.get("multiprocessing")
+    for child in multiprocessing.active_children() if multiprocessing else ():
+        child.kill()

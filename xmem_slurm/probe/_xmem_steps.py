@@ -1,0 +1,65 @@
+"""Counts optimizer steps, and tells when they only repeat what was seen."""
+
+import gc
+import weakref
+
+STEADY_STEPS = 3
+"""So many steps of every optimizer without a new peak, and the run may be steady: the first step lacks the optimizer's
+state, the second is the first whole one."""
+STEADY_SECONDS = 1.0
+"""Cheap steps go on for at least this long: kernels cost nothing here, and more steps show more of the job..."""
+ENOUGH_STEPS = 20
+"""...but not for more than so many steps of every optimizer without a new peak: each makes the trace longer."""
+WAIT_SECONDS = 10.0
+"""How long an optimizer that has not stepped at all is waited for: a GAN's generator may step once in many steps."""
+
+
+class Steps:
+    """The steps of all optimizers of a process.
+
+    An optimizer is known by its first parameter: some scripts make a new one over the same parameters for every step.
+    """
+
+    def __init__(self):
+        self.number = 0
+        """Steps of the optimizer that made the most: where each parameter has its own, a step is one round of all."""
+        self._seen = {}  # id of the parameter: [reference to it, steps, steps since the peak]
+        self._peak = None
+        self._began = None
+        self._waited_for = None
+
+    def stepped(self, optimizer, peak, now):
+        """Count a step after which memory had peaked at `peak`; `now` in seconds. Return how many it was of its own."""
+        if self._began is None:
+            self._began = now
+        parameter = _first_parameter(optimizer)
+        seen = self._seen.get(id(parameter))
+        if seen is None or seen[0]() is not parameter:
+            seen = self._seen[id(parameter)] = [weakref.ref(parameter), 0, 0]
+        seen[1] += 1
+        seen[2] += 1
+        self.number = max(self.number, seen[1])
+        if peak != self._peak:
+            self._peak = peak
+            for each in self._seen.values():
+                each[2] = 0
+        return seen[1]
+
+    def steady(self, optimizer_class, now):
+        """Whether every optimizer in use has stepped often enough since the peak last grew."""
+        self._seen = {key: seen for key, seen in self._seen.items() if seen[0]() is not None}
+        least = min(seen[2] for seen in self._seen.values())
+        lasted = now - self._began
+        if least < STEADY_STEPS or (least < ENOUGH_STEPS and lasted < STEADY_SECONDS):
+            return False
+        if self._waited_for is None:
+            self._waited_for = self._has_unused(optimizer_class)
+        return not self._waited_for or lasted >= WAIT_SECONDS
+
+    def _has_unused(self, optimizer_class):
+        optimizers = [thing for thing in gc.get_objects() if issubclass(type(thing), optimizer_class)]
+        return any(id(_first_parameter(optimizer)) not in self._seen for optimizer in optimizers)
+
+
+def _first_parameter(optimizer):
+    return next(parameter for group in optimizer.param_groups for parameter in group["params"])
