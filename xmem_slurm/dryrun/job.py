@@ -36,7 +36,12 @@ def from_submission(job: edit.Job) -> Job:
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
     environ = exported(job.environ, request.export) | slurm_variables(request, folder)
-    return Job(script, command_line.script_arguments, folder, environ, request.gpus_per_node or 1)
+    return Job(script, command_line.script_arguments, folder, environ, _gpus_on_node(request))
+
+
+def _gpus_on_node(request: Request) -> int:
+    """Return the GPUs that the first node gives; all of them where the scheduler decides how to spread them."""
+    return request.gpus_per_node or request.gpus_total or 1
 
 
 def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
@@ -54,7 +59,7 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
 
     Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11.
     """
-    host, nodes, gpus = platform.node(), request.nodes or 1, request.gpus_per_node or 1
+    host, nodes, gpus = platform.node(), request.nodes or 1, _gpus_on_node(request)
     per_node = max(1, request.ntasks // nodes)
     found = {
         "SLURM_JOB_ID": JOB_ID,
@@ -69,7 +74,7 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         "SLURM_NNODES": str(nodes),
         "SLURM_NTASKS": str(request.ntasks),
         "SLURM_NPROCS": str(request.ntasks),
-        "SLURM_TASKS_PER_NODE": str(per_node),
+        "SLURM_TASKS_PER_NODE": str(per_node) if nodes == 1 else f"{per_node}(x{nodes})",
         "SLURM_CPUS_ON_NODE": str((request.cpus_per_task or 1) * per_node),
         "SLURM_GPUS_ON_NODE": str(gpus),
         "SLURM_JOB_GPUS": ",".join(map(str, range(gpus))),
@@ -81,6 +86,10 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
     }
     if request.cpus_per_task is not None:
         found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
+    for name in ("ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task"):
+        value = request.value(name)
+        if value is not None:
+            found["SLURM_" + name.upper().replace("-", "_")] = value
     if request.partitions:
         found["SLURM_JOB_PARTITION"] = request.partitions[0]
     first_task = re.match(r"\d+", request.array or "")

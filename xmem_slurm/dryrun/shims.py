@@ -14,22 +14,45 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def srun(arguments: Sequence[str]) -> None:
-    """Run the first task of `srun [options] command`, here."""
+    """Run the first task of `srun [options] command`, here, with the variables of the first of so many tasks."""
     sys.path.insert(0, str(_PACKAGE))
     from xmem_slurm.slurm import options  # noqa: PLC0415 - only this shim needs it
 
-    _, command = options.scan(arguments, options.srun_table())
-    if command < len(arguments):
-        os.environ.update(SLURM_STEP_ID="0", SLURM_STEPID="0", SLURM_PROCID="0", SLURM_LOCALID="0")
-        _become(arguments[command:])
+    occurrences, command = options.scan(arguments, options.srun_table())
+    if command == len(arguments):
+        return
+    given = {each.name: each.value or "" for each in occurrences}
+    nodes = _number(given.get("nodes", "").partition("-")[0]) or _number(os.environ.get("SLURM_NNODES")) or 1
+    tasks = _number(given.get("ntasks")) or nodes * (_number(given.get("ntasks-per-node")) or 0)
+    tasks = tasks or max(nodes, _number(os.environ.get("SLURM_NTASKS")) or 1)
+    os.environ.update(dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID"), "0"))
+    os.environ.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)))
+    os.environ.update(dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(nodes)))
+    os.environ["SLURM_NTASKS_PER_NODE"] = str(-(-tasks // nodes))
+    own = _number(given.get("gpus-per-task") or os.environ.get("SLURM_GPUS_PER_TASK"))
+    if own:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(own)))
+    _become(arguments[command:])
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number at the end of `text` ("4", "h100:2"), or None."""
+    last = (text or "").rpartition(":")[2]
+    return int(last) if last.isdecimal() else None
 
 
 def mpirun(arguments: Sequence[str]) -> None:
     """Run the first process of `mpirun [options] command`, here: the command is the first word that is a program."""
+    size, previous = os.environ.get("SLURM_NTASKS", "1"), ""
     for index, word in enumerate(arguments):
-        if not word.startswith("-") and _find(word) is not None:
+        if previous in ("-n", "-np", "--np", "-c"):
+            size = word
+        elif not word.startswith("-") and _find(word) is not None:
+            here = max(1, int(size) // int(os.environ.get("SLURM_NNODES", "1")))
             os.environ.update(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
+            os.environ.update(OMPI_COMM_WORLD_SIZE=size, OMPI_COMM_WORLD_LOCAL_SIZE=str(here))
             _become(arguments[index:])
+        previous = word
     _note("mpirun: no program found on its command line")
     raise SystemExit(1)
 
@@ -38,7 +61,7 @@ _TORCHRUN_FLAGS = {"--standalone", "--no-python", "--run-path", "-m", "--module"
 
 
 def torchrun(arguments: Sequence[str]) -> None:
-    """Run `torchrun [options] script` as its only worker would be; more than one worker is not run yet."""
+    """Run `torchrun [options] script` as its first worker would be run."""
     index, given = 0, {}
     while index < len(arguments) and arguments[index].startswith("-"):
         name, has_value, value = arguments[index].replace("_", "-").partition("=")
@@ -47,16 +70,55 @@ def torchrun(arguments: Sequence[str]) -> None:
             value = arguments[index] if index < len(arguments) else ""
         given[name] = value
         index += 1
-    processes, nodes = given.get("--nproc-per-node", "1"), given.get("--nnodes", "1")
-    if (processes, nodes.split(":")[-1]) != ("1", "1"):
-        _note(f"torchrun starts {processes} processes on {nodes} nodes; only one process can be estimated yet")
-        raise SystemExit(1)
-    one = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
-    one |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
-    os.environ.update(one, MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    _be_first_of(_processes(given.get("--nproc-per-node", "1")), _nodes(given.get("--nnodes", "1")))
     python = [] if "--no-python" in given else [_interpreter_of("torchrun"), "-u"]
     module = ["-m"] if given.keys() & {"-m", "--module"} else []
     _become([*python, *module, *arguments[index:]])
+
+
+_DEEPSPEED_FLAGS = {"--module", "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--no_ssh"}
+
+
+def deepspeed(arguments: Sequence[str]) -> None:
+    """Run `deepspeed [options] script` as its first worker would be run.
+
+    Source of the options and of `--local_rank`: deepspeed/launcher/runner.py and launch.py.
+    """
+    index, given = 0, {}
+    while index < len(arguments) and arguments[index].startswith("-"):
+        name, has_value, value = arguments[index].partition("=")
+        if not has_value and name not in _DEEPSPEED_FLAGS:
+            index += 1
+            value = arguments[index] if index < len(arguments) else ""
+        given[name] = value
+        index += 1
+    _be_first_of(_processes(given.get("--num_gpus", "gpu")), _nodes(given.get("--num_nodes", "1:1000000")))
+    python = [] if "--no_python" in given else [_interpreter_of("deepspeed"), "-u"]
+    module = ["-m"] if "--module" in given else []
+    rank = [] if "--no_local_rank" in given else ["--local_rank=0"]
+    _become([*python, *module, arguments[index], *rank, *arguments[index + 1 :]])
+
+
+def _processes(text: str) -> int:
+    """Return how many workers a node gets: a number, or one for each GPU that the job sees."""
+    if text.isdecimal():
+        return int(text)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(visible.split(",")) if visible else int(os.environ["XMEM_DEVICE_COUNT"])
+
+
+def _nodes(text: str) -> int:
+    """Return how many nodes take part: a number, or as many of a range as the job has."""
+    least, _, most = text.partition(":")
+    return min(max(int(least), int(os.environ.get("SLURM_NNODES", "1"))), int(most or least))
+
+
+def _be_first_of(processes: int, nodes: int) -> None:
+    """Set what torch.distributed's `env://` reads, for rank 0; the other ranks are not started."""
+    os.environ.update(dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0"))
+    os.environ.update(dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(processes * nodes)))
+    os.environ.update(LOCAL_WORLD_SIZE=str(processes), GROUP_WORLD_SIZE=str(nodes))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
 
 
 def nvidia_smi(arguments: Sequence[str]) -> None:
@@ -97,6 +159,7 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "mpirun": mpirun,
     "mpiexec": mpirun,
     "torchrun": torchrun,
+    "deepspeed": deepspeed,
     "nvidia-smi": nvidia_smi,
     "scontrol": scontrol,
     "sbatch": sbatch,

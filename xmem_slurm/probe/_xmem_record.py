@@ -13,6 +13,7 @@ import time
 
 import _xmem_device
 import _xmem_ends
+import _xmem_ranks
 import _xmem_steps
 
 SCHEMA_VERSION = 1
@@ -99,6 +100,7 @@ class Recorder:
         for name in _RESETS:
             if hasattr(torch._C, name):
                 setattr(torch._C, name, self._around_reset(getattr(torch._C, name)))
+        _xmem_ranks.install(torch)
         _xmem_ends.hook(self)
         self.write("running")
 
@@ -277,6 +279,7 @@ class Recorder:
                 yield device, self._trace(state, device, history)
 
     def _trace(self, state, device, history):
+        rank, world_size = _xmem_ranks.rank_and_size(self._torch)
         return {
             "schema_version": SCHEMA_VERSION,
             "state": state,
@@ -284,8 +287,8 @@ class Recorder:
             "pid": self._pid,
             "device": device,
             "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
-            "rank": int(os.environ.get("RANK") or 0),
-            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
+            "rank": rank,
+            "world_size": world_size,
             "torch_version": self._build[0],
             "cuda_version": self._build[1],
             "allocator_settings": ",".join(filter(None, self._settings)),
