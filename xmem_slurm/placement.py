@@ -1,4 +1,4 @@
-"""Choose what to ask for: the cheapest GPU option of the site on which the job fits."""
+"""Choose what to ask for: the best of the site's GPU options on which the job fits, by the site's own order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,15 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One option that the job could go to. `fits` is None where a cheaper one was taken before it was asked."""
+    """One option that the job could go to. `fits` is None where a better one was taken before it was asked.
+
+    `units` is how many units of a share the job needs; 1 for a whole GPU or MIG instance, 0 where it does not fit.
+    """
 
     name: str
     gpu: Gpu
     fits: bool | None
+    units: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +40,71 @@ class Placement:
     verdicts: Sequence[Verdict]
     choice: str | None
 
+    @property
+    def units(self) -> int:
+        """How many units of the chosen option the job needs for each of its GPUs."""
+        return next((verdict.units for verdict in self.verdicts if verdict.name == self.choice), 0)
 
-def place(demand: Demand, site: Site, gpus: Mapping[str, Gpu], fits: Callable[[str], bool]) -> Placement:
-    """Ask `fits` of each option that the job could go to, cheapest first, until one does."""
+
+def place(demand: Demand, site: Site, gpus: Mapping[str, Gpu], units: Callable[[str], int]) -> Placement:
+    """Ask `units` of each option that the job could go to, best first, until no other could be better.
+
+    `units` says how many units of an option the job needs, 0 where it does not fit. One unit of a share is cheap, but
+    how many are needed is known only once it has been asked: a whole GPU may still be cheaper.
+    """
     verdicts: list[Verdict] = []
     choice: str | None = None
+    price = float("inf")
     for name in candidates(demand, site, gpus):
-        verdict = fits(name) if choice is None else None
-        if verdict:
-            choice = name
-        verdicts.append(Verdict(name, gpus[name], verdict))
+        if _price(name, 1, site, gpus) >= price:
+            verdicts.append(Verdict(name, gpus[name], None))
+            continue
+        needed = units(name)
+        verdicts.append(Verdict(name, gpus[name], needed > 0, needed))
+        if needed and _price(name, needed, site, gpus) < price:
+            choice, price = name, _price(name, needed, site, gpus)
     return Placement(verdicts, choice)
 
 
 def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]:
-    """Return the options on whose nodes the job could run, cheapest first, then smallest.
+    """Return the options on whose nodes the job could run, best first by the site's order, then smallest.
 
     A job needs a node of its partition that has as many of the GPUs as it asks for on one node, and the features of its
-    constraint; where a constraint cannot be judged from here the option stays in.
+    constraint; where a constraint cannot be judged from here the option stays in. A share is for jobs of one GPU a node
+    whose partitions all allow sharing.
     """
     open_to = [group for group in site.nodes if _is_open(group, demand, site)]
-    possible = [n for n in site.option if any(g.gpus.get(n, 0) >= demand.gpus_per_node for g in open_to)]
-    return sorted(possible, key=lambda name: (site.option[name].cost, gpus[name].total_bytes, name))
+    asked = site.partitions_of(demand.partitions)
+    sharing = demand.gpus_per_node == 1 and bool(asked) and all(_allows_sharing(name, site) for name in asked)
+    possible = [
+        name
+        for name, option in site.option.items()
+        if any(group.gpus.get(name, 0) >= demand.gpus_per_node for group in open_to)
+        and gpus[name].total_bytes >= site.policy.least_bytes
+        and (option.share is None or sharing)
+    ]
+    return sorted(possible, key=lambda name: (_price(name, 1, site, gpus), gpus[name].total_bytes, name))
+
+
+def unit_bytes(name: str, site: Site, gpus: Mapping[str, Gpu]) -> int:
+    """Return the bytes of GPU memory that one unit of an option stands for: the whole GPU's, or its share's."""
+    share = site.option[name].share
+    return gpus[name].total_bytes // (share.per_gpu if share is not None else 1)
+
+
+def _price(name: str, units: int, site: Site, gpus: Mapping[str, Gpu]) -> float:
+    """What is to be kept low: cost, or the GPU memory that is taken away from others."""
+    if site.policy.order == "memory":
+        return units * unit_bytes(name, site, gpus)
+    return units * site.option[name].cost
+
+
+def _allows_sharing(partition: str, site: Site) -> bool:
+    return partition in site.partition and site.partition[partition].sharing
 
 
 def _is_open(group: Nodes, demand: Demand, site: Site) -> bool:
-    asked = demand.partitions or [name for name, partition in site.partition.items() if partition.default]
+    asked = site.partitions_of(demand.partitions)
     if asked and not set(asked) & set(group.partitions):
         return False
     return demand.constraint is None or constraint.satisfied_by(demand.constraint, group.features) is not False

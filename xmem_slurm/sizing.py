@@ -8,7 +8,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
-from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place
+from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.slurm import edit
 from xmem_slurm.slurm.request import Request
@@ -24,22 +24,40 @@ class Sizing:
 
 
 def size(job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget) -> Sizing:
-    """Find the cheapest GPU option of the site on which `job` fits.
+    """Find the best GPU option of the site on which `job` fits, by the site's own order.
+
+    The job is shown GPUs smaller by what the site's policy wants spared.
 
     Raises:
         XmemError: as `runner.run` and `estimate.estimate` do, where the job fails on the GPU that it asks for, too.
     """
     started = time.monotonic()
     demand = demand_of(job.request(), site)
+    kept = 1 - site.policy.spare
+    gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
     largest = max(candidates(demand, site, gpus) or gpus, key=lambda name: gpus[name].total_bytes)
     dry_runs = _DryRuns(from_submission(job), gpus, budget, demand.option or largest)
-    placement = place(demand, site, gpus, dry_runs.fits)
+    placement = place(demand, site, gpus, lambda name: _units(name, site, dry_runs))
     return Sizing(dry_runs.on(placement.choice or largest), placement, time.monotonic() - started)
+
+
+def _units(name: str, site: Site, dry_runs: "_DryRuns") -> int:
+    """Return how many units of an option the job needs: 1 for a whole GPU, 0 where it does not fit.
+
+    A share must hold the whole peak: torch is held to it by a limit, and neighbours have the rest.
+    """
+    if not dry_runs.fits(name):
+        return 0
+    share = site.option[name].share
+    if share is None:
+        return 1
+    needed = -(-dry_runs.on(name).required_bytes // unit_bytes(name, site, dry_runs.gpus))
+    return needed if needed <= share.per_gpu else 0
 
 
 def demand_of(request: Request, site: Site) -> Demand:
     """Return what a request leaves open, in the site's words."""
-    named = [name for name, option in site.option.items() if option.type in request.gpu_types]
+    named = [name for name, option in site.option.items() if option.share is None and option.type in request.gpu_types]
     return Demand(
         gpus_per_node=request.gpus_per_node or 1,
         option=named[0] if len(named) == 1 else None,

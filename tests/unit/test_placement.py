@@ -5,6 +5,7 @@ import pytest
 from xmem_slurm import resources
 from xmem_slurm.placement import Demand, candidates, place
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
+from xmem_slurm.site.schema import Site
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
@@ -17,11 +18,11 @@ def demand(gpus: int = 1, *, partitions: tuple[str, ...] = (), constraint: str |
 def test_the_cheapest_that_fits_is_taken_and_dearer_ones_are_not_asked() -> None:
     asked = []
 
-    def fits(name: str) -> bool:
+    def units(name: str) -> int:
         asked.append(name)
-        return name != "l4"
+        return 0 if name == "l4" else 1
 
-    placement = place(demand(), SITE, GPUS, fits)
+    placement = place(demand(), SITE, GPUS, units)
     assert placement.choice == "a100_40"
     assert asked == ["l4", "a100_40"]
     assert [(v.name, v.fits) for v in placement.verdicts] == [
@@ -33,7 +34,7 @@ def test_the_cheapest_that_fits_is_taken_and_dearer_ones_are_not_asked() -> None
 
 
 def test_nothing_fits() -> None:
-    assert place(demand(), SITE, GPUS, lambda name: False).choice is None
+    assert place(demand(), SITE, GPUS, lambda name: 0).choice is None
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,70 @@ def test_nothing_fits() -> None:
 )
 def test_only_nodes_that_the_request_allows_count(asked: Demand, open_to: list[str]) -> None:
     assert candidates(asked, SITE, GPUS) == open_to
+
+
+GIB = 1 << 30
+MIXED = Site.model_validate(
+    {
+        "schema_version": 1,
+        "name": "mixed",
+        "option": {
+            "slice": {"gpu": "h200.1g.18gb", "type": "1g.18gb", "cost": 1.2},
+            "h200": {"gpu": "h200", "type": "h200", "cost": 9},
+            "shard": {"gpu": "h200", "cost": 0.1, "share": {"kind": "shard", "of": "h200", "per_gpu": 139}},
+        },
+        "nodes": [
+            {"names": "m1", "cpus": 8, "memory_mib": 64000, "gpus": {"slice": 7}, "partitions": ["gpu", "quiet"]},
+            {
+                "names": "h1",
+                "cpus": 8,
+                "memory_mib": 64000,
+                "gpus": {"h200": 4, "shard": 2},
+                "partitions": ["gpu", "quiet"],
+            },
+        ],
+        "partition": {"gpu": {"default": True, "sharing": True}, "quiet": {}},
+    }
+)
+MIXED_GPUS = option_gpus(MIXED, load_catalogue())
+
+
+def needing(gib: int, site: Site = MIXED):
+    """Say how many units a job of so much GPU memory needs of each option, a shard of the H200 being about 1 GiB."""
+
+    def units(name: str) -> int:
+        share = site.option[name].share
+        return gib if share is not None else int(MIXED_GPUS[name].total_bytes >= gib * GIB)
+
+    return units
+
+
+@pytest.mark.parametrize(("gib", "choice", "units"), [(3, "shard", 3), (15, "slice", 1), (30, "shard", 30)])
+def test_a_share_costs_by_its_units_and_a_mig_instance_may_be_cheaper(gib: int, choice: str, units: int) -> None:
+    placement = place(demand(), MIXED, MIXED_GPUS, needing(gib))
+    assert (placement.choice, placement.units) == (choice, units)
+
+
+def test_a_whole_gpu_is_cheaper_than_most_of_its_shares() -> None:
+    placement = place(demand(), MIXED, MIXED_GPUS, needing(100))
+    assert (placement.choice, placement.units) == ("h200", 1)
+
+
+def test_shares_are_for_one_gpu_in_partitions_that_allow_sharing() -> None:
+    assert "shard" in candidates(demand(), MIXED, MIXED_GPUS)
+    assert candidates(demand(2), MIXED, MIXED_GPUS) == ["slice", "h200"]
+    assert candidates(demand(partitions=("quiet",)), MIXED, MIXED_GPUS) == ["slice", "h200"]
+    assert candidates(demand(partitions=("gpu", "quiet")), MIXED, MIXED_GPUS) == ["slice", "h200"]
+
+
+def test_the_least_memory_can_go_before_the_least_cost() -> None:
+    policy = MIXED.policy.model_copy(update={"order": "memory"})
+    site = MIXED.model_copy(update={"policy": policy})
+    assert candidates(demand(), site, MIXED_GPUS) == ["shard", "slice", "h200"]
+    placement = place(demand(partitions=("quiet",)), site, MIXED_GPUS, needing(15))
+    assert placement.choice == "slice"
+
+
+def test_no_job_goes_below_the_floor() -> None:
+    policy = MIXED.policy.model_copy(update={"least_bytes": 20 * GIB})
+    assert "slice" not in candidates(demand(), MIXED.model_copy(update={"policy": policy}), MIXED_GPUS)

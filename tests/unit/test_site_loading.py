@@ -20,13 +20,17 @@ def test_the_example_is_valid() -> None:
     ("old", "new", "told"),
     [
         ("schema_version = 1", "schema_version = 2", "schema_version"),
-        ("keep_type = false", "keep_typ = false", "policy.keep_typ: Extra inputs are not permitted"),
+        ("keep_type = false", "keep_typ = false", "policy.keep_typ: no such key; there are rewrite, keep_type, order"),
         ("cost = 1.0", "cost = 0", "option.l4.cost"),
         ("gpus = { l4 = 4 }", "gpus = { l40 = 4 }", "gpus names 'l40', which is not an option"),
         ('partitions = ["cpu"]', "", "partition"),
         ("[partition.cpu]", "[partition.cpu]\ndefault = true", "more than one partition"),
         ('type = "l4"\nconstraint = "gpu_mem_24g"\n', "", "needs a GRES type, a constraint, or both"),
         ("[policy]", "[policy", "not TOML"),
+        ("cost = 1.0", "cots = 1.0", "option.l4.cots: no such key; there are gpu, type, constraint, cost"),
+        ("memory_mib = 128000", "mem = 128000", "nodes.0.mem: no such key; there are names, cpus, memory_mib"),
+        ("[policy]", "[filter]\nmode = 'on'\n[policy]", "filter.mode: Input should be 'off', 'advise' or 'rewrite'"),
+        ("cost = 1.0", "cost = 1.0\nshare = {kind='shard', of='h200', per_gpu=4}", "share.of = 'h200': not an option"),
     ],
 )
 def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, told: str) -> None:

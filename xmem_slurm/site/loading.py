@@ -2,16 +2,17 @@
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import platformdirs
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
-from xmem_slurm.site.schema import Catalogue, Gpu, Site
+from xmem_slurm.site.schema import Catalogue, Gpu, Option, Site
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -58,7 +59,16 @@ def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
             near = [known for known in catalogue if known.split("-")[0] == option.gpu.split("-")[0]]
             hint = f"; near it: {', '.join(near)}" if near else ""
             raise SiteError(f"site {site.name}: option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
-    return {name: catalogue[option.gpu] for name, option in site.option.items()}
+    return {name: _as_measured(catalogue[option.gpu], option) for name, option in site.option.items()}
+
+
+def _as_measured(gpu: Gpu, option: Option) -> Gpu:
+    if option.context_bytes is None:
+        return gpu
+    source = "measured at this site: context_bytes of the option"
+    return gpu.model_copy(
+        update={"context_bytes": option.context_bytes, "context_source": source, "context_measured": True}
+    )
 
 
 def _load(path: Path, model: type[_Model]) -> _Model:
@@ -69,5 +79,28 @@ def _load(path: Path, model: type[_Model]) -> _Model:
     except tomllib.TOMLDecodeError as error:
         raise SiteError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
+        problems = [_problem(each, model) for each in error.errors()]
         raise SiteError(f"{path}: {'; '.join(problems[:3])}") from error
+
+
+def _problem(found: ErrorDetails, model: type[BaseModel]) -> str:
+    """Name the key and say what is wrong with it; for a key that does not exist, which keys there are."""
+    where = ".".join(map(str, found["loc"])) or "file"
+    if found["type"] != "extra_forbidden":
+        return f"{where}: {found['msg']}"
+    return f"{where}: no such key; there are {', '.join(_keys_beside(found['loc'], model))}"
+
+
+def _keys_beside(location: Iterable[int | str], model: type[BaseModel]) -> list[str]:
+    """Return the keys of the table that `location` ends in, following the schema down from `model`."""
+    *path, _ = location
+    schema = model.model_json_schema()
+    table = schema
+    for part in path:
+        named = {part: table.get("items", {}), **table.get("properties", {})}
+        below = next(iter(table.get("patternProperties", {}).values()), named.get(part, {}))
+        for choice in [below, *below.get("anyOf", [])]:
+            reference = choice.get("$ref", "").rpartition("/")[2]
+            below = schema["$defs"].get(reference, below)
+        table = below
+    return list(table.get("properties", {}))

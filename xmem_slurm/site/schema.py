@@ -4,6 +4,7 @@ The GPU catalogue (`site-config/gpus.toml`) holds facts about GPU models, true a
 one cluster: which GPU options its users may ask for, how a request for each is spelled, and on which nodes they are.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -56,28 +57,46 @@ class Catalogue(_Strict):
         return self
 
 
+class Share(_Strict):
+    """A part of a GPU: Slurm hands out `per_gpu` units of each, and several jobs run on one GPU at once.
+
+    `of` names the option of the whole GPU; a unit stands for an equal part of that GPU's memory. Slurm fences nothing:
+    a job's share holds as far as its own torch obeys the limit that it is given (`sharing`).
+    """
+
+    kind: Literal["shard", "mps"]
+    of: Name
+    per_gpu: Annotated[int, Field(gt=1)]
+
+
 class Option(_Strict):
-    """One thing a job can ask for: a GPU type of this site.
+    """One thing a job can ask for: a GPU type of this site, a MIG profile as Slurm's type, or a share of a GPU.
 
     `gpu` names the catalogue's entry; `type` is the GRES type of the site (`a100_40` in `--gres=gpu:a100_40:1`), absent
     where the site has untyped GPUs and selects them by feature. `constraint` is AND-ed to the user's own.
-    `cost` ranks the options that fit: the cheapest is taken, then the smallest.
+    `cost` is that of one GPU, or of one unit of a share. `context_bytes` is this site's measurement, in place of the
+    catalogue's bound.
     """
 
     gpu: Name
     type: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:%-]+$")] | None = None
     cost: Annotated[float, Field(gt=0)]
+    context_bytes: Bytes | None = None
+    share: Share | None = None
 
     @model_validator(mode="after")
     def _can_be_asked_for(self) -> "Option":
-        if self.type is None and self.constraint is None:
+        if self.type is None and self.constraint is None and self.share is None:
             raise ValueError("an option needs a GRES type, a constraint, or both: else it cannot be asked for")
         return self
 
 
 class Nodes(_Strict):
-    """A group of equal nodes: `names` is a Slurm host list; `gpus` maps an option's name to how many a node has."""
+    """A group of equal nodes: `names` is a Slurm host list; `gpus` maps an option's name to how many a node has.
+
+    For a share that is the number of its GPUs that are shared; they count among those of the whole option, too.
+    """
 
     names: str
     cpus: Annotated[int, Field(gt=0)]
@@ -88,17 +107,54 @@ class Nodes(_Strict):
 
 
 class Partition(_Strict):
-    """A partition: `default` marks the one a job gets when it names none."""
+    """A partition: `default` marks the one a job gets when it names none; `sharing` lets its jobs have shares."""
 
     default: bool = False
     max_time: str = "UNLIMITED"
+    sharing: bool = False
+
+
+class Filter(_Strict):
+    """Whose jobs the site-wide filter looks at, and what it may do; a name in `not_…` goes before one in the others.
+
+    Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1 or a line `#XMEM on`
+    are looked at; XMEM_OFF=1 and `#XMEM off` always opt out. After `seconds` the job goes as it was written.
+    """
+
+    mode: Literal["off", "advise", "rewrite"] = "advise"
+    seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
+    opt_in: bool = False
+    users: tuple[str, ...] = ()
+    not_users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    not_accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    not_partitions: tuple[str, ...] = ()
+
+    def covers(self, user: str, account: str | None, partitions: Sequence[str]) -> bool:
+        """Say whether the filter may look at this user's job; `partitions` are those that the job may run in."""
+        if user in self.not_users or account in self.not_accounts or set(partitions) & set(self.not_partitions):
+            return False
+        return (
+            (not self.users or user in self.users)
+            and (not self.accounts or account in self.accounts)
+            and (not self.partitions or (bool(partitions) and set(partitions) <= set(self.partitions)))
+        )
 
 
 class Policy(_Strict):
-    """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only advises."""
+    """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only advises.
+
+    `order` ranks the options that fit: by `cost`, or by the GPU memory that is asked for, so that the least is wasted.
+    `spare` is the part of each GPU's memory to be left free beside the estimate's own margin; `least_bytes` is the
+    smallest GPU that a job is ever sent to.
+    """
 
     rewrite: bool = True
     keep_type: bool = False
+    order: Literal["cost", "memory"] = "cost"
+    spare: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    least_bytes: Annotated[int, Field(ge=0)] = 0
 
 
 class Site(_Strict):
@@ -107,6 +163,7 @@ class Site(_Strict):
     schema_version: Literal[1]
     name: Name
     policy: Policy = Policy()
+    filter: Filter = Filter()
     option: Annotated[dict[Name, Option], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]
     partition: Annotated[dict[Name, Partition], Field(min_length=1)]
@@ -123,3 +180,22 @@ class Site(_Strict):
         if sum(p.default for p in self.partition.values()) > 1:
             raise ValueError("more than one partition has default = true")
         return self
+
+    @model_validator(mode="after")
+    def _shares_are_of_whole_gpus(self) -> "Site":
+        for name, option in self.option.items():
+            if option.share is None:
+                continue
+            whole = self.option.get(option.share.of)
+            if whole is None or whole.share is not None or whole.gpu != option.gpu:
+                raise ValueError(
+                    f"option.{name}.share.of = {option.share.of!r}: not an option for whole GPUs of {option.gpu!r}"
+                )
+            for group in self.nodes:
+                if group.gpus.get(name, 0) > group.gpus.get(option.share.of, 0):
+                    raise ValueError(f"nodes {group.names}: more GPUs in {name!r} than in {option.share.of!r}")
+        return self
+
+    def partitions_of(self, named: Sequence[str]) -> tuple[str, ...]:
+        """Return the partitions that a job may run in: those it names, else the default one, if there is one."""
+        return tuple(named) or tuple(name for name, partition in self.partition.items() if partition.default)
