@@ -1,19 +1,27 @@
-"""Reports: the lines that a person reads and the object that a program reads say the same."""
+"""Reports: the lines that a person reads, the object that a program reads and the files of other tools say the same."""
 
+import dataclasses
 import json
 from pathlib import Path
 
-from xmem_slurm import resources, trace
-from xmem_slurm.estimate import estimate
+import pydantic
+import pytest
+
+from xmem_slurm import report, resources, trace
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.estimate import capacity_for, estimate
 from xmem_slurm.placement import Placement, Verdict
+from xmem_slurm.report import html, perfetto, terminal
 from xmem_slurm.report import json as json_report
-from xmem_slurm.report import terminal
+from xmem_slurm.report.options import Remedy, outlooks, remedy
 from xmem_slurm.rewrite import Change
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.sizing import Sizing
+from xmem_slurm.units import GIB
 
+ROOT = Path(__file__).parents[2]
 GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace.read(ROOT / "tests" / "data" / "gpt2-small.json.gz")
 FITS = {"l4": True, "a100_40": None, "a100_80": None, "h200": None}
 SIZING = Sizing(
     estimate([GPT2], "l4", GPUS["l4"]),
@@ -22,8 +30,16 @@ SIZING = Sizing(
 )
 
 
+def on_gpu_of(total_bytes: int) -> Sizing:
+    """GPT-2 where there is a GPU that is too small and one that is not."""
+    gpus = {"small": GPUS["l4"].model_copy(update={"total_bytes": total_bytes}), "l4": GPUS["l4"]}
+    found = estimate([GPT2], "l4", GPUS["l4"])
+    verdicts = [Verdict(name, gpu, found.fits(gpu)) for name, gpu in gpus.items()]
+    return Sizing(found, Placement(verdicts, "l4"), 1.0)
+
+
 def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None:
-    json_report.write(tmp_path / "report.json", SIZING)
+    report.write(tmp_path / "report.json", SIZING)
     found = json.loads((tmp_path / "report.json").read_text())
     rank = found["ranks"][0]
     assert found["schema_version"] == 1
@@ -38,6 +54,21 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
     assert [(option["name"], option["fits"]) for option in found["options"]] == list(FITS.items())
     assert (found["choice"], found["wall_seconds"]) == ("l4", 8.25)
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_the_published_schema_is_the_one_that_is_kept() -> None:
+    published = json.loads((ROOT / "docs" / "estimate.schema.json").read_text())
+    print_it = "import json; from xmem_slurm.report.json import schema; print(json.dumps(schema(), indent=2))"
+    assert published == json_report.schema(), f'python -c "{print_it}" > docs/estimate.schema.json'
+    assert set(published["required"]) == set(json_report.estimate_object(SIZING))
+
+
+@pytest.mark.parametrize("change", [{"extra": 1}, {"required_bytes": -1}, {"ranks": []}, {"schema_version": 2}])
+def test_what_the_schema_does_not_allow_is_refused(change: dict[str, object]) -> None:
+    found = json_report.estimate_object(SIZING)
+    json_report.Report.model_validate(found)
+    with pytest.raises(pydantic.ValidationError):
+        json_report.Report.model_validate(found | change)
 
 
 def test_the_lines_are_few_and_begin_with_the_answer() -> None:
@@ -58,10 +89,110 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
 
 
 def test_every_option_has_a_line() -> None:
-    assert [line.split()[0] for line in terminal.option_lines(SIZING.placement)] == list(FITS)
+    lines = terminal.option_lines(outlooks(SIZING), remedy(SIZING))
+    assert lines == [
+        "* l4        21.95 GiB  fits; 6.84 GiB to spare",
+        "  a100_40   39.38 GiB  not tried: a cheaper one fits; 24.27 GiB to spare",
+        "  a100_80   79.15 GiB  not tried: a cheaper one fits; 64.04 GiB to spare",
+        "  h200     139.71 GiB  not tried: a cheaper one fits; 124.47 GiB to spare",
+    ]
+
+
+def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
+    sizing = on_gpu_of(12 * GIB)
+    small = outlooks(sizing)[0]
+    oom = replay(GPT2, capacity_for(small.gpu, sizing.estimate.largest.margin_bytes)).oom
+    assert oom is not None
+    assert small.failure is not None
+    assert small.failure.requested_bytes == oom.requested_bytes
+    assert small.failure.allocated_bytes == sum(oom.allocated_bytes.values())
+    assert small.failure.phase == "forward, step 1"
+    assert terminal.option_lines([small], None) == [
+        "  small   12.00 GiB  does not fit: no room for 1.53 GiB in forward, step 1, with 9.43 GiB allocated"
+    ]
+
+
+def test_an_allocator_setting_is_advised_only_where_a_replay_shows_that_it_helps() -> None:
+    margin, context = SIZING.estimate.largest.margin_bytes, GPUS["l4"].context_bytes
+    allocated = SIZING.estimate.largest.replay.peak_allocated_bytes
+    enough = on_gpu_of(allocated + margin + context + (128 << 20))
+    assert [verdict.fits for verdict in enough.placement.verdicts] == [False, True], "fragments are what is too much"
+    assert remedy(enough) == Remedy("small", "expandable_segments:True", enough=True)
+    assert remedy(on_gpu_of(allocated + margin)) == Remedy("small", "expandable_segments:True", enough=False)
+    assert remedy(SIZING) is None, "no option is too small"
+
+
+def test_a_job_that_has_the_setting_is_not_advised_to_take_it() -> None:
+    has_it = dataclasses.replace(GPT2, allocator_settings="expandable_segments:True")
+    small = GPUS["l4"].model_copy(update={"total_bytes": 10 * GIB})
+    nowhere = Sizing(estimate([has_it], "l4", GPUS["l4"]), Placement([Verdict("small", small, False)], None), 1.0)
+    assert remedy(nowhere) is None
 
 
 def test_a_job_too_large_for_every_option_is_told_so() -> None:
     nowhere = Sizing(SIZING.estimate, Placement([Verdict("l4", GPUS["l4"], False)], None), 1.0)
     assert "no GPU option open to this job is large enough; the largest has 21.95 GiB" in terminal.nothing_fits(nowhere)
     assert "no nodes for this partition" in terminal.nothing_fits(Sizing(SIZING.estimate, Placement([], None), 1.0))
+
+
+def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:
+    for name, begin in {
+        "r.html": b"<!DOCTYPE",
+        "r.pickle": b"\x80",
+        "r.trace.json": b'{"traceEvents',
+        "r": b"{\n",
+    }.items():
+        report.write(tmp_path / name, SIZING)
+        assert (tmp_path / name).read_bytes().startswith(begin)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_the_counters_reach_the_peaks_of_the_estimate() -> None:
+    rank = SIZING.estimate.largest
+    found = list(perfetto.events(rank))
+    counters = [event for event in found if event["ph"] == "C"]
+    allocated = [sum(event["args"].values()) for event in counters if event["name"] == "allocated"]
+    assert max(allocated) == rank.replay.peak_allocated_bytes
+    assert max(event["args"].get("bytes", 0) for event in counters) == rank.replay.peak_reserved_bytes
+    assert [event["name"] for event in found if event["ph"] == "X"][:4] == [
+        "forward, step 1",
+        "backward, step 1",
+        "optimizer, step 1",
+        "forward, step 2",
+    ]
+    assert [event["ts"] for event in counters] == sorted(event["ts"] for event in counters)
+
+
+def test_the_page_asks_nothing_of_the_network_and_is_small() -> None:
+    events, count = list(GPT2.events), len(GPT2.allocations)
+    repeats = range(5)
+    long = dataclasses.replace(
+        GPT2,
+        allocations=[allocation for _ in repeats for allocation in GPT2.allocations],
+        events=[trace.Event(e.op, e.allocation + n * count) for n in repeats for e in [*events, *left_over(events)]],
+        marks=[mark._replace(allocations=mark.allocations + n * count) for n in repeats for mark in GPT2.marks],
+    )
+    assert len(long.events) > 65_000
+    page = html.render(Sizing(estimate([long], "l4", GPUS["l4"]), SIZING.placement, 1.0))
+    assert len(page.encode()) < 1_000_000
+    assert "http" not in page
+    assert "url(" not in page
+    assert ' src="' not in page
+
+
+def left_over(events: list[trace.Event]) -> list[trace.Event]:
+    """The frees of what a run leaves behind, so that it can be run again after itself."""
+    alive: dict[int, None] = {}
+    for event in events:
+        if event.op == trace.Op.ALLOC:
+            alive[event.allocation] = None
+        elif event.op == trace.Op.FREE_REQUESTED:
+            del alive[event.allocation]
+    return [trace.Event(op, n) for n in alive for op in (trace.Op.FREE_REQUESTED, trace.Op.FREE_COMPLETED)]
+
+
+def test_a_page_says_nothing_in_the_voice_of_the_job() -> None:
+    odd = dataclasses.replace(GPT2, argv=["python", "</script><script>alert(1)</script>.py"])
+    page = html.render(Sizing(estimate([odd], "<b>", GPUS["l4"]), SIZING.placement, 1.0))
+    assert "<script>alert" not in page
+    assert "<b>" not in page

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,8 +15,9 @@ from xmem_slurm import __version__, lab, sizing
 from xmem_slurm.device import builder
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
-from xmem_slurm.report import terminal
+from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading
 from xmem_slurm.slurm.edit import Job
 
@@ -46,7 +47,15 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Show the versi
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def estimate(
     command: Annotated[list[str], typer.Argument(help="A job script with its arguments, or -- COMMAND…")],
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write charts and tables, one HTML file.")] = None,
+    snapshot_file: Annotated[
+        Path | None, typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz.")
+    ] = None,
+    perfetto_file: Annotated[
+        Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")
+    ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A GPU of the catalogue, in place of a site's.")] = None,
     site: SiteFile = None,
     budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs may take.")] = 60.0,
@@ -54,17 +63,29 @@ def estimate(
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
     job, allowance = _submission(command), runner.Budget(seconds=budget)
     catalogue = loading.load_catalogue()
-    if gpu is None:
-        where = loading.load_site(loading.site_file(site))
-        sized = sizing.size(job, where, loading.option_gpus(where, catalogue), allowance)
-    elif gpu in catalogue:
-        sized = sizing.on_one(job, gpu, catalogue[gpu], allowance)
-    else:
+    if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
+    with terminal.progress("running the job dry to see how much GPU memory it needs"):
+        if gpu is None:
+            where = loading.load_site(loading.site_file(site))
+            sized = sizing.size(job, where, loading.option_gpus(where, catalogue), allowance)
+        else:
+            sized = sizing.on_one(job, gpu, catalogue[gpu], allowance)
+    for write, path in ((html.write, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
+        if path is not None:
+            _written(write, path, sized)
     if as_json:
         typer.echo(json.dumps(json_report.estimate_object(sized), indent=2))
     else:
-        typer.echo("\n".join([*terminal.estimate_lines(sized.estimate), *terminal.option_lines(sized.placement)]))
+        options = terminal.option_lines(outlooks(sized), remedy(sized))
+        typer.echo("\n".join([*terminal.estimate_lines(sized.estimate), *options]))
+
+
+def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: sizing.Sizing) -> None:
+    try:
+        write(path, sized)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _submission(command: Sequence[str]) -> Job:

@@ -1,52 +1,147 @@
-"""The estimate as one JSON object, for programs. Schema version 1; sizes in bytes."""
+"""The estimate as one JSON object, for programs. Schema version 1; sizes in bytes.
+
+The models below are the schema; docs/estimate.schema.json is the same for others, kept equal by a test. Within a schema
+version fields are added, never changed or taken away.
+"""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from xmem_slurm.estimate import ENGINE, RankEstimate
+from xmem_slurm.report import files
+from xmem_slurm.report.options import OptionOutlook, outlooks
 from xmem_slurm.sizing import Sizing
 from xmem_slurm.trace import Category
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
+
+_Bytes = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Rank(_Part):
+    """One process of the job. `breakdown` is what was allocated when the most was, by category; it adds up to it."""
+
+    rank: int
+    peak_reserved_bytes: _Bytes
+    peak_allocated_bytes: _Bytes
+    outside_allocator_bytes: _Bytes
+    required_bytes: _Bytes
+    breakdown: dict[Category, _Bytes]
+    steps: Annotated[int, Field(ge=0)]
+    growing: bool
+
+
+class Confidence(_Part):
+    """How sure the estimate is; the reasons are why it is not surer."""
+
+    level: Literal["high", "medium"]
+    reasons: list[str]
+
+
+class Failure(_Part):
+    """The first request that an option cannot serve, and what was allocated then."""
+
+    rank: int
+    requested_bytes: _Bytes
+    allocated_bytes: _Bytes
+    phase: str
+
+
+class Option(_Part):
+    """One GPU option, in order of preference.
+
+    `fits` is null where it was not asked because an option before it fits. `headroom_bytes` is what is left of the
+    memory of the GPU after context, margin and peak.
+    """
+
+    name: str
+    capacity_bytes: _Bytes
+    fits: bool | None
+    headroom_bytes: int
+    first_failure: Failure | None
+
+
+class Report(_Part):
+    """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the most, margin included.
+
+    `choice` is null where no option is large enough.
+    """
+
+    schema_version: Literal[1]
+    engine: str
+    torch_version: str
+    gpu: str
+    ranks: Annotated[list[Rank], Field(min_length=1)]
+    required_bytes: _Bytes
+    margin_bytes: _Bytes
+    confidence: Confidence
+    options: list[Option]
+    choice: str | None
+    wall_seconds: Annotated[float, Field(ge=0)]
 
 
 def estimate_object(sizing: Sizing) -> dict[str, Any]:
     """Return what `xmem-slurm estimate --json` prints."""
     estimate = sizing.estimate
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "engine": ENGINE,
-        "torch_version": estimate.largest.trace.torch_version,
-        "gpu": estimate.gpu_name,
-        "ranks": [_rank(rank) for rank in estimate.ranks],
-        "required_bytes": estimate.required_bytes,
-        "margin_bytes": estimate.largest.margin_bytes,
-        "confidence": {"level": estimate.confidence, "reasons": list(estimate.reasons)},
-        "options": [
-            {"name": verdict.name, "capacity_bytes": verdict.gpu.total_bytes, "fits": verdict.fits}
-            for verdict in sizing.placement.verdicts
-        ],
-        "choice": sizing.placement.choice,
-        "wall_seconds": round(sizing.seconds, 3),
-    }
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        engine=ENGINE,
+        torch_version=estimate.largest.trace.torch_version,
+        gpu=estimate.gpu_name,
+        ranks=[_rank(rank) for rank in estimate.ranks],
+        required_bytes=estimate.required_bytes,
+        margin_bytes=estimate.largest.margin_bytes,
+        confidence=Confidence.model_validate({"level": estimate.confidence, "reasons": list(estimate.reasons)}),
+        options=[_option(option) for option in outlooks(sizing)],
+        choice=sizing.placement.choice,
+        wall_seconds=round(sizing.seconds, 3),
+    )
+    return report.model_dump(mode="json")
+
+
+def schema() -> dict[str, Any]:
+    """Return the object's JSON Schema (draft 2020-12)."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Report.model_json_schema()}
 
 
 def write(path: Path, sizing: Sizing) -> None:
-    """Write the object to a file, whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(estimate_object(sizing), indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    """Write the object to a file."""
+    files.replace(path, (json.dumps(estimate_object(sizing), indent=2) + "\n").encode())
 
 
-def _rank(rank: RankEstimate) -> dict[str, Any]:
-    return {
-        "rank": rank.trace.rank,
-        "peak_reserved_bytes": rank.replay.peak_reserved_bytes,
-        "peak_allocated_bytes": rank.replay.peak_allocated_bytes,
-        "outside_allocator_bytes": rank.outside_allocator_bytes,
-        "required_bytes": rank.required_bytes,
-        "breakdown": {category.value: rank.breakdown.get(category, 0) for category in Category},
-        "steps": rank.trace.steps,
-        "growing": rank.trace.growing,
-    }
+def _rank(rank: RankEstimate) -> Rank:
+    return Rank(
+        rank=rank.trace.rank,
+        peak_reserved_bytes=rank.replay.peak_reserved_bytes,
+        peak_allocated_bytes=rank.replay.peak_allocated_bytes,
+        outside_allocator_bytes=rank.outside_allocator_bytes,
+        required_bytes=rank.required_bytes,
+        breakdown={category: rank.breakdown.get(category, 0) for category in Category},
+        steps=rank.trace.steps,
+        growing=rank.trace.growing,
+    )
+
+
+def _option(option: OptionOutlook) -> Option:
+    failure = option.failure
+    return Option(
+        name=option.name,
+        capacity_bytes=option.gpu.total_bytes,
+        fits=option.fits,
+        headroom_bytes=option.headroom_bytes,
+        first_failure=None
+        if failure is None
+        else Failure(
+            rank=failure.rank,
+            requested_bytes=failure.requested_bytes,
+            allocated_bytes=failure.allocated_bytes,
+            phase=failure.phase,
+        ),
+    )

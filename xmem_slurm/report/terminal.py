@@ -1,31 +1,24 @@
 """What a person reads on stderr: at most eight lines, the first one the answer."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from xmem_slurm.estimate import Estimate
-from xmem_slurm.placement import Placement
+from xmem_slurm.report.options import OptionOutlook, Remedy
+from xmem_slurm.report.words import CATEGORY_NAMES
 from xmem_slurm.rewrite import Change
 from xmem_slurm.sizing import Sizing
-from xmem_slurm.trace import Category
 from xmem_slurm.units import human
 
-_NAMES = {
-    Category.PARAM: "parameters",
-    Category.BUFFER: "buffers",
-    Category.GRAD: "gradients",
-    Category.ACT: "activations",
-    Category.TEMP: "temporary",
-    Category.OPT: "optimizer state",
-    Category.OTH: "other",
-}
+ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a cheaper one fits"}
+"""A placement's verdict, in words."""
 
 
 def estimate_lines(estimate: Estimate) -> list[str]:
     """Say how much GPU memory is needed, and what it is made of."""
     rank = estimate.largest
-    sizes = ((size, _NAMES[category]) for category, size in rank.breakdown.items() if size)
+    sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size)
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     steps = f"{rank.trace.steps} optimizer step{'' if rank.trace.steps == 1 else 's'} seen"
     peak, outside = human(rank.replay.peak_reserved_bytes), human(rank.outside_allocator_bytes)
@@ -39,11 +32,32 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     ]
 
 
-def option_lines(placement: Placement) -> list[str]:
-    """Say of each GPU option whether the job fits; a cheaper one that fits ends the search."""
-    answers = {True: "fits", False: "does not fit", None: "not tried: a cheaper one fits"}
-    width = max((len(verdict.name) for verdict in placement.verdicts), default=0)
-    return [f"{v.name:{width}}  {human(v.gpu.total_bytes):>10}  {answers[v.fits]}" for v in placement.verdicts]
+def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None) -> list[str]:
+    """Say of each GPU option whether the job fits, how much there is to spare, and the first request that fails."""
+    width = max((len(option.name) for option in options), default=0)
+    lines = [
+        f"{'*' if o.chosen else ' '} {o.name:{width}}  {human(o.gpu.total_bytes):>10}  {_outlook(o)}" for o in options
+    ]
+    return lines + ([_remedy(remedy)] if remedy is not None else [])
+
+
+def _outlook(option: OptionOutlook) -> str:
+    if option.failure is not None:
+        failure = option.failure
+        return (
+            f"{ANSWERS[option.fits]}: no room for {human(failure.requested_bytes)} in {failure.phase}, with"
+            f" {human(failure.allocated_bytes)} allocated"
+        )
+    if option.fits is False:
+        return f"{ANSWERS[False]}, by a dry run on it; not by the trace shown here"
+    return f"{ANSWERS[option.fits]}; {human(option.headroom_bytes)} to spare"
+
+
+def _remedy(remedy: Remedy) -> str:
+    setting = f"PYTORCH_CUDA_ALLOC_CONF={remedy.setting}"
+    if remedy.enough:
+        return f"to fit {remedy.option}: export {setting} is enough (replayed)"
+    return f"to fit {remedy.option}: {setting} is not enough (replayed); a smaller batch or checkpointing was not tried"
 
 
 def reason(sizing: Sizing) -> str:

@@ -1,0 +1,98 @@
+"""The estimate as one HTML file that needs nothing else: charts, tables, and the JSON object inside it.
+
+Everything is drawn before the file is opened; its script adds a cursor, zoom and a change of colours, and the page
+says the same without it.
+"""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from xmem_slurm import __version__, resources
+from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.report import files, json, terminal
+from xmem_slurm.report.chart import HEIGHT, chart, hover_columns
+from xmem_slurm.report.options import OptionOutlook, outlooks, remedy
+from xmem_slurm.report.timeline import STACK, timeline
+from xmem_slurm.report.words import CATEGORY_NAMES
+from xmem_slurm.sizing import Sizing
+from xmem_slurm.units import human
+
+COLUMNS = 2000
+"""Columns of all charts of a page together: twice a wide screen's, so that there is something to zoom into, in some
+300 kB."""
+
+LEAST_COLUMNS = 250
+"""Columns of one chart, however many ranks there are."""
+
+MOST_CHARTS = 8
+"""Ranks with a chart, those that need the most memory first; the others have their line in the table."""
+
+MOST_GROUPS = 16
+"""Lines of the table of allocations; what is left is added up in one more."""
+
+MOST_PHASES = 36
+"""Lines of the table that stands for the chart: twelve steps."""
+
+
+def render(sizing: Sizing) -> str:
+    """Return the page.
+
+    Raises:
+        UsageError: as `replay` does.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(resources.tree("templates") / "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["human"] = human
+    ranks = sorted(sizing.estimate.ranks, key=lambda rank: rank.required_bytes, reverse=True)
+    drawn = ranks[:MOST_CHARTS]
+    options = outlooks(sizing)
+    columns = max(LEAST_COLUMNS, COLUMNS // len(drawn))
+    return environment.get_template("report.html.j2").render(
+        version=__version__,
+        estimate=sizing.estimate,
+        command=shlex.join(sizing.estimate.largest.trace.argv),
+        ranks=sorted(ranks, key=lambda rank: rank.trace.rank),
+        charts=[_rank(rank, columns, options) for rank in drawn],
+        options=options,
+        remedy=remedy(sizing),
+        choice=sizing.placement.choice,
+        why=terminal.reason(sizing) if sizing.placement.choice else terminal.nothing_fits(sizing),
+        answers=terminal.ANSWERS,
+        names=CATEGORY_NAMES,
+        stack=STACK,
+        height=HEIGHT,
+        document=json.estimate_object(sizing),
+    )
+
+
+def write(path: Path, sizing: Sizing) -> None:
+    """Write the page to a file."""
+    files.replace(path, render(sizing).encode())
+
+
+def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:
+    found = timeline(rank.trace, columns)
+    rest = found.at_peak[MOST_GROUPS:]
+    return {
+        "estimate": rank,
+        "timeline": found,
+        "chart": chart(found, options),
+        "phases": found.phases[:MOST_PHASES],
+        "groups": found.at_peak[:MOST_GROUPS],
+        "rest_count": sum(len(group.numbers) for group in rest),
+        "rest_bytes": sum(group.total_bytes for group in rest),
+        "data": {
+            "columns": hover_columns(found.columns),
+            "names": ["reserved", *(CATEGORY_NAMES[category] for category in STACK)],
+            "phases": [[phase.start, str(phase)] for phase in found.phases],
+        },
+    }

@@ -1,0 +1,105 @@
+"""Of each GPU option: does the job fit, with how much to spare, where does it fail, and what would make it fit?
+
+All by replay. Where an option was not asked because a cheaper one fits, the trace at hand speaks for it.
+"""
+
+from dataclasses import dataclass
+
+from xmem_slurm.allocator.config import Settings, parse
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.estimate import RankEstimate, capacity_for
+from xmem_slurm.placement import Verdict
+from xmem_slurm.report.timeline import phase_of
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing import Sizing
+
+EXPANDABLE = "expandable_segments:True"
+"""The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value that is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first request that an option cannot serve: bytes asked for, bytes allocated then, and when that is."""
+
+    rank: int
+    requested_bytes: int
+    allocated_bytes: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class OptionOutlook:
+    """One option. `allocator_bytes` is what torch's allocator can have there, context and margin taken off.
+
+    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is `allocator_bytes` less the peak
+    of reserved bytes without a limit; a job can fit with a little less than none, by freeing its cache under pressure.
+    `failure` is None where the trace at hand runs to its end.
+    """
+
+    name: str
+    gpu: Gpu
+    fits: bool | None
+    chosen: bool
+    allocator_bytes: int
+    headroom_bytes: int
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Whether the allocator setting `setting` makes the next smaller option enough; replayed."""
+
+    option: str
+    setting: str
+    enough: bool
+
+
+def outlooks(sizing: Sizing) -> list[OptionOutlook]:
+    """Return every option of the placement, in its order."""
+    return [_outlook(sizing, verdict) for verdict in sizing.placement.verdicts]
+
+
+def remedy(sizing: Sizing) -> Remedy | None:
+    """Try `EXPANDABLE` on the next smaller option, the largest where none fits; None where there is nothing to try.
+
+    That is so where no option is too small, and where a rank has the setting already.
+    """
+    smaller = [verdict for verdict in sizing.placement.verdicts if verdict.fits is False]
+    ranks = sizing.estimate.ranks
+    if not smaller:
+        return None
+    nearest = max(smaller, key=lambda verdict: verdict.gpu.total_bytes)
+    changed = [_expandable(rank) for rank in ranks]
+    if any(settings is None for settings in changed) or all(_failure(rank, nearest.gpu) is None for rank in ranks):
+        return None
+    pairs = zip(ranks, changed, strict=True)
+    enough = all(
+        replay(rank.trace, capacity_for(nearest.gpu, rank.margin_bytes), settings).fits for rank, settings in pairs
+    )
+    return Remedy(nearest.name, EXPANDABLE, enough)
+
+
+def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
+    estimate = sizing.estimate
+    allocator_bytes = capacity_for(verdict.gpu, estimate.largest.margin_bytes)
+    headroom = allocator_bytes - estimate.largest.replay.peak_reserved_bytes
+    failures = (_failure(rank, verdict.gpu) for rank in estimate.ranks)
+    # With room for the peak every request is served, and a replay that ends well takes its full time.
+    failure = next((each for each in failures if each), None) if headroom < 0 else None
+    chosen = verdict.name == sizing.placement.choice
+    return OptionOutlook(verdict.name, verdict.gpu, verdict.fits, chosen, allocator_bytes, headroom, failure)
+
+
+def _failure(rank: RankEstimate, gpu: Gpu) -> Failure | None:
+    oom = replay(rank.trace, capacity_for(gpu, rank.margin_bytes)).oom
+    if oom is None:
+        return None
+    live = sum(oom.allocated_bytes.values())
+    return Failure(rank.trace.rank, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation))
+
+
+def _expandable(rank: RankEstimate) -> Settings | None:
+    given = rank.trace.allocator_settings
+    if parse(given, rank.trace.torch_version).expandable_segments:
+        return None
+    return parse(",".join(filter(None, [given, EXPANDABLE])), rank.trace.torch_version)

@@ -1,0 +1,186 @@
+"""How does memory go up and down over a run, and what is alive at the peak?
+
+One more replay of a trace, watched all the way and cut into columns: each column keeps its highest moment, so that the
+peak of the columns is the peak of the run, to the byte. Time is counted in events (allocations and frees): a dry run's
+seconds say nothing about those on a GPU.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from xmem_slurm.allocator.caching_allocator import TraceEntry
+from xmem_slurm.allocator.replay import Run
+from xmem_slurm.trace import Category, Op, Trace
+
+STACK = (
+    Category.PARAM,
+    Category.BUFFER,
+    Category.OPT,
+    Category.GRAD,
+    Category.ACT,
+    Category.TEMP,
+    Category.OTH,
+)
+"""The categories from the bottom of a chart to its top: what lives longest first."""
+
+_INDEX = {category: index for index, category in enumerate(STACK)}
+
+_ENDED_BY = {"backward": "forward", "backward_end": "backward", "step": "optimizer"}
+"""What a mark of the trace ends."""
+
+_RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+"""Whether an entry of the history adds to the reserved bytes or takes away."""
+
+
+class Moment(NamedTuple):
+    """After event number `event` (its place in `Trace.events`): bytes allocated, for each of STACK and in all."""
+
+    event: int
+    allocated: tuple[int, ...]
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class Phase(NamedTuple):
+    """A part of a training step: `forward`, `backward` or `optimizer`; `after` is what follows the last step.
+
+    It lasts from event `start` to before event `end`; `highest` is the moment in it when the most was allocated.
+    """
+
+    name: str
+    step: int
+    start: int
+    end: int
+    highest: Moment
+
+    def __str__(self) -> str:
+        return f"{self.name}, step {self.step}" if self.name != "after" else "after the last step seen"
+
+
+class Group(NamedTuple):
+    """Allocations alive at the peak that are alike. `bytes_each` is the block that each has; `numbers` are in order."""
+
+    bytes_each: int
+    category: Category
+    phase: Phase
+    numbers: Sequence[int]
+
+    @property
+    def total_bytes(self) -> int:
+        """What they hold together."""
+        return self.bytes_each * len(self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A run in columns of equal numbers of events. `peak` is when the most was allocated, `at_peak` what lived then."""
+
+    events: int
+    columns: Sequence[Moment]
+    phases: Sequence[Phase]
+    peak: Moment
+    peak_reserved_bytes: int
+    at_peak: Sequence[Group]
+
+
+def timeline(trace: Trace, columns: int) -> Timeline:
+    """Replay a trace that has events, without a limit, and return it in at most `columns` columns.
+
+    Raises:
+        UsageError: as `replay` does.
+    """
+    run = Run(trace)
+    history: list[TraceEntry] = []
+    run.allocator.history = history
+    run.to_event(None)
+    moments = list(_moments(trace, run.block_sizes, history))
+    count = len(moments)
+    edges = sorted({count * column // columns for column in range(columns + 1)})
+    phases = [Phase(name, step, start, end, _highest(moments[start:end])) for name, step, start, end in _spans(trace)]
+    peak = _highest(moments)
+    return Timeline(
+        events=count,
+        columns=[_column(moments[start:end]) for start, end in pairwise(edges)],
+        phases=phases,
+        peak=peak,
+        peak_reserved_bytes=max(moment.reserved_bytes for moment in moments),
+        at_peak=_groups(trace, run.block_sizes, phases, peak.event),
+    )
+
+
+def phase_at(phases: Sequence[Phase], event: int) -> Phase:
+    """Return the phase that event number `event` belongs to."""
+    return next((phase for phase in phases if event < phase.end), phases[-1])
+
+
+def phase_of(trace: Trace, allocation: int) -> str:
+    """Say in which phase of which step an allocation was made."""
+    marks = list(trace.marks)
+    index = bisect_right(marks, allocation, key=lambda mark: mark.allocations)
+    if index == len(marks):
+        return "after the last step seen"
+    step = 1 + sum(mark.kind == "step" for mark in marks[:index])
+    return f"{_ENDED_BY.get(marks[index].kind, marks[index].kind)}, step {step}"
+
+
+def _moments(trace: Trace, block_sizes: Sequence[int], history: Sequence[TraceEntry]) -> Iterator[Moment]:
+    """Yield the moment after each event; `history` tells when segments came and went between the allocations."""
+    allocated, total, reserved = [0] * len(STACK), 0, 0
+    entries = iter(history)
+    for event, (op, number) in enumerate(trace.events):
+        if op == Op.ALLOC:
+            for entry in entries:
+                if entry.action == "alloc":
+                    break
+                reserved += _RESERVES.get(entry.action, 0) * entry.size
+            change = block_sizes[number]
+        elif op == Op.FREE_REQUESTED:
+            change = -block_sizes[number]
+        else:
+            change = 0
+        if change:
+            allocated[_INDEX[trace.allocations[number].category]] += change
+            total += change
+        yield Moment(event, tuple(allocated), total, reserved)
+
+
+def _highest(moments: Sequence[Moment]) -> Moment:
+    return max(moments, key=attrgetter("allocated_bytes"))
+
+
+def _column(moments: Sequence[Moment]) -> Moment:
+    return _highest(moments)._replace(reserved_bytes=max(moment.reserved_bytes for moment in moments))
+
+
+def _spans(trace: Trace) -> Iterator[tuple[str, int, int, int]]:
+    """Yield (name, step, start, end) of the phases that have events, in events; the last one ends with the trace."""
+    made_by = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
+    start, step = 0, 1
+    for mark in trace.marks:
+        end = made_by[mark.allocations - 1] + 1 if mark.allocations else 0
+        if end > start:
+            yield _ENDED_BY.get(mark.kind, mark.kind), step, start, end
+            start = end
+        step += mark.kind == "step"
+    if start < len(trace.events):
+        yield "after", step, start, len(trace.events)
+
+
+def _groups(trace: Trace, block_sizes: Sequence[int], phases: Sequence[Phase], peak: int) -> list[Group]:
+    """Return what is alive after event `peak`, alike together, the largest first."""
+    born: dict[int, int] = {}
+    for event, (op, number) in enumerate(trace.events[: peak + 1]):
+        if op == Op.ALLOC:
+            born[number] = event
+        elif op == Op.FREE_REQUESTED:
+            born.pop(number, None)
+    alike: dict[tuple[int, Category, Phase], list[int]] = {}
+    for number, event in born.items():
+        key = (block_sizes[number], trace.allocations[number].category, phase_at(phases, event))
+        alike.setdefault(key, []).append(number)
+    groups = [Group(*key, numbers) for key, numbers in alike.items()]
+    return sorted(groups, key=attrgetter("total_bytes"), reverse=True)
