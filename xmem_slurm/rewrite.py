@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import jinja2
 
-from xmem_slurm import __version__, resources
+from xmem_slurm import __version__, resources, sharing
 from xmem_slurm.errors import UsageError
+from xmem_slurm.sharing import Grant
 from xmem_slurm.site.schema import Option
 from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import gpu_steps
@@ -15,31 +16,34 @@ from xmem_slurm.slurm.edit import Edit, Job, apply, type_edits
 
 
 class Change(NamedTuple):
-    """One option that was changed; `old` is None where it was not set before."""
+    """One option that was changed; `old` is None where it was not set before, `new` where it was taken away."""
 
     name: str
     old: str | None
-    new: str
+    new: str | None
     where: str
 
     def __str__(self) -> str:
         """Write it as a person would type it."""
-        before = f"--{self.name}={self.old}" if self.old is not None else f"no --{self.name}"
-        return f"{before} -> --{self.name}={self.new}"
+        before, after = (f"--{self.name}={v}" if v is not None else f"no --{self.name}" for v in (self.old, self.new))
+        return f"{before} -> {after}"
 
 
-def rewrite(job: Job, option: Option, reason: str) -> tuple[Job, Sequence[Change]]:
+def rewrite(job: Job, option: Option, reason: str, granted: Grant | None = None) -> tuple[Job, Sequence[Change]]:
     """Return the job asking for `option`, and what was changed; the same job if it asks for it already.
 
-    A GPU option with a GRES type is asked for by its type, one without by its node feature, AND-ed to the user's own.
+    A GPU option with a GRES type is asked for by its type, one without by its node feature, AND-ed to the user's own; a
+    share by what was `granted` of it.
 
     Raises:
         UsageError: the request cannot be changed without changing something else; the message says what.
     """
-    edits = _edits(job, option)
+    edits = _edits(job, option, granted)
     if not edits:
         return job, []
     edited = apply(edits, *job)
+    if granted is not None:
+        edited = edited._replace(environ={**edited.environ, **granted.variables})
     changes = _changes(job, edited, edits)
     if edited.script is not None and edited.script != job.script:
         record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
@@ -47,16 +51,19 @@ def rewrite(job: Job, option: Option, reason: str) -> tuple[Job, Sequence[Change
     return edited, changes
 
 
-def _edits(job: Job, option: Option) -> Sequence[Edit]:
+def _edits(job: Job, option: Option, granted: Grant | None) -> Sequence[Edit]:
     """Say what to set. Slurm refuses a job step whose GPU request has no type in a job whose request has one.
 
     So where a step of the script asks for GPUs itself, the type is left off and the option asked for by its feature.
     """
     request = job.request()
     steps = gpu_steps(job.script.decode(errors="surrogateescape")) if job.script is not None else ()
+    if granted is not None and not steps:
+        more = _constraint_edits(request.constraint, option) if option.constraint is not None else []
+        return [*sharing.edits(request, granted), *more]
     if option.type is not None and not steps:
         return type_edits(request, option.type)
-    if option.constraint is None or request.gpu_types:
+    if granted is not None or option.constraint is None or request.gpu_types:
         told = f"line {steps[0].line} of the script: {steps[0].command} --{steps[0].option}={steps[0].value}"
         raise UsageError(
             f"{told} asks for a GPU itself, and would not fit a changed request; leave it to the job's own"
@@ -76,8 +83,11 @@ def _changes(before: Job, after: Job, edits: Sequence[Edit]) -> list[Change]:
     old, new = before.request().components, after.request().components
     found = []
     for edit in edits:
-        setting = new[edit.component].settings[edit.name]
-        found.append(Change(edit.name, old[edit.component].value(edit.name), setting.value or "", setting.where))
+        was, now = (part[edit.component].settings.get(edit.name) for part in (old, new))
+        setting = now or was
+        assert setting is not None
+        value = now.value or "" if now is not None else None
+        found.append(Change(edit.name, was.value if was is not None else None, value, setting.where))
     return found
 
 

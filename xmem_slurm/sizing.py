@@ -9,6 +9,7 @@ from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
 from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
+from xmem_slurm.sharing import is_held
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.slurm import edit
 from xmem_slurm.slurm.request import Request
@@ -44,15 +45,17 @@ def size(job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budg
 def _units(name: str, site: Site, dry_runs: "_DryRuns") -> int:
     """Return how many units of an option the job needs: 1 for a whole GPU, 0 where it does not fit.
 
-    A share must hold the whole peak: torch is held to it by a limit, and neighbours have the rest.
+    A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest.
     """
     if not dry_runs.fits(name):
         return 0
-    share = site.option[name].share
-    if share is None:
+    option, found = site.option[name], dry_runs.on(name)
+    if option.share is None:
         return 1
-    needed = -(-dry_runs.on(name).required_bytes // unit_bytes(name, site, dry_runs.gpus))
-    return needed if needed <= share.per_gpu else 0
+    if not is_held(option, found.largest.trace.torch_version, dry_runs.job.environ):
+        return 0
+    needed = -(-found.required_bytes // unit_bytes(name, site, dry_runs.gpus))
+    return needed if needed <= option.share.per_gpu else 0
 
 
 def demand_of(request: Request, site: Site) -> Demand:

@@ -1,0 +1,80 @@
+"""What does a job on a share of a GPU get, so that a wrong estimate hurts it and not its neighbours?
+
+Slurm counts shares and fences nothing, so a share is given only where something else holds the job to it:
+- `mps`: the MPS server does (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA's MPS documentation, "Memory Management"), whatever
+  the job runs;
+- `shard`: the job's own torch does, from the release on that has `per_process_memory_fraction` in its allocator's
+  settings (2.10); not with backend:cudaMallocAsync, which reads no other setting.
+A job that changes these variables itself is on its own honour, and so is memory outside torch's allocator beyond the
+CUDA context that was reckoned with.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from xmem_slurm.allocator.releases import release
+from xmem_slurm.errors import UsageError
+from xmem_slurm.site.schema import Gpu, Option
+from xmem_slurm.slurm import gres
+from xmem_slurm.slurm.edit import Edit
+from xmem_slurm.slurm.request import Request
+from xmem_slurm.units import MIB
+
+FRACTION = "per_process_memory_fraction"
+
+_PARTS = 10**6
+"""The fraction is written with six digits and rounded down."""
+
+
+class Grant(NamedTuple):
+    """A share: how Slurm is asked for it, and the variables that hold the job to it."""
+
+    entry: str
+    variables: Mapping[str, str]
+
+
+def is_held(option: Option, torch_version: str, environ: Mapping[str, str]) -> bool:
+    """Whether something holds a job with this torch and environment to its share of the option."""
+    assert option.share is not None
+    if option.share.kind == "mps":
+        return True
+    return FRACTION in release(torch_version).keys and "cudaMallocAsync" not in environ.get(_variable(environ), "")
+
+
+def grant(option: Option, gpu: Gpu, units: int, environ: Mapping[str, str]) -> Grant:
+    """Return the share of `units` units of the GPU for a job that is submitted from `environ`.
+
+    torch's part is the share without the CUDA context, which the allocator does not count.
+    """
+    share = option.share
+    assert share is not None
+    size = units * (gpu.total_bytes // share.per_gpu)
+    entry = ":".join(filter(None, [share.kind, option.type, str(units)]))
+    if share.kind == "mps":
+        return Grant(entry, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={size // MIB}M"})
+    name = _variable(environ)
+    parts = max(0, size - gpu.context_bytes) * _PARTS // gpu.total_bytes
+    setting = f"{FRACTION}:{parts / _PARTS:.6f}"
+    return Grant(entry, {name: ",".join(filter(None, [environ.get(name), setting]))})
+
+
+def edits(request: Request, granted: Grant) -> Sequence[Edit]:
+    """Say what to set so that a job of one GPU asks for the share instead; Slurm takes no GPU and share at once.
+
+    Raises:
+        UsageError: the job would not get the variables that hold it to its share.
+    """
+    if request.export is not None and "ALL" not in request.export.split(","):
+        raise UsageError(f"--export={request.export} would keep the limit of its share from the job")
+    listed = gres.parse_option("gres", request.value("gres") or "none")
+    others = [str(entry) for entry in listed if not entry.is_gpu]
+    elsewhere = {gpu.setting.name for gpu in request.gpus} - {"gres"}
+    return [
+        *(Edit(name, None) for name in sorted(elsewhere)),
+        Edit("gres", ",".join([*others, granted.entry])),
+    ]
+
+
+def _variable(environ: Mapping[str, str]) -> str:
+    """Return the name under which torch reads the settings: the newer one goes before, where it is set."""
+    return "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in environ else "PYTORCH_CUDA_ALLOC_CONF"
