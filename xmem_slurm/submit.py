@@ -5,21 +5,24 @@ exit code and signals are sbatch's own, because the last act is exec. Imports he
 wait for pydantic or jinja2.
 """
 
+import contextlib
 import os
-import shlex
+import stat
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from xmem_slurm import handover
 from xmem_slurm.errors import NoEstimate, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.script import Script
+
+MOST_SCRIPT_BYTES = 16 << 20
+"""A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
 
 
 class Wishes(NamedTuple):
@@ -34,10 +37,11 @@ class Wishes(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """What sbatch will be given, and what is told on stderr first."""
+    """What sbatch will be given, and what is told on stderr first; `fault` where we failed."""
 
     job: Job
     lines: Sequence[str] = ()
+    fault: str | None = None
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> NoReturn:
@@ -49,41 +53,63 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     sbatch = client.find_sbatch(environ)
     written = Job(tuple(argv), environ, None)
     if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
-        _become_sbatch(sbatch, written)
-    try:
-        written = _read(written, sbatch)
-        ready = _prepare(written, wishes)
-        if not wishes.dry_run:
-            ready = ready._replace(job=_with_script_kept(ready.job, written))
-    except XmemError as error:
-        ready = _Ready(written, [f"submitted as written: {error}"])
-    except Exception as error:  # a fault of ours must not cost the user a job
-        ready = _Ready(written, [f"submitted as written: {type(error).__name__}: {error}"])
-    for line in ready.lines:
-        print(f"xsbatch: {line}", file=sys.stderr)  # noqa: T201
+        _hand_over(sbatch, written)
+    with handover.clearing_up():
+        try:
+            written = _read(written, sbatch)
+            ready = _prepare(written, wishes)
+            if not wishes.dry_run:
+                ready = ready._replace(job=_with_script_kept(ready.job, written))
+        except XmemError as error:
+            ready = _Ready(written, fault=str(error))
+        except Exception as error:  # a fault of ours must not cost the user a job
+            ready = _Ready(written, fault=f"{type(error).__name__}: {error}")
+    if not written.command_line().has("quiet"):
+        _tell(ready.lines)
+    if ready.fault is not None:
+        _tell([f"submitted as written: {ready.fault}"])
     if wishes.dry_run:
         _show(ready.job)
-    _become_sbatch(sbatch, ready.job)
+    _hand_over(sbatch, ready.job)
 
 
 def _read(job: Job, sbatch: Path) -> Job:
-    """Return the job with its script's bytes; None of them for --wrap, and for a file that sbatch cannot read either.
+    """Return the job with its script's bytes; None of them for --wrap, and for what need not or cannot be read.
 
     Where an option is not sbatch's own, the site's plugins are asked for theirs: its value may look like the script.
     """
     if job.command_line().unknown:
         job = job._replace(plugins=client.plugin_options(sbatch))
     command_line = job.command_line()
+    if command_line.wrap is not None:
+        return job
     if command_line.reads_stdin:
-        return job._replace(script=sys.stdin.buffer.read())
-    path = client.find_script(command_line) if command_line.wrap is None else None
-    if path is None:
+        return job._replace(script=_read_stdin(job))
+    path = client.find_script(command_line, job.environ)
+    if path is None or not _is_readable(path):
         return job
     job = job._replace(script=path.read_bytes())
     script = job.parsed_script() if refusal(job) is None else None
     if script is not None and script.unknown and not job.plugins:
         job = job._replace(plugins=client.plugin_options(sbatch))
     return job
+
+
+def _read_stdin(job: Job) -> bytes | None:
+    """Read the script; None where nobody could, or where sbatch will refuse the options before a user has typed it."""
+    if sys.stdin is None:
+        return None
+    if sys.stdin.isatty() and (job.command_line().unknown or refusal(job) is not None):
+        return None
+    return sys.stdin.buffer.read()
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether there is a script of reasonable size to be read; where not, sbatch has its own words for it."""
+    status = path.stat()
+    if stat.S_ISFIFO(status.st_mode):
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_size <= MOST_SCRIPT_BYTES and os.access(path, os.R_OK)
 
 
 def _prepare(job: Job, wishes: Wishes) -> _Ready:
@@ -116,7 +142,7 @@ def _check_supported(request: Request) -> None:
 
 def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
     """Run dry, estimate, place, rewrite. Everything heavy is imported here, where a GPU job waits seconds anyway."""
-    from xmem_slurm import rewrite, sizing  # noqa: PLC0415
+    from xmem_slurm import rewrite, sharing, sizing  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
     from xmem_slurm.report import json, terminal  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
@@ -133,50 +159,72 @@ def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
         return _Ready(job, [*lines, terminal.nothing_fits(sized)])
     if not site.policy.rewrite or (request.gpu_types and (wishes.keep_type or site.policy.keep_type)):
         return _Ready(job, [*lines, terminal.advice(sized)])
-    ready, changes = rewrite.rewrite(job, site.option[choice], terminal.reason(sized))
+    option, units = site.option[choice], sized.placement.units
+    granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
+    ready, changes = rewrite.rewrite(job, option, terminal.reason(sized), granted)
     return _Ready(ready, [*lines, terminal.outcome(changes, sized)])
+
+
+def _tell(lines: Sequence[str]) -> None:
+    """Write on stderr, if there is one and somebody still reads it: a job is not lost over that."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.writelines(f"xsbatch: {line}\n" for line in lines)
+            sys.stderr.flush()
 
 
 def _show(job: Job) -> NoReturn:
     """Print the script that would be submitted, and on stderr what else would be given to sbatch; submit nothing."""
+    import shlex  # noqa: PLC0415
+
     sys.stdout.buffer.write(job.script or b"")
-    print(f"xsbatch: would run: sbatch {shlex.join(job.argv)}", file=sys.stderr)  # noqa: T201
+    _tell([f"would run: sbatch {shlex.join(job.argv)}"])
     raise SystemExit(0)
 
 
 def _with_script_kept(job: Job, written: Job) -> Job:
     """Let a script file that was changed go by a copy of its own name: the user's file is never touched.
 
-    The copy stays in the user's state directory, where `Command` of the job's record points; Slurm takes the job's name
-    from it.
+    So does one in a named pipe, whose content is gone from there. One that is named by its descriptor (`/dev/fd/63`, as
+    a shell writes `<(command)`) is put back there, by `_hand_over`.
     """
     index = job.command_line().script_index
-    if index is None or job.script is None or job.script == written.script:
+    if index is None or job.script is None or _descriptor(job) is not None:
         return job
-    import platformdirs  # noqa: PLC0415
+    if job.script == written.script and not _is_pipe(job):
+        return job
+    from xmem_slurm import kept  # noqa: PLC0415
 
-    jobs = platformdirs.user_state_path("xmem-slurm") / "jobs"
-    jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=jobs))
-    path = folder / Path(job.argv[index]).name
-    path.write_bytes(job.script)
-    path.chmod(0o700)
-    return job._replace(argv=(*job.argv[:index], str(path), *job.argv[index + 1 :]))
+    return _with_path(job, str(kept.keep(job.argv[index].rpartition("/")[2], job.script)))
 
 
-def _become_sbatch(sbatch: Path, job: Job) -> NoReturn:
-    """Replace this process by sbatch; a script that was read from stdin goes there again."""
-    if job.script is not None and job.command_line().reads_stdin:
-        _stdin_from(job.script)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(sbatch, ["sbatch", *job.argv], dict(job.environ))
+def _with_path(job: Job, path: str) -> Job:
+    index = job.command_line().script_index
+    assert index is not None
+    return job._replace(argv=(*job.argv[:index], path, *job.argv[index + 1 :]))
 
 
-def _stdin_from(script: bytes) -> None:
-    """Make `script` what sbatch reads from its standard input."""
-    memory = os.memfd_create("xsbatch-stdin")
-    with os.fdopen(os.dup(memory), "wb") as file:
-        file.write(script)
-    os.lseek(memory, 0, os.SEEK_SET)
-    os.dup2(memory, 0)
+def _hand_over(sbatch: Path, job: Job) -> NoReturn:
+    """Become sbatch, with a script that can be read only once put back where it was read."""
+    if job.script is not None:
+        descriptor = _descriptor(job)
+        if descriptor is None and _is_pipe(job):  # there was nowhere to keep it: the job takes its name from /dev/fd
+            descriptor = os.memfd_create("xsbatch")
+            job = _with_path(job, f"/dev/fd/{descriptor}")
+        if descriptor is not None:
+            handover.replay(job.script or b"", descriptor)
+    handover.become(sbatch, job.argv, client.guarded(job.environ, sbatch))
+
+
+def _descriptor(job: Job) -> int | None:
+    """Return the descriptor of ours from which sbatch reads the script; None where it reads a file of that name."""
+    line = job.command_line()
+    if line.reads_stdin or line.script == "/dev/stdin":
+        return 0
+    folder, _, number = (line.script or "").rpartition("/")
+    return int(number) if folder in ("/dev/fd", "/proc/self/fd") and number.isdecimal() else None
+
+
+def _is_pipe(job: Job) -> bool:
+    path = client.find_script(job.command_line(), job.environ)
+    return path is not None and path.is_fifo()

@@ -1,10 +1,11 @@
 """`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
 
-import os
+import signal
 import sys
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from xmem_slurm import __version__
+from xmem_slurm import __version__, handover
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
@@ -23,6 +24,11 @@ Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. In a script: "#XMEM 
 
 """
 
+_VERSION = f"xsbatch {__version__}\n"
+
+_ANSWERED_AT_ONCE = ("autocomplete", "help", "usage", "version")
+"""sbatch answers these without a look at a script."""
+
 _FLAGS = ("xmem-dry-run", "xmem-off", "xmem-keep-type")
 _VALUES = ("xmem-budget", "xmem-site", "xmem-report")
 _OPTIONS = [Option(name, "", NONE) for name in _FLAGS] + [Option(name, "", REQUIRED) for name in _VALUES]
@@ -30,22 +36,26 @@ _OPTIONS = [Option(name, "", NONE) for name in _FLAGS] + [Option(name, "", REQUI
 
 def main() -> NoReturn:
     """Run xsbatch on this process's command line and environment; ends as sbatch."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # while there is nothing to clear away, it ends us as it ends sbatch
+    environ = handover.environment()
     try:
-        argv, wishes = parse(sys.argv[1:], dict(os.environ))
+        argv, wishes = parse(sys.argv[1:], environ)
         command_line = split_command_line(argv)
-        if command_line.has("help") or command_line.has("usage"):
-            print(_HELP, end="", flush=True)  # noqa: T201
-        if command_line.has("version"):
-            print(f"xsbatch {__version__}", flush=True)  # noqa: T201
-        submit(argv, dict(os.environ), wishes)
+        if any(command_line.has(name) for name in _ANSWERED_AT_ONCE):
+            if not command_line.has("autocomplete"):
+                print(_VERSION if command_line.has("version") else _HELP, end="", flush=True)  # noqa: T201
+            wishes = wishes._replace(off=True, dry_run=False)
+        submit(argv, environ, wishes)
     except XmemError as error:
-        print(f"xsbatch: {error}", file=sys.stderr)  # noqa: T201
+        if sys.stderr is not None:
+            print(f"xsbatch: {error}", file=sys.stderr)  # noqa: T201
         raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
-def parse(argv: list[str], environ: dict[str, str]) -> tuple[tuple[str, ...], Wishes]:
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], Wishes]:
     """Return sbatch's part of the command line, and what is asked of xsbatch itself.
 
     Raises:

@@ -4,7 +4,6 @@ The only module of this package that touches the world.
 """
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,9 +11,12 @@ from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.command_line import CommandLine
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 
-_OURS = b"xmem_slurm"
+_OURS = b"xmem_slurm.cli.xsbatch"
 _HEAD_BYTES = 4096
 """How much of a program is read to see whether it is ours: an entry point names its module in its first lines."""
+
+_GUARD = "XMEM_SUBMITTING"
+"""`pid:path`: the program that xsbatch became, where that is a script, as a site's own wrapper around sbatch is."""
 
 _PLUGINS = "Options provided by plugins:"
 """The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c, spank_print_options)."""
@@ -23,19 +25,44 @@ _PLUGINS = "Options provided by plugins:"
 def find_sbatch(environ: Mapping[str, str]) -> Path:
     """Return the real sbatch: XMEM_SBATCH if set, else the first on PATH that is not xsbatch under another name.
 
+    In a dry run it is the one that submits nothing (XMEM_SHIMS). A program that leads back here, as a site's wrapper
+    called sbatch does which calls xsbatch, is passed over, and all before it on PATH.
+
     Raises:
         SlurmError: there is none.
     """
+    if "XMEM_SHIMS" in environ:
+        return Path(environ["XMEM_SHIMS"]) / "sbatch"
+    tried = _led_back(environ)
     named = environ.get("XMEM_SBATCH")
     if named:
         if not _is_program(Path(named)):
             raise SlurmError(f"XMEM_SBATCH={named}: no program there")
+        if tried == named:
+            raise SlurmError(f"XMEM_SBATCH={named}: this calls xsbatch; set it to the real sbatch's path")
         return Path(named)
-    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
-        candidate = Path(folder or ".") / "sbatch"
-        if _is_program(candidate) and not _is_ours(candidate):
-            return candidate
+    programs = [Path(folder or ".") / "sbatch" for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
+    places = [str(program) for program in programs]
+    for program in programs[places.index(tried) + 1 if tried in places else 0 :]:
+        if _is_program(program) and not _is_ours(program):
+            return program
     raise SlurmError("sbatch: not found on PATH; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
+
+
+def guarded(environ: Mapping[str, str], sbatch: Path) -> dict[str, str]:
+    """Return the environment for this sbatch: a script is marked, lest it lead back here for ever.
+
+    The job of a site whose sbatch is a script sees that mark in its environment; no other job does.
+    """
+    unmarked = {name: value for name, value in environ.items() if name != _GUARD}
+    with sbatch.open("rb") as program:
+        return unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"} if program.read(2) == b"#!" else unmarked
+
+
+def _led_back(environ: Mapping[str, str]) -> str | None:
+    """Return the path of the program that we became and that called us again, or None."""
+    process, _, path = environ.get(_GUARD, "").partition(":")
+    return path if process in {str(os.getpid()), str(os.getppid())} else None
 
 
 def find_script(command_line: CommandLine, environ: Mapping[str, str] | None = None) -> Path | None:
@@ -82,6 +109,8 @@ def run(command: Sequence[str], timeout: float) -> str:
     Raises:
         SlurmError: it cannot be started, takes too long or fails; the message has Slurm's own words.
     """
+    import subprocess  # noqa: PLC0415 - most submissions ask Slurm nothing before sbatch itself
+
     name = Path(command[0]).name
     try:
         done = subprocess.run(

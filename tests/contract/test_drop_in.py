@@ -1,0 +1,141 @@
+"""xsbatch is sbatch: the same job in the queue, the same stdout, stderr and exit code, for every odd job there is.
+
+Each job is submitted held, by sbatch and by xsbatch: turned off, and with estimation on where there is nothing to
+estimate (no GPU asked for) or nothing to estimate with (no site file). Then `scontrol show job` must agree field by
+field. What may differ is named here: OF_THE_MOMENT, and the one line on stderr that says why a job was submitted as
+written.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.conftest import Cluster
+from tests.contract.odd_jobs import CASES, LINES, TYPED, VARIABLES, Case, H, T, spelled
+from xmem_slurm.slurm.options import SBATCH, Option
+
+pytestmark = pytest.mark.slurm
+
+XSBATCH = str(Path(sys.executable).parent / "xsbatch")
+
+OF_THE_MOMENT = {
+    "JobId", "HetJobId", "HetJobIdSet", "ArrayJobId", "SubmitTime", "EligibleTime", "AccrueTime", "StartTime",
+    "EndTime", "Deadline", "LastSchedEval", "Priority",
+}  # fmt: skip
+"""Fields that differ between two runs of sbatch. A priority counts down with each job that is not held."""
+
+ENDS_SBATCH = ("autocomplete", "help", "usage", "version", "wait")
+"""Options that do not submit a job, or wait for its end: those have tests of their own."""
+
+
+class Outcome(NamedTuple):
+    """What a submission said, and the job that came of it, component by component; its number is written JOB."""
+
+    code: int
+    out: str
+    err: str
+    jobs: list[dict[str, str]]
+
+
+class Place:
+    """A folder to submit from, with a cluster to submit to."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder = folder
+        kept = {k: v for k, v in cluster.environ.items() if not k.startswith(("SBATCH_", "SLURM_", "XMEM_"))}
+        self.environ = kept | {
+            "SLURM_CONF": cluster.environ["SLURM_CONF"],
+            "XMEM_SITE": str(folder / "no-site.toml"),
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+        }
+
+    def submit(self, command: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Outcome:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            cwd=self.folder,
+            env={**self.environ, **(environ or {})},
+            check=False,
+            timeout=60,
+        )
+        out, err = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
+        found = re.search(r"(?:^|Submitted batch job )(\d+)(?:$|;| on )", out, re.MULTILINE)
+        if found is None:
+            moment = re.sub(r"Job \d+ to start at \S+", "Job JOB to start at TIME", err)
+            return Outcome(done.returncode, out, moment, [])
+        jobs = self._shown(found[1])
+        return Outcome(done.returncode, out.replace(found[1], "JOB"), err.replace(found[1], "JOB"), jobs)
+
+    def _shown(self, job: str) -> list[dict[str, str]]:
+        text = subprocess.run(
+            ["scontrol", "-o", "show", "job", job], env=self.environ, capture_output=True, check=True, timeout=60
+        ).stdout.decode(errors="surrogateescape")
+        subprocess.run(["scancel", job], env=self.environ, check=True, timeout=60)
+        fields = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
+        shown = re.sub(r"/slurm-\d+", "/slurm-JOB", text).splitlines()
+        return [{k: v for k, v in fields.findall(line) if k not in OF_THE_MOMENT} for line in shown if line]
+
+
+@pytest.fixture
+def place(tmp_path: Path, cluster: Cluster) -> Place:
+    (tmp_path / "nodes").write_text("somewhere\n")
+    return Place(tmp_path, cluster)
+
+
+def assert_same(
+    place: Place, argv: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None
+) -> None:
+    """Submit by sbatch, by xsbatch that is off, and by xsbatch that has no site file; all that comes of it is the same.
+
+    It is turned off by option and by variable in turn: by the number of words, which is as good as any other.
+    """
+    theirs = place.submit(["sbatch", *argv], stdin, environ)
+    if len(argv) % 2:
+        assert place.submit([XSBATCH, *argv], stdin, {**(environ or {}), "XMEM_OFF": "1"}) == theirs
+    else:
+        assert place.submit([XSBATCH, "--xmem-off", *argv], stdin, environ) == theirs
+    ours = place.submit([XSBATCH, *argv], stdin, environ)
+    own_line = re.compile(r"^xsbatch: submitted as written: .*\n", re.MULTILINE)
+    assert ours._replace(err=own_line.sub("", ours.err, count=1)) == theirs
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
+def test_an_odd_script(case: Case, place: Place) -> None:
+    script = case.script if isinstance(case.script, bytes) else case.script.encode()
+    (place.folder / "odd.sh").write_bytes(script)
+    argv = ["-H", *case.argv, *(() if case.stdin else ("odd.sh",))]
+    assert_same(place, argv, script if case.stdin else b"", case.environ)
+
+
+@pytest.mark.parametrize("where", ["script", "command line", "environment"])
+@pytest.mark.parametrize("option", [o for o in SBATCH.options if o.name not in ENDS_SBATCH], ids=lambda o: o.name)
+def test_an_option(option: Option, where: str, place: Place) -> None:
+    """Those of newer releases, too: an option that this sbatch does not know is refused in its own words."""
+    if where == "environment" and not option.variables:
+        pytest.skip("no variable sets it")
+    text, argv, environ = H + T, ["-H", "every.sh"], {}
+    if where == "script":
+        text = f"{H}#SBATCH {spelled(option)}\n{T}"
+    elif where == "command line":
+        argv.insert(0, spelled(option))
+    else:
+        environ = dict.fromkeys(option.variables, spelled(option).partition("=")[2] or "1")
+    (place.folder / "every.sh").write_text(text)
+    assert_same(place, argv, environ=environ)
+
+
+@settings(
+    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(lines=LINES, typed=TYPED, environ=VARIABLES)
+def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
+    (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")
+    assert_same(place, ["-H", *typed, "odd.sh"], environ=environ)

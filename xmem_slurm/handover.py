@@ -1,0 +1,83 @@
+"""How does this process become sbatch, so that neither sbatch, the shell nor the job can tell who was here before?
+
+exec keeps the process: its number, folder, limits, open files, terminal, and whom its exit code and signals go to. What
+Python changed in it is undone here:
+
+- Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so across exec (`_PySignal_Init`, Python/pylifecycle.c).
+- In the C locale Python sets LC_CTYPE for itself and its children (PEP 538); sbatch would hand it to the job.
+- A script that could be read only once, from standard input or a pipe, is put back where it was read.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Signalled(BaseException):
+    """A signal asks us to end; past every `except Exception`, so that all is cleared away on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def environment() -> dict[str, str]:
+    """Return the environment that this process was started with."""
+    found = dict(os.environ)
+    if "LC_CTYPE" in found and "LC_ALL" not in found:
+        at_start = Path("/proc/self/environ").read_bytes().split(b"\0")
+        if not any(entry.startswith(b"LC_CTYPE=") for entry in at_start):
+            del found["LC_CTYPE"]
+    return found
+
+
+def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """Replace this process by sbatch; `argv` is without the command itself, which goes by the name of sbatch."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    os.execve(program, ["sbatch", *argv], dict(environ))
+
+
+def replay(content: bytes, descriptor: int) -> None:
+    """Make `content` what is read from this descriptor, from its first byte."""
+    memory = os.memfd_create("xsbatch")
+    with os.fdopen(memory, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.lseek(memory, 0, os.SEEK_SET)
+        os.dup2(memory, descriptor)
+
+
+@contextmanager
+def clearing_up() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and a hang-up end what runs inside first, and then this process, as they would have.
+
+    The process dies of the signal: a shell says 130 of Ctrl-C, and ends a loop that we were called from.
+    """
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+
+    def unwind(number: int, _frame: FrameType | None) -> None:
+        for each in heeded:
+            signal.signal(each, signal.SIG_IGN)  # what is under way already must not be cut short
+        raise _Signalled(number)
+
+    before = {number: signal.signal(number, unwind) for number in heeded}
+    try:
+        yield
+    except _Signalled as end:
+        signal.signal(end.number, signal.SIG_DFL)
+        os.kill(os.getpid(), end.number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
