@@ -31,6 +31,7 @@ class Wishes(NamedTuple):
     off: bool = False
     dry_run: bool = False
     keep_type: bool = False
+    advise: bool = False
     budget_seconds: float = 60.0
     site: str | None = None
     report: str | None = None
@@ -71,6 +72,16 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     if wishes.dry_run:
         _show(ready.job)
     _hand_over(sbatch, ready.job)
+
+
+def change(job: Job, wishes: Wishes) -> tuple[Job, Sequence[str]]:
+    """Return what `submit` would give sbatch for a job whose script is read, and the lines for stderr.
+
+    Raises:
+        XmemError: the job goes as it was written; the message says why.
+    """
+    ready = _prepare(job, wishes)
+    return ready.job, ready.lines
 
 
 def _read(job: Job, sbatch: Path) -> Job:
@@ -157,7 +168,7 @@ def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
     choice = sized.placement.choice
     if choice is None:
         return _Ready(job, [*lines, terminal.nothing_fits(sized)])
-    if not site.policy.rewrite or (request.gpu_types and (wishes.keep_type or site.policy.keep_type)):
+    if wishes.advise or not site.policy.rewrite or (request.gpu_types and (wishes.keep_type or site.policy.keep_type)):
         return _Ready(job, [*lines, terminal.advice(sized)])
     option, units = site.option[choice], sized.placement.units
     granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None

@@ -46,9 +46,10 @@ class Status:
     nodes: Mapping[str, str]
 
 
-def up(site: Site, folder: Path, *, accounting: bool = False) -> Lab:
+def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str, str] | None = None) -> Lab:
     """Bring up a cluster like `site` in `folder`, every node idle; at once if it is there already.
 
+    `hooks` has the text of `cli_filter.lua` and `job_submit.lua`, where Slurm is to have them.
     A lab some of whose daemons died, or whose start was killed, is ended and started anew, its queue lost.
 
     Raises:
@@ -63,14 +64,19 @@ def up(site: Site, folder: Path, *, accounting: bool = False) -> Lab:
     with ground.claim(folder):
         running = _running(folder)
         if running is not None:
-            if (running.site, running.accounting) != (site.model_dump(mode="json"), accounting):
+            if (running.site, running.accounting, running.hooks) != (
+                site.model_dump(mode="json"),
+                accounting,
+                tuple(hooks or ()),
+            ):
                 raise LabError(
-                    f"another lab (site or accounting differ) runs in {folder}; `xmem-slurm lab down` ends it"
+                    f"another lab (site, accounting or hooks differ) runs in {folder}; `xmem-slurm lab down` ends it"
                 )
             return Lab(folder, running.nodes, running.slurm, running.accounting)
         try:
             ground.clear(folder)
-            return _start(site, names, found, host.surroundings(folder, names, release, version, accounting=accounting))
+            around = host.surroundings(folder, names, release, version, accounting=accounting)
+            return _start(site, names, found, replace(around, hooks=hooks or {}))
         except BaseException as error:
             ground.clear(folder)
             folder.rmdir()
@@ -137,6 +143,7 @@ def _start(site: Site, names: Sequence[Sequence[str]], found: Mapping[str, str],
         slurm=around.release,
         nodes=nodes,
         daemons=daemons,
+        hooks=tuple(around.hooks),
     )
     ground.write_record(folder, record)
     _lay_out(site, names, around)

@@ -30,6 +30,7 @@ class Record:
     slurm: str
     nodes: tuple[str, ...]
     daemons: tuple[str, ...]
+    hooks: tuple[str, ...]
 
 
 def default() -> Path:
@@ -91,7 +92,9 @@ def read_record(folder: Path) -> Record | None:
     """Return what the folder says of its lab; None if there is none, or none that can be read."""
     try:
         said = json.loads((folder / _RECORD).read_text())
-        return Record(**said | {"nodes": tuple(said["nodes"]), "daemons": tuple(said["daemons"])})
+        return Record(
+            **said | {"nodes": tuple(said["nodes"]), "daemons": tuple(said["daemons"]), "hooks": tuple(said["hooks"])}
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

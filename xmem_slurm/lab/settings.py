@@ -1,7 +1,7 @@
 """How a site file reads as Slurm's own configuration: a site in, the text of each file out, nothing touched."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jinja2
@@ -25,7 +25,7 @@ class Surroundings:
 
     `address` is the IPv4 address the daemons are called at; `loopback_only` makes them listen there and nowhere else.
     `ports` has one TCP port by daemon: `slurmctld`, `slurmd.NODE`, and with accounting `slurmdbd` and `mariadbd`.
-    `password` is the database's, empty without accounting.
+    `password` is the database's, empty without accounting. `hooks` has the text of Slurm's Lua hooks by file name.
     """
 
     folder: Path
@@ -37,15 +37,24 @@ class Surroundings:
     version: Version
     accounting: bool
     password: str
+    hooks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _NodeGpus:
-    """The GPUs of one type in a node; `devices` is the part of the device files' names that counts: `0` or `[0-3]`."""
+    """The GPUs of one type in a node, or shares of them (`name` is then `shard` or `mps`, `count` the node's units).
 
+    `devices` is the part of the device files' names that counts: `0` or `[0-3]`.
+    """
+
+    name: str
     type: str | None
     count: int
     devices: str
+
+    @property
+    def gres(self) -> str:
+        return ":".join(filter(None, [self.name, self.type, str(self.count)]))
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class _Node:
 
     @property
     def gres(self) -> str:
-        return ",".join(f"gpu:{gpu.type}:{gpu.count}" if gpu.type else f"gpu:{gpu.count}" for gpu in self.gpus)
+        return ",".join(gpu.gres for gpu in self.gpus)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
     the names that its host list stands for.
     """
     nodes = [
-        _node(site, group, name, _stand_in(group, gpus, around.folder / TRACES))
+        _node(site, group, name, _stand_in(site, group, gpus, around.folder / TRACES))
         for group, members in zip(site.nodes, names, strict=True)
         for name in members
     ]
@@ -112,10 +121,13 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         "version": around.release,
         "accounting": around.accounting,
         "password": around.password,
+        "hooks": around.hooks,
         "cgroup_plugin": "disabled" if around.version >= _CGROUP_DISABLED_SINCE else "cgroup/v1",
         # A job that names no memory gets its CPUs' share of the poorest node, so that jobs can share every node.
         "memory_per_cpu_mib": min(group.memory_mib // group.cpus for group in site.nodes) or 1,
-        "tres": ["gres/gpu", *sorted({f"gres/gpu:{gpu.type}" for node in nodes for gpu in node.gpus if gpu.type})],
+        "gres_types": list(dict.fromkeys(["gpu", *(gpu.name for node in nodes for gpu in node.gpus)])),
+        "tres": sorted({f"gres/{gpu.name}" for node in nodes for gpu in node.gpus} | {"gres/gpu"})
+        + sorted({f"gres/{gpu.name}:{gpu.type}" for node in nodes for gpu in node.gpus if gpu.type}),
     }
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(resources.tree("templates") / "lab"),
@@ -132,20 +144,25 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         "task_prolog.sh",
         *(["slurmdbd.conf"] if around.accounting else []),
     ]
-    return {name: templates.get_template(f"{name}.j2").render(values) for name in wanted}
+    return {name: templates.get_template(f"{name}.j2").render(values) for name in wanted} | dict(around.hooks)
 
 
 def device_count(site: Site) -> int:
     """Return how many device files the best equipped node needs: `dev/nvidia0` and up, shared by all nodes."""
-    return max(sum(group.gpus.values()) for group in site.nodes)
+    return max(_whole_gpus(site, group) for group in site.nodes)
 
 
-def _stand_in(group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -> dict[str, str]:
+def _whole_gpus(site: Site, group: Nodes) -> int:
+    """Return how many GPUs and MIG instances a node has; shares are of GPUs that count already."""
+    return sum(count for name, count in group.gpus.items() if site.option[name].share is None)
+
+
+def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -> dict[str, str]:
     """Say what shows a job the node's GPUs, and holds it to their memory; all alike the first where kinds are mixed."""
     if not group.gpus:
         return {}
     gpu = gpus[next(iter(group.gpus))]
-    found = stand_in.environment(gpu, sum(group.gpus.values()), traces, python_path=None)
+    found = stand_in.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
     return found | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
 
 
@@ -153,12 +170,22 @@ def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -
     # Options that differ in their constraint only are one GRES type, and Slurm wants each type once.
     counts: dict[str | None, int] = {}
     for option, count in group.gpus.items():
-        kind = site.option[option].type
-        counts[kind] = counts.get(kind, 0) + count
+        if site.option[option].share is None:
+            kind = site.option[option].type
+            counts[kind] = counts.get(kind, 0) + count
     gpus: list[_NodeGpus] = []
-    first = 0
+    firsts: dict[str | None, int] = {}
     for kind, count in counts.items():
-        devices = str(first) if count == 1 else f"[{first}-{first + count - 1}]"
-        gpus.append(_NodeGpus(kind, count, devices))
-        first += count
+        firsts[kind] = sum(counts[before] for before in firsts)
+        gpus.append(_NodeGpus("gpu", kind, count, _devices(firsts[kind], count)))
+    for option, count in group.gpus.items():
+        share = site.option[option].share
+        if share is not None:
+            first = firsts[site.option[share.of].type]
+            units, kind = count * share.per_gpu, site.option[option].type
+            gpus.append(_NodeGpus(share.kind, kind, units, _devices(first, count)))
     return _Node(name, group.cpus, group.memory_mib, group.features, tuple(gpus), environment)
+
+
+def _devices(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"[{first}-{first + count - 1}]"

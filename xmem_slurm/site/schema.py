@@ -142,6 +142,16 @@ class Filter(_Strict):
         )
 
 
+class JobSubmit(_Strict):
+    """What slurmctld's own hook does with a job that names an option of `reason_for` and gives no reason for it.
+
+    A comment is a reason, and so is xmem-slurm's record in the script. `refuse` turns such a job away.
+    """
+
+    mode: Literal["off", "advise", "refuse"] = "off"
+    reason_for: tuple[Name, ...] = ()
+
+
 class Policy(_Strict):
     """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only advises.
 
@@ -164,6 +174,7 @@ class Site(_Strict):
     name: Name
     policy: Policy = Policy()
     filter: Filter = Filter()
+    job_submit: JobSubmit = JobSubmit()
     option: Annotated[dict[Name, Option], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]
     partition: Annotated[dict[Name, Partition], Field(min_length=1)]
@@ -177,6 +188,9 @@ class Site(_Strict):
             for partition in group.partitions:
                 if partition not in self.partition:
                     raise ValueError(f"nodes {group.names}: partition {partition!r} is not defined")
+        for name in self.job_submit.reason_for:
+            if name not in self.option or self.option[name].type is None:
+                raise ValueError(f"job_submit.reason_for: {name!r} is not an option with a GRES type")
         if sum(p.default for p in self.partition.values()) > 1:
             raise ValueError("more than one partition has default = true")
         return self

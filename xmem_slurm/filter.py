@@ -1,0 +1,105 @@
+"""What should the site-wide filter change in the job that an sbatch is about to submit?
+
+Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside sbatch and calls `xmem-slurm filter PID`. The
+hook is shown merged options, but neither the script nor its arguments; sbatch's own command line, which Linux keeps for
+every process, has all of it. The answer is lines `option=value` for the hook to set, and a last line `end`.
+
+Not looked at: srun and salloc (nothing to run dry is at hand), a script on stdin (sbatch has read it by then), the
+components of a heterogeneous job after the first, `--test-only`, and what sbatch will refuse.
+"""
+
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.site.schema import Site
+from xmem_slurm.slurm import client
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.refusal import refusal
+from xmem_slurm.slurm.request import GPU_OPTIONS, Request
+from xmem_slurm.submit import Wishes, change
+
+_SETTABLE = ("constraint", *GPU_OPTIONS)
+_YES = ("1", "yes", "on", "true")
+
+_ANSWER_SECONDS = 2.0
+"""Of the time that the hook waits, what is left for everything that is not a dry run."""
+
+
+class Answer(NamedTuple):
+    """Options to set, "" for one to take away, and the lines for the user's stderr."""
+
+    changes: Mapping[str, str] = {}
+    lines: Sequence[str] = ()
+
+
+def answer(site_file: Path, site: Site, job: Job) -> Answer:
+    """Return what to change in the job, nothing where policy or the job's owner wants it left alone."""
+    if site.filter.mode == "off" or refusal(job) is not None or not _is_covered(site, job):
+        return Answer()
+    advise = site.filter.mode == "advise"
+    budget = max(1.0, site.filter.seconds - _ANSWER_SECONDS)
+    try:
+        changed, lines = change(job, Wishes(advise=advise, budget_seconds=budget, site=str(site_file)))
+        return Answer(_changes(job, changed), lines)
+    except XmemError as error:
+        return Answer(lines=[f"submitted as written: {error}"])
+
+
+def submission(process: int, environ: Mapping[str, str]) -> Job | None:
+    """Return the job that the sbatch of this process id is submitting; None where its script cannot be known.
+
+    Raises:
+        UsageError: the process is no sbatch of this user's.
+    """
+    folder = Path("/proc", str(process))
+    try:
+        words = [os.fsdecode(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
+        owner = folder.stat().st_uid
+    except OSError as error:
+        raise UsageError(f"process {process}: {error.strerror}") from error
+    if owner != os.getuid() or not words or words[0].rpartition("/")[2] != "sbatch":
+        raise UsageError(f"process {process} is no sbatch of yours")
+    job = Job(tuple(words[1:]), environ, None)
+    command_line = job.command_line()
+    if command_line.wrap is not None:
+        return job
+    path = client.find_script(command_line, environ)
+    return job._replace(script=path.read_bytes()) if path is not None and path.is_file() else None
+
+
+def _is_covered(site: Site, job: Job) -> bool:
+    command_line = job.command_line()
+    script = job.parsed_script()
+    words = {word for line in (script.own if script is not None else ()) for word in line.words}
+    if command_line.has("test-only") or job.environ.get("XMEM_OFF", "").lower() in _YES or "off" in words:
+        return False
+    if site.filter.opt_in and job.environ.get("XMEM_ON", "").lower() not in _YES and "on" not in words:
+        return False
+    request = job.request()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    return site.filter.covers(user, request.value("account"), site.partitions_of(request.partitions))
+
+
+def _changes(before: Job, after: Job) -> Mapping[str, str]:
+    """Return what differs, as options of sbatch; the hook can set variables of the job by --export only.
+
+    Raises:
+        UsageError: a variable cannot be given that way.
+    """
+    old, new = before.request(), after.request()
+    found = {name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)}
+    variables = {name: value for name, value in after.environ.items() if before.environ.get(name) != value}
+    variables = {name: value for name, value in variables.items() if not name.startswith("SBATCH_")}
+    if variables:
+        found["export"] = _export(old, variables)
+    return found
+
+
+def _export(request: Request, variables: Mapping[str, str]) -> str:
+    if any("," in value for value in variables.values()):
+        raise UsageError(f"{', '.join(variables)}: --export cannot give a job a value with a comma")
+    return ",".join([request.export or "ALL", *(f"{name}={value}" for name, value in variables.items())])

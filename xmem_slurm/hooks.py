@@ -1,0 +1,105 @@
+"""How do Slurm's two Lua hooks come from a site file into Slurm's configuration folder?
+
+`cli_filter.lua` runs in every sbatch, `job_submit.lua` in slurmctld. A hook that does not parse makes every sbatch
+fail, so none is installed that Lua's own compiler has not read, and what was there before is kept beside it.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+
+from xmem_slurm import __version__, resources
+from xmem_slurm.errors import SiteError
+from xmem_slurm.site.schema import Site
+
+NAMES = ("cli_filter.lua", "job_submit.lua")
+
+_COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
+_KILL_AFTER_SECONDS = 2
+_TIMEOUT = "/usr/bin/timeout"
+
+
+def render(site_file: Path, site: Site, program: Sequence[str] | None = None) -> Mapping[str, str]:
+    """Return the text of each hook by its file's name; `program` is what answers, else this xmem-slurm.
+
+    This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those.
+    """
+    ours = [sys.executable, "-I", "-c", "from xmem_slurm.cli.main import main; main()"]
+    words = [*(program or ours), "filter", "--site", str(site_file.absolute())]
+    limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
+    environment = jinja2.Environment(  # noqa: S701 - Lua, not HTML
+        loader=jinja2.FileSystemLoader(resources.tree("templates") / "hooks"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["lua"] = _lua_string
+    values = {
+        "site": site.name,
+        "version": __version__,
+        "label": "xmem-slurm",
+        "command": f"exec {shlex.join([*limit, *words])} $PPID",
+        "mode": site.job_submit.mode,
+        "types": [site.option[name].type for name in site.job_submit.reason_for],
+    }
+    return {name: environment.get_template(f"{name}.j2").render(values) for name in NAMES}
+
+
+def check(name: str, text: str) -> bool:
+    """Have Lua's compiler read a hook; False where there is none here.
+
+    Raises:
+        SiteError: it is no Lua; the message has the compiler's words.
+    """
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if compiler is None:
+        return False
+    done = subprocess.run([compiler, "-p", "-"], input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SiteError(f"{name}: {done.stderr.strip()}")
+    return True
+
+
+def install(texts: Mapping[str, str], folder: Path) -> Sequence[tuple[Path, Path | None]]:
+    """Put hooks into Slurm's configuration folder, each whole or not at all; return the files and their backups.
+
+    Raises:
+        SiteError: the folder cannot be written to.
+    """
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for name, text in texts.items():
+            target, backup = folder / name, None
+            if target.exists():
+                if target.read_text(encoding="utf-8", errors="surrogateescape") == text:
+                    continue
+                backup = folder / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}"
+                shutil.copy2(target, backup)
+            part = folder / f"{name}.new"
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+                file.write(text)
+                os.fchmod(file.fileno(), 0o644)
+            part.replace(target)
+            done.append((target, backup))
+    except OSError as error:
+        raise SiteError(f"{error.filename or folder}: {error.strerror}; nothing else was changed") from error
+    return done
+
+
+def _lua_string(text: str) -> str:
+    """Write a text as a Lua string: JSON's escapes are Lua's for all that a command or a name can hold.
+
+    Raises:
+        SiteError: a control character, which Lua spells otherwise.
+    """
+    if not text.isprintable():
+        raise SiteError(f"{text!r} cannot stand in a hook: it has characters that cannot be printed")
+    return json.dumps(text, ensure_ascii=False)
