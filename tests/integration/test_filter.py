@@ -1,0 +1,247 @@
+"""The site-wide filter on a real cluster: plain sbatch gets the right GPU, and nothing that breaks costs a job."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import hooks, lab, resources
+from xmem_slurm.site.loading import load_site
+
+pytestmark = pytest.mark.slurm
+
+SITE = (resources.tree("site-config") / "examples" / "mig-and-shares.toml").read_text(encoding="utf-8")
+TRAIN = """
+import torch
+model = torch.nn.Linear(4096, 4096, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+H200 = "gres:gpu:h200:1"
+
+
+class Filtered:
+    """A lab whose hooks a test can change: Slurm reads cli_filter.lua anew for each sbatch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site_file = folder.parent / "site.toml"
+
+    def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
+        valid = self.site_file.with_name("valid.toml")
+        valid.write_text(SITE.replace('mode = "advise"', 'mode = "rewrite"'), encoding="utf-8")
+        self.site_file.write_text(site, encoding="utf-8")
+        text = hooks.render(self.site_file, load_site(valid), program)["cli_filter.lua"]
+        (self.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
+
+    def sbatch(self, *argv: str, **more: object) -> subprocess.CompletedProcess[str]:
+        environ = os.environ | lab.environment(self.folder) | dict(more.pop("environ", {}))  # type: ignore[call-overload]
+        return subprocess.run(
+            ["sbatch", "--hold", *argv], env=environ, capture_output=True, text=True, check=False, **more
+        )  # type: ignore[call-overload]
+
+    def gres(self, done: subprocess.CompletedProcess[str]) -> str:
+        return self.field(done, "TresPerNode")
+
+    def field(self, done: subprocess.CompletedProcess[str], name: str) -> str:
+        found = re.search(r"Submitted batch job (\d+)", done.stdout)
+        assert found, done.stderr
+        environ = os.environ | lab.environment(self.folder)
+        said = subprocess.run(
+            ["scontrol", "show", "job", found[1]], env=environ, capture_output=True, text=True, check=True
+        ).stdout
+        return re.search(rf"(?<!\S){name}=(.*)", said)[1]  # type: ignore[index]
+
+
+@pytest.fixture(scope="module")
+def filtered() -> Iterator[Filtered]:
+    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
+        Path(parent).chmod(0o755)
+        site_file = Path(parent, "site.toml")
+        site_file.write_text(SITE, encoding="utf-8")
+        site = load_site(site_file)
+        lab.up(site, Path(parent, "lab"), hooks=hooks.render(site_file, site))
+        yield Filtered(Path(parent, "lab"))
+        lab.down(Path(parent, "lab"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    python = os.environ.get("XMEM_TEST_PYTHON", "python3")
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\n{python} train.py\n")
+    return tmp_path
+
+
+def rewriting(site: str = SITE) -> str:
+    assert 'mode = "advise"' in site
+    return site.replace('mode = "advise"', 'mode = "rewrite"')
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [(["job.sh"], r"gres:shard:[12]"), (["-p", "quiet", "job.sh"], r"gres:gpu:1g\.18gb:1")],
+)
+def test_plain_sbatch_gets_what_the_job_needs(filtered: Filtered, folder: Path, argv: list[str], expected: str) -> None:
+    filtered.install(rewriting())
+    done = filtered.sbatch(*argv, cwd=folder)
+    assert re.fullmatch(expected, filtered.gres(done)), done.stderr
+    assert "GPU memory needed" in done.stderr
+
+
+@pytest.mark.torch
+def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Filtered, folder: Path) -> None:
+    filtered.install(SITE)
+    done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
+    assert filtered.gres(done) == H200
+    assert "the cheapest of" in done.stderr
+
+
+def as_written(filtered: Filtered, done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stderr
+    assert filtered.gres(done) == H200
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "environ"),
+    [
+        ("the mode is off", {'mode = "advise"': 'mode = "off"'}, {}),
+        ("the job has not opted in", {'mode = "advise"': 'mode = "rewrite"\nopt_in = true'}, {}),
+        ("another user's jobs only", {'mode = "advise"': 'mode = "rewrite"\nusers = ["nobody-here"]'}, {}),
+        ("not in this partition", {'mode = "advise"': 'mode = "rewrite"\nnot_partitions = ["gpu"]'}, {}),
+        ("the job opted out", {'mode = "advise"': 'mode = "rewrite"'}, {"XMEM_OFF": "1"}),
+    ],
+)
+def test_whose_jobs_are_left_alone(
+    filtered: Filtered, folder: Path, name: str, changed: Mapping[str, str], environ: Mapping[str, str]
+) -> None:
+    site = SITE
+    for old, new in changed.items():
+        site = site.replace(old, new)
+    filtered.install(site)
+    done = filtered.sbatch("job.sh", cwd=folder, environ=environ)
+    as_written(filtered, done)
+    assert done.stderr == "", name
+
+
+def test_a_job_without_a_gpu_starts_nothing(filtered: Filtered, folder: Path) -> None:
+    filtered.install(rewriting(), program=["touch", str(folder / "called")])
+    done = filtered.sbatch("--wrap=true", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (folder / "called").exists()
+
+
+def shell(code: str) -> list[str]:
+    return ["sh", "-c", code, "answer"]
+
+
+FAULTS: Mapping[str, list[str]] = {
+    "xmem-slurm is missing": ["/nowhere/xmem-slurm"],
+    "it is killed": shell("kill -9 $$"),
+    "it fails": shell("exit 3"),
+    "it answers nothing": ["true"],
+    "it answers garbage": shell("head -c 100000 /dev/urandom"),
+    "it answers without end": ["yes", "gres=gpu:l4:1"],
+    "it is cut off": shell("echo gres=gpu:1g.18gb:1"),
+    "it sets what is not its to set": shell("echo account=root; echo end"),
+    "it answers with a shell's characters": shell("echo 'gres=$(touch pwned)'; echo end"),
+    "it answers with an impossible option": shell("echo gres=gpu:1g.18gb:1; echo tres-per-task=x; echo end"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_answers_the_job_goes_as_written(filtered: Filtered, folder: Path, fault: str) -> None:
+    filtered.install(rewriting(), program=FAULTS[fault])
+    as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
+    assert not (folder / "pwned").exists()
+
+
+def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
+    slow = shell("sleep 600; echo gres=gpu:1g.18gb:1; echo end")
+    filtered.install(rewriting(), change=lambda text: text.replace(" 30 sh", " 1 sh"), program=slow)
+    as_written(filtered, filtered.sbatch("job.sh", cwd=folder, timeout=300))
+
+
+@pytest.mark.parametrize("site", ["not TOML [", rewriting().replace("schema_version = 1", "schema_version = 9")])
+def test_a_broken_site_file(filtered: Filtered, folder: Path, site: str) -> None:
+    filtered.install(site)
+    done = filtered.sbatch("job.sh", cwd=folder)
+    as_written(filtered, done)
+    assert "site.toml" in done.stderr
+
+
+def test_an_error_in_lua(filtered: Filtered, folder: Path) -> None:
+    filtered.install(rewriting(), change=lambda text: text.replace("parse(ask())", "nonsense(nil .. 1)"))
+    done = filtered.sbatch("job.sh", cwd=folder)
+    as_written(filtered, done)
+    assert "submitted as written" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["'; touch pwned; '", "$(touch pwned)", "`touch pwned`", "%s%n%1", '"]] os.execute("touch pwned") --[[', "a\nb"],
+)
+def test_nothing_that_a_user_types_is_executed(filtered: Filtered, folder: Path, hostile: str) -> None:
+    filtered.install(rewriting())
+    script = folder / hostile.replace("/", "_")
+    shutil.copy(folder / "job.sh", script)
+    done = filtered.sbatch(f"--job-name={hostile}", f"--comment={hostile}", "--test-only", str(script), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "pwned").exists()
+    done = filtered.sbatch(f"--job-name={hostile}", str(script), cwd=folder, environ={"XMEM_OFF": "1"})
+    as_written(filtered, done)
+    assert not (folder / "pwned").exists()
+
+
+def test_a_users_own_python_settings_do_not_reach_the_filter(filtered: Filtered, folder: Path) -> None:
+    (folder / "typing.py").write_text("open('pwned', 'w')\n")
+    filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
+    done = filtered.sbatch("job.sh", cwd=folder, environ={"PYTHONPATH": str(folder), "PYTHONHOME": "/nowhere"})
+    as_written(filtered, done)
+    assert done.stderr == ""
+    assert not (folder / "pwned").exists()
+
+
+def test_stdin_and_het_jobs_are_left_alone(filtered: Filtered, folder: Path) -> None:
+    filtered.install(rewriting())
+    as_written(filtered, filtered.sbatch("--gres=gpu:h200:1", cwd=folder, input="#!/bin/sh\ntrue\n"))
+    done = filtered.sbatch("--gres=gpu:h200:1", ":", "--gres=gpu:h200:1", "job.sh", cwd=folder)
+    assert filtered.gres(done) == H200
+
+
+def reload(filtered: Filtered, text: str) -> None:
+    """Have slurmctld read its hook again: it looks at the file's time, in whole seconds."""
+    file = filtered.folder / "job_submit.lua"
+    then = file.stat().st_mtime + 2
+    file.write_text(text, encoding="utf-8")
+    os.utime(file, (then, then))
+
+
+def test_slurmctld_asks_for_a_reason_and_keeps_the_record(filtered: Filtered, folder: Path) -> None:
+    site_file = folder / "strict.toml"
+    site_file.write_text(SITE.replace("[job_submit]", '[job_submit]\nmode = "refuse"\nreason_for = ["h200"]'))
+    filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
+    strict = hooks.render(site_file, load_site(site_file))["job_submit.lua"]
+    reload(filtered, strict)
+    refused = filtered.sbatch("job.sh", cwd=folder)
+    assert refused.returncode == 1
+    assert "GPUs of type h200 are scarce here" in refused.stderr
+    assert filtered.sbatch("--gres=gpu:1g.18gb:1", "job.sh", cwd=folder).returncode == 0
+    as_written(filtered, filtered.sbatch("--comment=it must be this one", "job.sh", cwd=folder))
+
+    script = (folder / "job.sh").read_text().replace("h200:1\n", "h200:1\n# xmem-slurm 0.1.0: 90 GiB needed\n")
+    (folder / "sized.sh").write_text(script)
+    done = filtered.sbatch("sized.sh", cwd=folder)
+    assert filtered.field(done, "AdminComment").strip() == "xmem-slurm 0.1.0: 90 GiB needed"
+
+    reload(filtered, strict.replace("local wanted = ", "local wanted = nonsense() or "))
+    as_written(filtered, filtered.sbatch("job.sh", cwd=folder))

@@ -1,0 +1,53 @@
+"""`xmem-slurm site VERB`: site files, and the hooks that are made from one."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem_slurm import hooks
+from xmem_slurm.site import loading
+
+app = typer.Typer(help="Site files: what this cluster offers.")
+
+SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
+
+
+@app.command("check")
+def check(site: SiteFile = None) -> None:
+    """Check a site file against its schema and the GPU catalogue."""
+    path = loading.site_file(site)
+    loaded = loading.load_site(path)
+    gpus = loading.option_gpus(loaded, loading.load_catalogue())
+    typer.echo(f"{path}: site {loaded.name}: {len(gpus)} GPU options on {len(loaded.nodes)} groups of nodes: no errors")
+
+
+@app.command("show")
+def show(site: SiteFile = None) -> None:
+    """Show what a site file says, defaults and the GPUs' memory included, as JSON."""
+    loaded = loading.load_site(loading.site_file(site))
+    gpus = loading.option_gpus(loaded, loading.load_catalogue())
+    shown = loaded.model_dump(mode="json") | {"gpu": {name: gpu.model_dump(mode="json") for name, gpu in gpus.items()}}
+    typer.echo(json.dumps(shown, indent=2))
+
+
+@app.command("install")
+def install(
+    site: SiteFile = None,
+    folder: Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")] = Path("/etc/slurm"),
+    only_print: Annotated[bool, typer.Option("--print", help="Print the hooks; change nothing.")] = False,
+) -> None:
+    """Write Slurm's hooks, cli_filter.lua and job_submit.lua, from a site file; what was there is kept."""
+    path = loading.site_file(site)
+    texts = hooks.render(path, loading.load_site(path))
+    if not all(hooks.check(name, text) for name, text in texts.items()):
+        typer.echo("no Lua compiler here (luac): the hooks were not checked", err=True)
+    if only_print:
+        typer.echo("\n".join(texts.values()), nl=False)
+        return
+    for file, backup in hooks.install(texts, folder):
+        typer.echo(f"{file}{f' (before: {backup})' if backup else ''}")
+    typer.echo(
+        "slurm.conf must say CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol reconfigure`", err=True
+    )
