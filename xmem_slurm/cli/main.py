@@ -11,7 +11,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, lab, sizing
+from xmem_slurm import __version__, hooks, lab, sizing
+from xmem_slurm.cli import site as site_verbs
+from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import UsageError, XmemError
@@ -29,12 +31,9 @@ app = typer.Typer(
 )
 lab_app = typer.Typer(help="A real throw-away Slurm cluster on this machine, its nodes as in a site file.")
 device_app = typer.Typer(help="The stand-in CUDA libraries that a dry run uses.")
-site_app = typer.Typer(help="Site files: what this cluster offers.")
 app.add_typer(lab_app, name="lab", no_args_is_help=True)
 app.add_typer(device_app, name="device", no_args_is_help=True)
-app.add_typer(site_app, name="site", no_args_is_help=True)
-
-SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
+app.add_typer(site_verbs.app, name="site", no_args_is_help=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -100,10 +99,12 @@ def _submission(command: Sequence[str]) -> Job:
 def lab_up(
     site: SiteFile = None,
     accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB: sacct works.")] = False,
+    with_hooks: Annotated[bool, typer.Option("--hooks", help="With the hooks of `site install`.")] = False,
 ) -> None:
     """Start the cluster; does nothing if it runs already."""
-    started = time.monotonic()
-    lab.up(loading.load_site(loading.site_file(site)), lab.default_folder(), accounting=accounting)
+    started, path = time.monotonic(), loading.site_file(site)
+    loaded = loading.load_site(path)
+    lab.up(loaded, lab.default_folder(), accounting=accounting, hooks=hooks.render(path, loaded) if with_hooks else {})
     typer.echo(f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True)
 
 
@@ -147,13 +148,19 @@ def device_list() -> None:
         typer.echo(f"{build.path}  torch {build.torch_version}, CUDA {build.cuda}, {build.torch_folder}")
 
 
-@site_app.command("check")
-def site_check(site: SiteFile = None) -> None:
-    """Check a site file against its schema and the GPU catalogue."""
+@app.command("filter", hidden=True)
+def filter_submission(
+    process: Annotated[int, typer.Argument(help="The process id of sbatch.")], site: SiteFile = None
+) -> None:
+    """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
+    from xmem_slurm import filter as site_filter  # noqa: PLC0415 - the other verbs need none of it
+
     path = loading.site_file(site)
-    loaded = loading.load_site(path)
-    gpus = loading.option_gpus(loaded, loading.load_catalogue())
-    typer.echo(f"{path}: site {loaded.name}: {len(gpus)} GPU options on {len(loaded.nodes)} groups of nodes: no errors")
+    job = site_filter.submission(process, os.environ)
+    found = site_filter.answer(path, loading.load_site(path), job) if job is not None else site_filter.Answer()
+    for line in found.lines:
+        typer.echo(f"xmem-slurm: {line}", err=True)
+    typer.echo("".join(f"{name}={value}\n" for name, value in found.changes.items()) + "end")
 
 
 def main() -> NoReturn:
