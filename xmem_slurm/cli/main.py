@@ -13,6 +13,7 @@ import typer
 
 from xmem_slurm import __version__, hooks, lab, sizing
 from xmem_slurm.cli import site as site_verbs
+from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
 from xmem_slurm.dryrun import runner
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 lab_app = typer.Typer(help="A real throw-away Slurm cluster on this machine, its nodes as in a site file.")
 device_app = typer.Typer(help="The stand-in CUDA libraries that a dry run uses.")
+app.command("generate", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(generate)
 app.add_typer(lab_app, name="lab", no_args_is_help=True)
 app.add_typer(device_app, name="device", no_args_is_help=True)
 app.add_typer(site_verbs.app, name="site", no_args_is_help=True)

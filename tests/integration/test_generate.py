@@ -1,0 +1,72 @@
+"""Every template's script is taken by a real Slurm, with the GPU in it that was chosen."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EXAMPLE_SITE, Cluster
+
+TRAIN = """
+import torch
+model = torch.nn.Linear(4096, 4096, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+OPTIONS = {
+    "plain": (),
+    "torchrun": (),
+    "multi-node": (),
+    "apptainer": ("--set", "image=none.sif"),
+    "checkpoint-requeue": (),
+    "sweep": ("--grid", "width=1,2"),
+}
+CHOSEN = {
+    "plain": "l4:1",
+    "checkpoint-requeue": "l4:1",
+    "sweep": "l4:1",
+    "torchrun": "h200:2",
+    "multi-node": "a100_40:2",
+}
+
+
+@pytest.mark.slurm
+@pytest.mark.torch
+def test_every_template_is_submitted(cluster: Cluster, job_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = os.pathsep.join([str(job_python.parent), str(Path(sys.executable).parent), cluster.environ["PATH"]])
+    environ = cluster.environ | {"PATH": path, "SBATCH_OUTPUT": os.devnull}
+
+    def run(*command: str, stdin: str | None = None) -> str:
+        return subprocess.run(
+            command, cwd=tmp_path, env=environ, input=stdin, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    listed = run("xmem-slurm", "generate", "--list")
+    assert [line.split()[0] for line in listed.splitlines()] == sorted(OPTIONS)
+    for name, options in OPTIONS.items():
+        command = ["python", "train.py", *(["{width}"] if name == "sweep" else [])]
+        script = run("xmem-slurm", "generate", "--template", name, *options, "--", *command)
+        job = re.findall(r"\d+", run("sbatch", "--hold", stdin=script))[0]
+        shown = run("scontrol", "show", "job", job)
+        assert f"TresPerNode=gres:gpu:{CHOSEN.get(name, 'h200:1')}" in shown
+        run("scancel", job)
+    done = run("sbatch", "--wait", stdin=run("xmem-slurm", "generate", "--", "python", "-c", "print(1)"))
+    assert "Submitted" in done
+
+
+def test_scripts_are_written_to_a_folder_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    environ = {**os.environ, "XMEM_SITE": str(EXAMPLE_SITE)}
+    ours = Path(sys.executable).parent / "xmem-slurm"
+    command = [ours, "generate", "--output", "jobs", "--", "true"]
+    for code, told in ((0, "not estimated"), (2, "File exists")):
+        done = subprocess.run(command, cwd=tmp_path, env=environ, check=False, capture_output=True, text=True)
+        assert done.returncode == code
+        assert told in done.stderr
+    assert [path.name for path in (tmp_path / "jobs").iterdir()] == ["plain-h200.sh"]

@@ -1,0 +1,84 @@
+"""`xmem-slurm generate`: a batch script from a template, for a command."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem_slurm import generate as scripts
+from xmem_slurm import job_templates, sizing, sweep
+from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.dryrun import runner
+from xmem_slurm.errors import UsageError
+from xmem_slurm.report import terminal
+from xmem_slurm.site import loading
+
+
+def generate(
+    command: Annotated[list[str] | None, typer.Argument(help="-- COMMAND that the job runs.")] = None,
+    *,
+    template: Annotated[str, typer.Option("--template", help="The template's name.")] = "plain",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value; --show lists the keys.")] = None,
+    axes: Annotated[list[str] | None, typer.Option("--grid", help="key=v1,v2: an axis of a sweep.")] = None,
+    table: Annotated[Path | None, typer.Option("--csv", help="The points of a sweep; keys in the first line.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--templates", envvar="XMEM_TEMPLATES", help="A folder of your own templates.")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the templates.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show the template and what can be set in it.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")] = None,
+    site: SiteFile = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs of one job may take.")] = 60.0,
+) -> None:
+    """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
+    places = job_templates.folders(folder)
+    if list_all:
+        for each in job_templates.available(places):
+            typer.echo(f"{each.name:20} {each.about}")
+        return
+    chosen = job_templates.find(template, places)
+    if show:
+        typer.echo(job_templates.describe(chosen))
+        return
+    if not command:
+        raise UsageError("generate: nothing to run; write -- COMMAND… at the end")
+    points = sweep.read_csv(table) if table is not None else sweep.grid(axes or [])
+    values = job_templates.values(chosen, settings or [])
+    where = loading.load_site(loading.site_file(site))
+    gpus = loading.option_gpus(where, loading.load_catalogue())
+    target = scripts.Target(where, gpus, os.environ).without_shares()
+    allowance = runner.Budget(seconds=budget)
+    with terminal.progress("running the job dry to see how much GPU memory it needs"):
+        made = scripts.generate(
+            chosen,
+            values,
+            sweep.commands(command, points),
+            target,
+            lambda job: sizing.size(job, target.site, target.gpus, allowance),
+        )
+    for script in made:
+        typer.echo("\n".join(f"xmem-slurm: {line}" for line in script.lines), err=True)
+    _hand_out(made, chosen.name, output)
+
+
+def _hand_out(made: Sequence[scripts.Generated], name: str, folder: Path | None) -> None:
+    """Print the only script, or write each to a file of its own, named after its GPU option; overwrite nothing."""
+    if folder is None:
+        if len(made) > 1:
+            raise UsageError(
+                f"the points need {len(made)} kinds of GPU ({', '.join(each.option for each in made)});"
+                " --output FOLDER takes a script for each"
+            )
+        typer.echo(made[0].script, nl=False)
+        return
+    for script in made:
+        path = folder / f"{name}-{script.option}.sh"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(script.script)
+        except OSError as error:
+            raise UsageError(f"{path}: not written: {error.strerror}") from error
+        typer.echo(path)
