@@ -15,6 +15,8 @@ from xmem_slurm import trace
 from xmem_slurm.dryrun import sandbox, shims, stand_in
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.profile import recording
+from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.units import GIB
 
@@ -78,25 +80,33 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             limits=budget.limits(),
             keep=[folder, cache],
         )
-        found = [trace.read(file) for file in sorted(traces.glob("*.json.gz"))]
+        found = _read(traces)
         if not any(each.allocations or each.error for each in found):
             raise NoEstimate(_why_nothing(traces, found, outcome))
         return DryRun(found, outcome)
 
 
+def _read(folder: Path) -> list[trace.Trace]:
+    """Read what the probe left: traces of the stand-in device, and profiles of steps on the CPU."""
+    found = [trace.read(file) for file in sorted(folder.glob("*.json.gz"))]
+    return found + [orchestrate(recording.read(file)) for file in sorted(folder.glob(f"*{recording.SUFFIX}"))]
+
+
 def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
     """What the job would see, then what makes it a dry run."""
     shim_folder = _shim_folder(folder / "bin")
+    engine = job.environ.get("XMEM_ENGINE", "device")
     threads = str(budget.cpus)
     return {
         **job.environ,
-        **stand_in.environment(gpu, job.gpus, traces, job.environ.get("PYTHONPATH")),
+        **stand_in.environment(gpu, job.gpus, traces, job.environ.get("PYTHONPATH"), engine),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
+        "XMEM_PROFILE_MEMORY_BYTES": str(budget.memory_bytes),
         "XMEM_DEADLINE": str(time.monotonic() + budget.seconds - LAST_WORDS_SECONDS),
     }
 

@@ -10,14 +10,16 @@ from xmem_slurm.site.schema import Gpu
 _PROBE = Path(__file__).resolve().parents[1] / "probe"
 
 
-def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None) -> dict[str, str]:
+def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None, engine: str = "device") -> dict[str, str]:
     """Return the variables that show a job `count` GPUs of this kind and leave traces in the folder `traces`.
 
-    Their names are known to the probe and to the stand-in libraries (`device/src/cudart/device.c`).
+    `engine` is "device", "profile" or "auto" (`probe/_xmem_engine.py`). The names are known to the probe and to the
+    stand-in libraries (`device/src/cudart/device.c`).
     """
     return {
         "PYTHONPATH": os.pathsep.join([str(_PROBE), *filter(None, [python_path])]),
         "XMEM_TRACE_DIR": str(traces),
+        "XMEM_ENGINE": engine,
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-m", "xmem_slurm.device"]),
         "XMEM_DEVICE_NAME": gpu.description,
         "XMEM_DEVICE_CAPABILITY": gpu.capability,

@@ -4,10 +4,13 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
 
     sitecustomize    run by every Python that starts; chains to the one that was there before
     _xmem_import     waits for `import torch`
+    _xmem_engine     which engine watches this process: stand-in CUDA libraries, or real steps on the CPU
     _xmem_device     maps the stand-in CUDA libraries, before torch looks for the real ones
     _xmem_record     records what torch's allocator is asked for, and writes the trace
     _xmem_steps      counts optimizer steps, and tells when they only repeat themselves
     _xmem_ends       makes every way out of the process lead past the recorder
+    _xmem_redirect   lets a script that says "cuda" run on the CPU
+    _xmem_profile    runs a few steps there under torch.profiler, and writes what it saw
 
 Python 3.9 and newer, the standard library and the job's torch (2.4 and newer), nothing else: nothing here imports the
 rest of xmem_slurm, and nothing there imports this. They meet in the trace file, described in `xmem_slurm/trace.py`.

@@ -23,11 +23,12 @@ class _Loader:
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
-        recorder = self._finder.recorder()
+        folder = os.path.dirname(module.__spec__.origin)
+        recorder = self._finder.recorder(folder)
         if recorder.knows_torch():  # importlib.reload
             self._loader.exec_module(module)
             return
-        recorder.before_torch(os.path.dirname(module.__spec__.origin))
+        recorder.before_torch(folder)
         try:
             self._loader.exec_module(module)
             recorder.after_torch(module)
@@ -59,15 +60,16 @@ class _Finder:
                 return spec
         return None
 
-    def recorder(self):
-        """Return this process's recorder, made when torch is first imported."""
+    def recorder(self, folder):
+        """Return this process's recorder, made when the torch in `folder` is first imported."""
         if self._recorder is None:
             theirs, sys.path = sys.path, self._path
             try:
-                import _xmem_record
+                import _xmem_engine
+
+                self._recorder = _xmem_engine.recorder(folder, self._environ)
             finally:
                 sys.path = theirs
-            self._recorder = _xmem_record.Recorder(self._environ)
         os.environ.update(self._environ)  # the stand-ins read it as they are mapped
         return self._recorder
 

@@ -1,0 +1,293 @@
+"""Runs a few training steps on the CPU under torch.profiler, and writes what it saw (form: profile/recording.py).
+
+The counterpart of `_xmem_record` where torch is no CUDA build, or where the job's memory depends on values: kernels
+really run. It begins when the script first uses the GPU, and ends the process after `PROFILED_STEPS` optimizer steps.
+"""
+
+import contextlib
+import functools
+import gc
+import gzip
+import importlib
+import json
+import os
+import resource
+import sys
+import threading
+import time
+
+import _xmem_device
+import _xmem_ends
+import _xmem_redirect
+
+SCHEMA_VERSION = 1
+PROFILED_STEPS = 3
+"""The first step lacks the optimizer's state, the second is the first whole one, the third frees what it left."""
+BACKWARD_SHARE = 2.0
+"""A backward pass computes two products for each one of the forward pass, and takes twice its time."""
+STATES = 3
+"""Gradients and, for most optimizers, two moments: so many times the trainable parameters come on top of a forward."""
+
+_BACKWARD = "xmem::backward"
+_TAG = "xmem::tag:"
+_MODULE = "nn.Module: "
+
+
+class Profiler:
+    """One for each process that imports torch. With XMEM_DEADLINE (a time.monotonic() value), it keeps to that."""
+
+    def __init__(self, environ):
+        self._environ = environ
+        self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
+        self._memory = int(environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
+        self._torch = None
+        self._build = ("unknown", None)
+        self._begin()
+
+    def _begin(self):
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
+        self._error = None
+        self._exit = None
+        self._finished = False
+        self._profile = None
+        self._started = None
+        self._steps = 0
+        self._tags = []
+        self._scopes = []
+        self._names = {}
+        self._forecast_done = set()
+
+    # -- around `import torch` -----------------------------------------------------------------------------------------
+
+    def knows_torch(self):
+        return self._torch is not None
+
+    def before_torch(self, folder):
+        """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins will do, unused."""
+        self._build = _xmem_device.torch_build(folder)
+        if self._build[1] is not None:
+            try:
+                _xmem_device.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+            except Exception as error:
+                self._refuse(str(error))
+        self._write("importing", [])
+
+    def torch_failed(self, error):
+        """`import torch` raised; the job will say so itself, or try again."""
+        self._error = _xmem_ends.one_line(error)
+        self._write("failed", [])
+        self._error = None
+
+    def after_torch(self, torch):
+        self._torch = torch
+        _xmem_redirect.redirect(torch, self._environ, self._start)
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
+        torch.autograd.backward = self._around_backward(torch.autograd.backward)
+        modules = importlib.import_module("torch.nn.modules.module")
+        modules.register_module_forward_pre_hook(self._enter_module)
+        modules.register_module_forward_hook(self._leave_module, always_call=True)
+        _xmem_ends.hook(self)
+        self._write("running", [])
+
+    def _start(self):
+        profiler = self._torch.autograd.profiler  # torch.profiler wraps it in schedules, and imports the compiler
+        self._profile = profiler.profile(use_kineto=True, profile_memory=True, record_shapes=True)
+        self._profile.__enter__()
+        self._started = time.monotonic()
+        if self._deadline != float("inf"):
+            threading.Thread(target=self._watch, name="xmem", daemon=True).start()
+
+    def _watch(self):
+        """End the process when its time is spent: nobody but its own thread could stop the profiler."""
+        pid = os.getpid()
+        time.sleep(max(0.0, self._deadline - time.monotonic()))
+        if not self._finished and os.getpid() == pid:
+            self._refuse_as_too_large("it was at optimizer step %d when the time was spent" % (self._steps + 1))
+
+    # -- while the job runs --------------------------------------------------------------------------------------------
+
+    def _enter_module(self, module, _inputs):
+        if not self._scopes:
+            for name, part in module.named_modules():
+                self._names.setdefault(id(part), name or type(module).__name__)
+            self._forecast("forward", None)
+        scope = self._torch.autograd.profiler.record_function(
+            _MODULE + self._names.get(id(module), type(module).__name__)
+        )
+        scope.__enter__()
+        self._scopes.append((module, scope))
+
+    def _leave_module(self, module, _inputs, _output):
+        if self._scopes and self._scopes[-1][0] is module:
+            self._scopes.pop()[1].__exit__(None, None, None)
+
+    def _around_backward(self, backward):
+        @functools.wraps(backward)
+        def wrapped(*args, **kwargs):
+            if self._started is not None:
+                spent = time.monotonic() - self._started
+                self._forecast("backward", spent * (1 + BACKWARD_SHARE) * PROFILED_STEPS - spent)
+            with self._torch.autograd.profiler.record_function(_BACKWARD):
+                return backward(*args, **kwargs)
+
+        return wrapped
+
+    def _after_step(self, optimizer, _args, _kwargs):
+        if self._profile is None or self._finished:
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._tag("PARAM", parameters)
+        self._tag("GRAD", [p.grad for p in parameters if p.grad is not None])
+        self._tag("OPT", list(optimizer.state.values()))
+        if self._steps == 0:
+            self._tag_modules()
+        self._steps += 1
+        if self._steps >= PROFILED_STEPS and self._deadline != float("inf"):
+            self.finish("steady")
+            _xmem_ends.kill_workers()
+            os._exit(0)
+        if self._steps == 1:
+            self._forecast("step", (time.monotonic() - self._started) * (PROFILED_STEPS - 1))
+
+    def _tag(self, category, values):
+        addresses = set()
+        for each in _tensors(values):
+            if isinstance(each, self._torch.Tensor):
+                with contextlib.suppress(Exception):  # a tensor without storage of its own
+                    addresses.add(each.untyped_storage().data_ptr())
+        with self._torch.autograd.profiler.record_function("%s%d" % (_TAG, len(self._tags))):
+            self._tags.append({"category": category, "addresses": sorted(addresses)})
+
+    def _tag_modules(self):
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._torch.nn.Module)]
+        with contextlib.suppress(Exception):  # a module that is half built
+            self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
+            self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
+
+    # -- the guard -----------------------------------------------------------------------------------------------------
+
+    def _forecast(self, moment, seconds_left):
+        """Refuse early what would not end within its memory and time; `moment` is asked about once."""
+        if moment in self._forecast_done or self._deadline == float("inf"):
+            return
+        self._forecast_done.add(moment)
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._torch.nn.Module)]
+        trainable = {id(p): p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad}
+        states = 0 if moment == "step" else STATES * sum(p.numel() * p.element_size() for p in trainable.values())
+        needed = _resident_bytes() + states
+        if (self._memory is None or needed <= self._memory) and (
+            seconds_left is None or time.monotonic() + seconds_left <= self._deadline
+        ):
+            return
+        allowed = "" if self._memory is None else ", where %.0f GB" % (self._memory / 1e9)
+        minutes = "" if seconds_left is None else " and %.1f minutes more" % (seconds_left / 60)
+        left = max(0.0, self._deadline - time.monotonic()) / 60
+        said = "it needs about %.0f GB%s here%s and %.1f minutes are left"
+        self._refuse_as_too_large(said % (needed / 1e9, minutes, allowed, left))
+
+    def _refuse_as_too_large(self, why):
+        self._refuse("too large to be run on this machine's CPU: " + why)
+
+    def _refuse(self, why):
+        self._error = why
+        self._write("failed", [])
+        self._finished = True
+        _xmem_ends.kill_workers()
+        os._exit(1)
+
+    # -- the end of a process ------------------------------------------------------------------------------------------
+
+    def in_child(self):
+        """Forget the parent's run: a forked child has no profiler of its own."""
+        self._begin()
+        self._finished = True
+
+    def asked_to_exit(self, error):
+        self._exit = error
+
+    def finish(self, state, error=None):
+        """Stop the profiler and write what it saw."""
+        with self._lock:
+            if self._torch is None or self._finished or self._pid != os.getpid():
+                return
+            self._error = error or _xmem_ends.uncaught() or self._exit
+            self._finished = True
+            rows = []
+            if self._profile is not None:
+                for _, scope in reversed(self._scopes):
+                    scope.__exit__(None, None, None)
+                if self._steps == 0:
+                    self._tag_modules()
+                rows = _rows(self._torch.autograd._disable_profiler().experimental_event_tree())
+            self._write(state, rows)
+
+    def _write(self, state, rows):
+        recording = {
+            "schema_version": SCHEMA_VERSION,
+            "state": state,
+            "error": self._error,
+            "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
+            "rank": int(os.environ.get("RANK") or 0),
+            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
+            "torch_version": self._build[0],
+            "cuda_version": self._build[1],
+            "allocator_settings": os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "gpu": {
+                "name": self._environ["XMEM_DEVICE_NAME"],
+                "capability": self._environ["XMEM_DEVICE_CAPABILITY"],
+                "multiprocessors": int(self._environ["XMEM_DEVICE_MULTIPROCESSORS"]),
+                "total_bytes": int(self._environ["XMEM_DEVICE_TOTAL_BYTES"]),
+            },
+            "rows": rows,
+            "tags": self._tags,
+            "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "seconds": 0.0 if self._started is None else time.monotonic() - self._started,
+        }
+        file = self._file + ".profile.gz"
+        content = gzip.compress(json.dumps(recording, separators=(",", ":")).encode(), compresslevel=1)
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            with open(file + ".part", "wb") as whole:
+                whole.write(content)
+            os.replace(file + ".part", file)
+
+
+def _rows(roots):
+    """Flatten the profiler's tree in order of time: ["o", parent, name, [input]] and ["m", parent, address, bytes].
+
+    `parent` is a row's number or -1; an input is [address, shape, type]; a free has negative bytes.
+    """
+    rows = []
+    stack = [(root, -1) for root in sorted(roots, key=lambda event: event.start_time_ns, reverse=True)]
+    while stack:
+        event, parent = stack.pop()
+        fields = event.extra_fields
+        if hasattr(fields, "alloc_size"):
+            if str(fields.device) == "cpu":
+                rows.append(["m", parent, fields.ptr, fields.alloc_size])
+            continue
+        if hasattr(fields, "inputs"):
+            inputs = [_tensor(each) for each in _tensors(fields.inputs) if hasattr(each, "storage_data_ptr")]
+            rows.append(["o", parent, event.name, inputs])
+            parent = len(rows) - 1
+        stack.extend((child, parent) for child in reversed(event.children))
+    return rows
+
+
+def _tensor(metadata):
+    return [metadata.storage_data_ptr or 0, list(metadata.sizes), str(metadata.dtype)[6:]]
+
+
+def _tensors(values):
+    """Yield what is no list, tuple or dict of `values`, at any depth."""
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, (dict, list, tuple)):
+            yield from _tensors(value)
+        else:
+            yield value
+
+
+def _resident_bytes():
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

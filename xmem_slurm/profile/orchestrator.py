@@ -1,0 +1,175 @@
+"""The Orchestrator (xMem, section 3.3): what would these blocks of the CPU be on a GPU?
+
+Each rule is a function that takes the blocks and returns them changed, with its reason and source; `RULES` applies them
+in turn. What needs no rule here, because the script itself ran and the lifetimes are the real ones: where zero_grad
+stands (at the step's start, just before backward, after the step, or with set_to_none=False), gradient accumulation,
+how long a batch or an output stays referenced, and optimizer states of any shape (the published Orchestrator takes a
+block for optimizer state only if it is as large as a parameter, which misses factored and quantized states).
+What the GPU's way through torch itself would do otherwise (byte masks, foreach optimizers, CUDA's autocast) was done so
+while the script ran: `probe/_xmem_redirect.py`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from xmem_slurm.profile import attention, workspaces
+from xmem_slurm.profile.analyzer import Analysis, Block, analyze
+from xmem_slurm.profile.recording import Recording
+from xmem_slurm.trace import Allocation, Doubt, Event, Mark, Op, Trace
+
+Rule = Callable[[Analysis, Sequence[Block]], Sequence[Block]]
+
+LARGEST_NUMBER_BYTES = 16
+"""A complex128, the largest type of a single number."""
+
+_FUSED_ON_GPU = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::addmv",
+        "aten::mv",
+        "aten::dot",
+        "aten::native_dropout",
+        "aten::native_dropout_backward",
+        "aten::mkldnn_convolution",
+        "aten::convolution_backward",
+        "aten::mkldnn_convolution_backward",
+        "aten::_slow_conv2d_forward",
+        "aten::native_batch_norm",
+        "aten::native_batch_norm_backward",
+        "aten::native_layer_norm",
+        "aten::native_layer_norm_backward",
+        "aten::native_group_norm",
+        "aten::native_group_norm_backward",
+        "aten::_softmax",
+        "aten::_softmax_backward_data",
+        "aten::_log_softmax",
+        "aten::_log_softmax_backward_data",
+        "aten::nll_loss_forward",
+        "aten::nll_loss_backward",
+        "aten::gelu",
+        "aten::gelu_backward",
+        "aten::silu",
+        "aten::silu_backward",
+        "aten::threshold_backward",
+        "aten::max_pool2d_with_indices",
+        "aten::max_pool2d_with_indices_backward",
+        "aten::embedding_dense_backward",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    }
+)
+
+
+def only_device_blocks(_analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Leave out what would lie in host memory: data loaders, the batch before its copy, step counters, logs."""
+    return [block for block in blocks if block.on_device]
+
+
+def without_wrapped_numbers(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Leave out single numbers that an operator makes for itself: a GPU's kernels take them as arguments.
+
+    Source: `wrapped_scalar_tensor` (aten/src/ATen/ScalarOps.h) makes them on the CPU, whatever the other operand.
+    """
+    return [
+        block
+        for block in blocks
+        if block.size > LARGEST_NUMBER_BYTES or not _within_one_operator(analysis, block, lambda _name: True)
+    ]
+
+
+def without_kernel_temporaries(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Leave out what the CPU's implementation of one kernel allocates and frees: oneDNN's reorders, per-thread buffers.
+
+    Only for operators that are one kernel, or one library call, on a GPU; what the compound ones (matmul, einsum, the
+    losses) allocate in between is the same on both.
+    """
+    return [block for block in blocks if not _within_one_operator(analysis, block, lambda name: name in _FUSED_ON_GPU)]
+
+
+def _within_one_operator(analysis: Analysis, block: Block, wanted: Callable[[str], bool]) -> bool:
+    """Whether an operator of a wanted name both made `block` and freed it."""
+    if block.freed is None:
+        return False
+    return any(
+        wanted(row.name) and block.freed <= row.last
+        for _, row in analysis.above(block.operator)
+        if row.name.startswith("aten::")
+    )
+
+
+RULES: Sequence[Rule] = (
+    only_device_blocks,
+    without_wrapped_numbers,
+    without_kernel_temporaries,
+    attention.attention_of_gpu,
+    workspaces.matrix_products,
+    workspaces.embedding_gradients,
+)
+
+
+def orchestrate(recording: Recording) -> Trace:
+    """Turn a recording into the trace of a GPU process."""
+    analysis = analyze(recording)
+    blocks: Sequence[Block] = analysis.blocks
+    for rule in RULES:
+        blocks = rule(analysis, blocks)
+    return _trace(analysis, sorted(blocks, key=lambda block: block.born))
+
+
+def _trace(analysis: Analysis, blocks: Sequence[Block]) -> Trace:
+    """Number the blocks in the order of their allocation, as the allocator model wants them."""
+    births = [(block.born, True, number) for number, block in enumerate(blocks)]
+    ends = [(block.freed, False, number) for number, block in enumerate(blocks) if block.freed is not None]
+    events: list[Event] = []
+    for _, is_birth, number in sorted(births + ends):
+        if is_birth:
+            events.append(Event(Op.ALLOC, number))
+        else:
+            events += [Event(Op.FREE_REQUESTED, number), Event(Op.FREE_COMPLETED, number)]
+    recording = analysis.recording
+    return Trace(
+        argv=recording.argv,
+        rank=recording.rank,
+        world_size=recording.world_size,
+        state=recording.state,
+        error=recording.error,
+        torch_version=recording.torch_version,
+        cuda_version=recording.cuda_version,
+        allocator_settings=recording.allocator_settings,
+        gpu=recording.gpu,
+        allocations=[Allocation(block.size, 0, block.category) for block in blocks],
+        events=events,
+        marks=_marks(analysis, blocks),
+        doubts=_doubts(analysis),
+        recorded={},
+    )
+
+
+def _marks(analysis: Analysis, blocks: Sequence[Block]) -> list[Mark]:
+    places = [("backward", first) for first, _ in analysis.backwards]
+    places += [("backward_end", last) for _, last in analysis.backwards]
+    places += [("step", last) for last in analysis.steps]
+    births = [block.born for block in blocks]
+    return [Mark(kind, bisect_left(births, place)) for kind, place in sorted(places, key=lambda each: each[1])]
+
+
+def _doubts(analysis: Analysis) -> list[Doubt]:
+    """Say what no CPU run can show, and that this is one."""
+    recording = analysis.recording
+    why = "no CUDA build" if recording.cuda_version is None else "run on the CPU as asked"
+    found = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1)]
+    for code, what, names in _UNSEEN:
+        count = sum(1 for _ in analysis.operators(*names))
+        if count:
+            found.append(Doubt(code, what, count))
+    return found
+
+
+_UNSEEN = (
+    ("cudnn-plan", "convolution", ("aten::convolution", "aten::convolution_backward")),
+    ("cudnn-rnn", "recurrent network", ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")),
+    ("cudnn-ctc", "CTC loss", ("aten::ctc_loss",)),
+)

@@ -1,0 +1,133 @@
+"""What did the profiler see? The file in which the probe left a few steps on the CPU, read and checked.
+
+One JSON object (gzip), written whole and renamed into place:
+
+    schema_version  1
+    state, error, argv, rank, world_size, torch_version, cuda_version, allocator_settings, gpu
+                    as in a trace (`xmem_slurm/trace.py`)
+    rows            in order of time; `parent` is the number of an operator's row, or -1
+                    ["o", parent, name, [[address, shape[], type]]]   an operator or a scope, and its tensors
+                    ["m", parent, address, bytes]                     memory: a free has negative bytes
+    tags            [{category, addresses[]}]: what the addresses held when the scope "xmem::tag:N" was open
+    seconds, peak_resident_bytes
+                    what the run cost
+
+Scopes are operators, too: "nn.Module: NAME", "xmem::backward", "Optimizer.step#NAME" (torch's own), and the
+redirection's "xmem::to_device", "xmem::on_device", "xmem::to_host".
+"""
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.trace import Gpu
+
+SCHEMA_VERSION = 1
+SUFFIX = ".profile.gz"
+
+
+class Tensor(NamedTuple):
+    """A tensor that an operator was given: the address of its storage, its shape, its type by torch's name."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Operator(NamedTuple):
+    """An operator or a scope. `parent` is a row's number or -1; `last` the row at which it has ended."""
+
+    parent: int
+    name: str
+    inputs: tuple[Tensor, ...]
+    last: int
+
+
+class Memory(NamedTuple):
+    """An allocation, or with negative `size` a free, in bytes."""
+
+    parent: int
+    address: int
+    size: int
+
+
+class Tag(NamedTuple):
+    """These addresses held `category` at a moment."""
+
+    category: str
+    addresses: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One process that ran on the CPU under the profiler."""
+
+    argv: Sequence[str]
+    rank: int
+    world_size: int
+    state: str
+    error: str | None
+    torch_version: str
+    cuda_version: str | None
+    allocator_settings: str
+    gpu: Gpu
+    rows: Sequence[Operator | Memory]
+    tags: Sequence[Tag]
+    seconds: float
+    peak_resident_bytes: int
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor number of torch's version."""
+        major, minor = self.torch_version.split(".")[:2]
+        return int(major), int(minor)
+
+
+def read(path: Path) -> Recording:
+    """Read a recording.
+
+    Raises:
+        NoEstimate: the file is not a recording of this schema version.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            raw = json.load(file)
+        if raw["schema_version"] != SCHEMA_VERSION:
+            raise NoEstimate(f"{path}: profile of schema version {raw['schema_version']}, not {SCHEMA_VERSION}")
+        return Recording(
+            argv=raw["argv"],
+            rank=raw["rank"],
+            world_size=raw["world_size"],
+            state=raw["state"],
+            error=raw["error"],
+            torch_version=raw["torch_version"],
+            cuda_version=raw["cuda_version"],
+            allocator_settings=raw["allocator_settings"],
+            gpu=Gpu(**raw["gpu"]),
+            rows=_rows(raw["rows"]),
+            tags=[Tag(tag["category"], tag["addresses"]) for tag in raw["tags"]],
+            seconds=raw["seconds"],
+            peak_resident_bytes=raw["peak_resident_bytes"],
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise NoEstimate(f"{path}: not a profile: {error}") from error
+
+
+def _rows(raw: list[list[Any]]) -> list[Operator | Memory]:
+    last = list(range(len(raw)))
+    for number in range(len(raw) - 1, -1, -1):
+        parent = raw[number][1]
+        if parent >= 0:
+            last[parent] = max(last[parent], last[number])
+    return [_row(row, last[number]) for number, row in enumerate(raw)]
+
+
+def _row(row: list[Any], last: int) -> Operator | Memory:
+    if row[0] == "m":
+        return Memory(row[1], row[2], row[3])
+    inputs = tuple(Tensor(address, tuple(shape), dtype) for address, shape, dtype in row[3])
+    return Operator(row[1], row[2], inputs, last)

@@ -1,0 +1,89 @@
+"""Rules of the Orchestrator: what a GPU's kernels and libraries allocate beside their results."""
+
+from collections.abc import Iterator, Sequence
+
+from xmem_slurm.profile.analyzer import Analysis, Block, Phase
+from xmem_slurm.trace import Category
+from xmem_slurm.units import MIB
+
+CUBLAS_WORKSPACE = 8_519_680
+"""Bytes of cuBLAS's workspace: 2 of 4 MiB and 8 of 16 KiB. Source: `parseChosenWorkspaceSize` in
+aten/src/ATen/cuda/CublasHandlePool.cpp, torch 2.4 to 2.15."""
+CUBLAS_WORKSPACE_HOPPER = 33_554_432
+"""The same on compute capability 9.0; from torch 2.15 on also on 10.0 and above."""
+CUBLASLT_WORKSPACE = MIB
+"""Bytes that cublasLt is given where a product and its bias are one call. Source: `_getWorkspaceSize` in
+aten/src/ATen/cuda/CUDABlas.cpp, torch 2.4 to 2.15."""
+
+_PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"))
+
+
+def matrix_products(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Add the workspaces of cuBLAS and cublasLt, which torch takes from its own allocator.
+
+    One for each thread that multiplies: a GPU's backward pass has a thread, and so a handle, of its own. Up to torch
+    2.8 cublasLt's lives for its one call, from 2.9 on it is kept; from 2.15 on both are given back after the call.
+    """
+    release = analysis.recording.release
+    size = _cublas_workspace(analysis.recording.gpu.capability, release)
+    keeps, keeps_lt = release < (2, 15), (2, 9) <= release < (2, 15)
+    added: list[Block] = []
+    seen: set[tuple[bool, bool]] = set()
+    for number, place in _on_device(analysis, blocks, _PRODUCTS):
+        backward = analysis.phase_of(number) is Phase.BACKWARD
+        with_bias = _is_biased_product(analysis, number)
+        if not (with_bias and release >= (2, 15)) and (not keeps or (backward, False) not in seen):
+            added.append(_workspace(size, place, None if keeps else 0.2))
+            seen.add((backward, False))
+        if with_bias and (not keeps_lt or (backward, True) not in seen):
+            added.append(_workspace(CUBLASLT_WORKSPACE, place + 0.3, None if keeps_lt else 0.2))
+            seen.add((backward, True))
+    return [*blocks, *added]
+
+
+def _workspace(size: int, born: float, lifetime: float | None) -> Block:
+    if lifetime is None:
+        return Block(size, born, None, category=Category.OTH)
+    return Block(size, born, born + lifetime)
+
+
+def _cublas_workspace(capability: str, release: tuple[int, int]) -> int:
+    major, _, minor = capability.partition(".")
+    hopper = (int(major), int(minor)) == (9, 0) or (release >= (2, 15) and int(major) >= 10)
+    return CUBLAS_WORKSPACE_HOPPER if hopper else CUBLAS_WORKSPACE
+
+
+def _is_biased_product(analysis: Analysis, number: int) -> bool:
+    """Whether cublasLt takes this product: it has a bias, a vector. Source: aten/src/ATen/native/cuda/Blas.cpp."""
+    row = next(row for _, row in analysis.above(number))
+    return row.name == "aten::addmm" and len(row.inputs) >= 3 and len(row.inputs[0].shape) == 1
+
+
+EMBEDDING_SORT_FROM = 3072
+"""Gradients of an embedding with more indices than this are summed in sorted order. Source: `embedding_dense_backward`
+in aten/src/ATen/native/cuda/Embedding.cu, torch 2.4 to 2.15."""
+
+
+def embedding_gradients(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Add the index arrays with which a GPU sorts the gradients of an embedding; the CPU sums them in a loop."""
+    added = []
+    for number, place in _on_device(analysis, blocks, ("aten::embedding_dense_backward",)):
+        row = next(row for _, row in analysis.above(number))
+        indices = row.inputs[1].shape if len(row.inputs) > 1 else ()
+        count = 1
+        for length in indices:
+            count *= length
+        if count > EMBEDDING_SORT_FROM:
+            added += [Block(8 * count, place, place + 0.2), Block(8 * count, place + 0.1, place + 0.2)]
+    return [*blocks, *added]
+
+
+def _on_device(analysis: Analysis, blocks: Sequence[Block], names: Sequence[str]) -> Iterator[tuple[int, float]]:
+    """Yield the row of each such operator that made a block on the GPU, and the place just after that block."""
+    made_at: dict[int, float] = {}
+    for block in blocks:
+        for number, row in analysis.above(block.operator):
+            if row.name in names:
+                made_at.setdefault(number, block.born)
+    for number in sorted(made_at):
+        yield number, made_at[number] + 0.25
