@@ -86,8 +86,10 @@ class Estimate:
 
     @property
     def reasons(self) -> Sequence[str]:
-        """Why the margin is wider than the least, one line each."""
-        return list(dict.fromkeys(MARGINS[doubt.code][1] for doubt in self.doubts if doubt.code in MARGINS))
+        """Why the margin is wider than the least, and what was not run, one line each."""
+        wider = [MARGINS[doubt.code][1] for doubt in self.doubts if doubt.code in MARGINS]
+        not_run = [_others_not_run(rank.trace) for rank in self.ranks if rank.trace.world_size > 1]
+        return list(dict.fromkeys([*wider, *not_run]))
 
     @property
     def confidence(self) -> str:
@@ -123,6 +125,8 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2:
         raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")
+    if any(doubt.code == "pipeline" for doubt in trace.doubts):
+        raise NoEstimate(f"pipeline stages differ, and only that of rank {trace.rank} of {trace.world_size} was run")
     unlimited = replay(trace)
     share = max([BASE_MARGIN] + [MARGINS[doubt.code][0] for doubt in _doubts(trace) if doubt.code in MARGINS])
     margin = round_up(int(share * unlimited.peak_reserved_bytes), 2 * MIB)
@@ -132,6 +136,10 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
 def _doubts(trace: Trace) -> list[Doubt]:
     growing = [Doubt("growing", f"ended by {trace.state} after {_steps(trace)}", 1)] if trace.growing else []
     return [*trace.doubts, *growing]
+
+
+def _others_not_run(trace: Trace) -> str:
+    return f"only rank {trace.rank} of {trace.world_size} was run and stands for all"
 
 
 def _steps(trace: Trace) -> str:

@@ -1,5 +1,6 @@
 """Choose what to ask for: the best of the site's GPU options on which the job fits, by the site's own order."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ class Demand:
     option: str | None
     partitions: Sequence[str]
     constraint: str | None
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,9 @@ def place(demand: Demand, site: Site, gpus: Mapping[str, Gpu], units: Callable[[
 def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]:
     """Return the options on whose nodes the job could run, best first by the site's order, then smallest.
 
-    A job needs a node of its partition that has as many of the GPUs as it asks for on one node, and the features of its
-    constraint; where a constraint cannot be judged from here the option stays in. A share is for jobs of one GPU a node
-    whose partitions all allow sharing.
+    A job needs as many nodes of its partition as it asks for, with as many of the GPUs as it asks for on each of them,
+    and the features of its constraint; where a constraint cannot be judged from here the option stays in. A share is
+    for jobs of one GPU a node whose partitions all allow sharing.
     """
     open_to = [group for group in site.nodes if _is_open(group, demand, site)]
     asked = site.partitions_of(demand.partitions)
@@ -79,7 +81,7 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     possible = [
         name
         for name, option in site.option.items()
-        if any(group.gpus.get(name, 0) >= demand.gpus_per_node for group in open_to)
+        if sum(_count(g.names) for g in open_to if g.gpus.get(name, 0) >= demand.gpus_per_node) >= demand.nodes
         and gpus[name].total_bytes >= site.policy.least_bytes
         and (option.share is None or sharing)
     ]
@@ -97,6 +99,18 @@ def _price(name: str, units: int, site: Site, gpus: Mapping[str, Gpu]) -> float:
     if site.policy.order == "memory":
         return units * unit_bytes(name, site, gpus)
     return units * site.option[name].cost
+
+
+def _count(host_list: str) -> int:
+    """Return how many hosts a Slurm host list names: "a[1-2,7],b1" names four."""
+    count = 0
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", host_list):
+        hosts = 1
+        for numbers in re.findall(r"\[([^\]]*)\]", part):
+            ends = [each.partition("-") for each in numbers.split(",")]
+            hosts *= sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+        count += hosts
+    return count
 
 
 def _allows_sharing(partition: str, site: Site) -> bool:

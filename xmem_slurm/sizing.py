@@ -66,6 +66,7 @@ def demand_of(request: Request, site: Site) -> Demand:
         option=named[0] if len(named) == 1 else None,
         partitions=request.partitions,
         constraint=request.constraint,
+        nodes=request.nodes or 1,
     )
 
 

@@ -147,8 +147,10 @@ def _check_supported(request: Request) -> None:
         raise NoEstimate("a heterogeneous job cannot be estimated yet")
     if any(each.resource != "gpu" for each in request.accelerators):
         raise NoEstimate("a request for shares of a GPU (shard, mps) is not changed yet")
-    if request.gpus_total != 1 or request.ntasks > 1 or (request.nodes or 1) > 1:
-        raise NoEstimate("only a job of one process on one GPU can be estimated yet")
+    if request.gpus_total is None:
+        raise NoEstimate("how many GPUs the job gets is left to the scheduler")
+    if request.ntasks > request.gpus_total:
+        raise NoEstimate("a job with more tasks than GPUs cannot be estimated yet")
 
 
 def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:

@@ -236,7 +236,42 @@ def test_fault_a_job_that_waits_for_ever_before_it_trains(cluster: Cluster, fold
     submitted_as_written(xsbatch(cluster, folder, "--xmem-budget=4", "job.sh"), folder, "time limit")
 
 
+DDP = """
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4096, 4096, device="cuda"))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "launch", "ranks", "became"),
+    [
+        ("--gres=gpu:h200:2", "torchrun --nproc-per-node=2 train.py", 2, ("TresPerNode", "gres:gpu:l4:2")),
+        (
+            "--nodes=2 --gpus-per-node=h200:4",
+            "srun torchrun --nnodes=$SLURM_NNODES --nproc-per-node=gpu train.py",
+            8,
+            ("TresPerNode", "gres:gpu:l4:4"),
+        ),
+    ],
+)
+def test_rank_0_of_many_stands_for_all_and_the_number_of_gpus_stays(
+    cluster: Cluster, folder: Path, job_python: Path, gpus: str, launch: str, ranks: int, became: tuple[str, str]
+) -> None:
+    (folder / "train.py").write_text(DDP)
+    (folder / "ddp.sh").write_text(f"#!/bin/bash\n#SBATCH {gpus}\nexport PATH={job_python.parent}:$PATH\n{launch}\n")
+    done = xsbatch(cluster, folder, "ddp.sh")
+    assert done.field(became[0]) == became[1], done.err
+    assert f"only rank 0 of {ranks} was run and stands for all" in done.err
+
+
 def test_no_job_of_ours_is_changed_beyond_what_is_supported(cluster: Cluster, folder: Path) -> None:
-    done = xsbatch(cluster, folder, "--gres=gpu:h200:2", "job.sh")
-    assert done.field("TresPerNode") == "gres:gpu:h200:2"
-    assert "only a job of one process on one GPU can be estimated yet" in done.err
+    done = xsbatch(cluster, folder, "--ntasks=4", "job.sh")
+    assert done.field("TresPerNode") == "gres:gpu:h200:1"
+    assert "a job with more tasks than GPUs cannot be estimated yet" in done.err

@@ -11,8 +11,8 @@ SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
 
 
-def demand(gpus: int = 1, *, partitions: tuple[str, ...] = (), constraint: str | None = None) -> Demand:
-    return Demand(gpus_per_node=gpus, option="h200", partitions=partitions, constraint=constraint)
+def demand(gpus: int = 1, *, partitions: tuple[str, ...] = (), constraint: str | None = None, nodes: int = 1) -> Demand:
+    return Demand(gpus_per_node=gpus, option="h200", partitions=partitions, constraint=constraint, nodes=nodes)
 
 
 def test_the_cheapest_that_fits_is_taken_and_dearer_ones_are_not_asked() -> None:
@@ -43,6 +43,8 @@ def test_nothing_fits() -> None:
         (demand(4), ["l4", "h200"]),  # only those nodes have four
         (demand(3), ["l4", "h200"]),
         (demand(8), []),
+        (demand(2, nodes=2), ["l4", "a100_40"]),  # there are two nodes of these, and one of the others
+        (demand(nodes=3), []),
         (demand(partitions=("cpu",)), []),
         (demand(partitions=("gpu", "cpu")), ["l4", "a100_40", "a100_80", "h200"]),
         (demand(constraint="a100"), ["a100_40", "a100_80"]),

@@ -9,12 +9,23 @@ bytes of GPU memory through which they would go are not seen.
 """
 
 import copy
+import functools
+import gc
 import os
 import subprocess
 import sys
+import time
 
 _UNIQUE_ID = b"\x07" * 128
 """What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h), it is valid."""
+
+
+_WATCHDOG_SECONDS = 0.12
+"""ProcessGroupNCCL's watchdog looks every 100 ms for collectives that are over, and lets go of their tensors
+(kWatchdogThreadSleepMillis in ProcessGroupNCCL.hpp, 2.4 to 2.15)."""
+
+_left = []
+"""(rank, world size) of the groups of all ranks that were destroyed."""
 
 
 def install(torch):
@@ -27,14 +38,18 @@ def install(torch):
     _meet_alone(torch)
     _talk_alone(torch)
     _exchange_objects_alone(torch)
+    _remember_on_leaving(torch)
+    _let_watchdog_pass(torch)
     _start_the_first_only(torch)
 
 
 def rank_and_size(torch):
-    """Return (rank, world size) as torch.distributed has them, else as the launcher set them, else (0, 1)."""
+    """Return (rank, world size) as torch.distributed has or last had them, else as the launcher set them, or (0, 1)."""
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
+    if _left:
+        return _left[-1]
     return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
@@ -87,6 +102,24 @@ class _Values:
 
 def _as_bytes(value):
     return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def doubts():
+    """Return what one rank cannot say of the others, in the form of a trace's doubts."""
+    stage = sys.modules.get("torch.distributed.pipelining.stage")
+    if stage is None or not any(issubclass(type(thing), stage._PipelineStageBase) for thing in gc.get_objects()):
+        return []
+    return [{"code": "pipeline", "detail": "the stages of other ranks were not run", "count": 1}]
+
+
+def _let_watchdog_pass(torch):
+    """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once."""
+
+    def after_step(_optimizer, _args, _kwargs):
+        if rank_and_size(torch)[1] > 1:
+            time.sleep(_WATCHDOG_SECONDS)
+
+    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
 
 
 def _meet_alone(torch):
@@ -143,6 +176,19 @@ def _exchange_objects_alone(torch):
     for function in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
         setattr(c10d, function.__name__, function)
         setattr(torch.distributed, function.__name__, function)
+
+
+def _remember_on_leaving(torch):
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    destroy = c10d.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args, **kwargs):
+        if c10d.is_initialized():
+            _left.append((c10d.get_rank(), c10d.get_world_size()))
+        destroy(*args, **kwargs)
+
+    c10d.destroy_process_group = torch.distributed.destroy_process_group = destroy_process_group
 
 
 def _start_the_first_only(torch):
