@@ -1,0 +1,281 @@
+"""Rank 0 of four in one process allocates what rank 0 of four processes allocates, and what starts ranks starts one."""
+
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import trace
+from xmem_slurm.device.builder import build
+from xmem_slurm.dryrun import stand_in
+from xmem_slurm.site.schema import Gpu
+
+pytestmark = pytest.mark.torch
+
+GIB = 1 << 30
+RANKS = 4
+H100 = Gpu(
+    description="NVIDIA H100 80GB HBM3",
+    capability="9.0",
+    multiprocessors=132,
+    total_bytes=80 * GIB,
+    total_source="test",
+    context_bytes=GIB // 2,
+    context_source="test",
+)
+CACHE = Path(__file__).parents[2] / "build" / "device"
+
+WITHOUT_PROBE = """
+import ctypes, glob, os
+for path in sorted(glob.glob(os.environ["STAND_INS"] + "/*.so*"), key=lambda path: ("libcudart" not in path, path)):
+    ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+"""
+
+TRAIN = """
+import gc, json, os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # before torch 2.6
+    from torch.distributed._composable.fsdp import fully_shard
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+world = dist.get_world_size()
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(1001, 1000), *[Block(1000) for _ in range(6)], nn.Linear(1000, 1001)).cuda()
+
+
+def tensor_parallel(network, mesh):
+    for block in list(network)[1:-1]:
+        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return network
+
+
+def sharded(network, **options):
+    for block in list(network)[1:-1]:
+        fully_shard(block, **options)
+    fully_shard(network, **options)
+    return network
+
+
+def two_dimensions():
+    mesh = init_device_mesh("cuda", (2, world // 2), mesh_dim_names=("dp", "tp"))
+    return sharded(tensor_parallel(model(), mesh["tp"]), mesh=mesh["dp"])
+
+
+def settle():
+    # ProcessGroupNCCL's watchdog lets go of the tensors of collectives every 100 ms: when exactly it comes is chance,
+    # here as on a GPU, and would show in the peaks.
+    torch.cuda.synchronize()
+    time.sleep(0.3)
+
+
+WAYS = {
+    "DDP": lambda: nn.parallel.DistributedDataParallel(model(), device_ids=[torch.cuda.current_device()]),
+    "DDP and ZeRO-1": lambda: nn.parallel.DistributedDataParallel(model()),
+    "FSDP1": lambda: FullyShardedDataParallel(model(), use_orig_params=True),
+    "FSDP2": lambda: sharded(model()),
+    "TP": lambda: tensor_parallel(model(), init_device_mesh("cuda", (world,))),
+    "FSDP2 and TP": two_dimensions,
+}
+found = {}
+for name, way in WAYS.items():
+    network = way()
+    if name.endswith("ZeRO-1"):
+        optimizer = ZeroRedundancyOptimizer(network.parameters(), torch.optim.AdamW, lr=1e-4)
+    else:
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, foreach=False)
+    settle()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    tokens = torch.zeros(8, 333, dtype=torch.long, device="cuda")
+    for _ in range(3):
+        network(tokens).float().sum().backward()
+        if name == "FSDP2":
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        settle()
+    stats = torch.cuda.memory_stats()
+    found[name] = {kind: stats[kind + "_bytes.all.peak"] for kind in ("allocated", "requested", "reserved")}
+    found[name]["allocations"] = stats["allocation.all.allocated"]
+    del network, optimizer
+    gc.collect()
+    settle()
+    torch.cuda.empty_cache()
+dist.barrier()
+print("OUT " + json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def ranked(rank: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PATH": os.environ["PATH"],
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(command: list[str | Path], environ: dict[str, str], folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, env=environ, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def output(process: "subprocess.Popen[str]") -> dict[str, dict[str, int]]:
+    out, errors = process.communicate(timeout=300)
+    lines = [line.removeprefix("OUT ") for line in out.splitlines() if line.startswith("OUT ")]
+    assert lines, errors[-3000:]
+    found: dict[str, dict[str, int]] = json.loads(lines[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """What rank 0 says when it runs with the probe and without any other rank."""
+    folder = tmp_path_factory.mktemp("alone")
+    environ = ranked(0, 29500) | stand_in.environment(H100, RANKS, folder, None)
+    return output(start([job_python, "-c", TRAIN], environ, folder))
+
+
+@pytest.fixture(scope="module")
+def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, int]]]:
+    """What each of four processes says that meet through torch's own TCPStore, without the probe."""
+    folder, port = tmp_path_factory.mktemp("together"), free_port()
+    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    torch = subprocess.run([job_python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    shown = stand_in.environment(H100, RANKS, folder, None)
+    shown = {name: value for name, value in shown.items() if name.startswith("XMEM_DEVICE_")}
+    shown["STAND_INS"] = str(build(Path(torch), CACHE))
+    ranks = [
+        start([job_python, "-c", WITHOUT_PROBE + TRAIN], ranked(rank, port) | shown, folder) for rank in range(RANKS)
+    ]
+    return [output(rank) for rank in ranks]
+
+
+@pytest.mark.parametrize("way", ["DDP", "DDP and ZeRO-1", "FSDP1", "FSDP2", "TP", "FSDP2 and TP"])
+def test_rank_0_alone_allocates_what_it_does_among_others(
+    way: str, alone: dict[str, dict[str, int]], together: list[dict[str, dict[str, int]]]
+) -> None:
+    """To the byte, and no other rank needs more.
+
+    FSDP1 lets collectives overlap with the next step, so the watchdog's moment moves its cached segments by some MiB.
+    """
+    ours, theirs = dict(alone[way]), dict(together[0][way])
+    reserved = ours.pop("reserved"), theirs.pop("reserved")
+    assert ours == theirs
+    assert reserved[0] == pytest.approx(reserved[1], rel=0.01 if way == "FSDP1" else 0)
+    assert max(rank[way]["allocated"] for rank in together) == ours["allocated"]
+
+
+TALK = """
+import torch, torch.distributed as dist
+
+JOIN = {
+    "env": lambda: dist.init_process_group("nccl"),
+    "cpu and cuda": lambda: dist.init_process_group("cpu:gloo,cuda:nccl"),
+    "gloo": lambda: dist.init_process_group("gloo"),
+    "tcp": lambda: dist.init_process_group("nccl", init_method="tcp://elsewhere:29500", rank=0, world_size=4),
+    "file": lambda: dist.init_process_group("nccl", init_method="file:///tmp/never-made", rank=0, world_size=4),
+    "store": lambda: dist.init_process_group("nccl", store=dist.TCPStore("elsewhere", 1, 4), rank=0, world_size=4),
+}
+for way, join in JOIN.items():
+    join()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    everyone, gathered, picked, said = [None] * world, [None] * world, [None], ["first"]
+    dist.all_gather_object(everyone, {"rank": rank})
+    dist.gather_object("part", gathered)
+    dist.scatter_object_list(picked, list(range(world)))
+    dist.broadcast_object_list(said)
+    assert (everyone, gathered) == ([{"rank": 0}] * 4, ["part"] * 4), way
+    assert (picked, said) == ([0], ["first"]), way
+    host = dist.new_group(backend="gloo")
+    dist.monitored_barrier(host)
+    parts = [torch.zeros(2) for _ in range(world)]
+    dist.all_gather(parts, torch.ones(2), group=host)
+    assert all(part.tolist() == [1, 1] for part in parts), way
+    dist.barrier()
+    if way != "gloo":
+        network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(9, 9).cuda())
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        network(torch.ones(3, 9, device="cuda")).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+def traces(command: list[str | Path], folder: Path, environ: dict[str, str]) -> list[trace.Trace]:
+    """Run `command` with the probe and return the traces of the processes that used GPU memory."""
+    shown = stand_in.environment(H100, RANKS, folder, None)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), **environ, **shown}
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [trace.read(file) for file in folder.glob("*.json.gz")]
+    return [each for each in found if each.allocations]
+
+
+def test_a_rank_meets_the_others_who_are_not_there(job_python: Path, tmp_path: Path) -> None:
+    (found,) = traces([job_python, "-c", TALK], tmp_path, ranked(0, 29500))
+    assert (found.rank, found.world_size) == (0, 4)
+    assert {doubt.code for doubt in found.doubts} >= {"nccl"}
+
+
+SPAWN = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank, world):
+    dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29501", rank=rank, world_size=world)
+    torch.ones(9, device="cuda")
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    else:
+        mp.spawn(work, args=(4,), nprocs=torch.cuda.device_count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "world"),
+    [([], 4), (["-m", "torch.distributed.run", "--nproc-per-node=gpu", "--nnodes=2", "--rdzv-backend=c10d"], 8)],
+    ids=["spawn", "torch.distributed.run"],
+)
+def test_what_starts_a_process_for_each_gpu_starts_rank_0(
+    launcher: list[str], world: int, job_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SPAWN)
+    (found,) = traces([job_python, *launcher, "train.py"], tmp_path, {})
+    assert (found.rank, found.world_size) == (0, world)
