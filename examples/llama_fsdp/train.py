@@ -1,4 +1,4 @@
-"""Llama 8B from its configuration, sharded over all GPUs with FSDP2, bf16, activations checkpointed, synthetic tokens."""
+"""Llama 8B from its configuration, sharded over all GPUs by FSDP2, bf16, checkpointed activations, synthetic tokens."""
 
 import argparse
 import os
