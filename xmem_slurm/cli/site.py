@@ -7,19 +7,38 @@ from typing import Annotated
 import typer
 
 from xmem_slurm import hooks
-from xmem_slurm.site import loading
+from xmem_slurm.errors import SiteError
+from xmem_slurm.site import comparison, discovery, live, loading
 
 app = typer.Typer(help="Site files: what this cluster offers.")
 
 SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
 
 
+@app.command("discover")
+def discover() -> None:
+    """Print a site file for the cluster that Slurm's commands talk to, with a question where it does not say enough."""
+    text, questions = discovery.write(live.read(), loading.load_catalogue(), live.host_list)
+    typer.echo(text, nl=False)
+    typer.echo(f"{questions} questions: see the lines with QUESTION", err=True)
+
+
 @app.command("check")
-def check(site: SiteFile = None) -> None:
-    """Check a site file against its schema and the GPU catalogue."""
+def check(
+    site: SiteFile = None,
+    offline: Annotated[bool, typer.Option("--offline", help="The file alone, without the cluster.")] = False,
+) -> None:
+    """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there."""
     path = loading.site_file(site)
     loaded = loading.load_site(path)
     gpus = loading.option_gpus(loaded, loading.load_catalogue())
+    if not offline:
+        names = [live.host_names(group.names) for group in loaded.nodes]
+        wrong = [*comparison.differences(loaded, live.read(), names), *comparison.refusals(loaded)]
+        for line in wrong:
+            typer.echo(line)
+        if wrong:
+            raise SiteError(f"{path}: not as the cluster is, in {len(wrong)} points")
     typer.echo(f"{path}: site {loaded.name}: {len(gpus)} GPU options on {len(loaded.nodes)} groups of nodes: no errors")
 
 

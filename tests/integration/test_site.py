@@ -1,0 +1,78 @@
+"""Site files and the live cluster: discovered, compared, and each option tried."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EXAMPLE_SITE, Cluster
+from xmem_slurm.site.loading import load_site
+from xmem_slurm.site.schema import Site
+
+pytestmark = pytest.mark.slurm
+
+XMEM_SLURM = str(Path(sys.executable).parent / "xmem-slurm")
+
+
+def site(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [XMEM_SLURM, "site", *words], env=cluster.environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_discovered_site_is_the_one_that_the_cluster_was_made_from(cluster: Cluster, tmp_path: Path) -> None:
+    done = site(cluster, "discover")
+    assert done.returncode == 0, done.stderr
+    found, example = Site.model_validate(tomllib.loads(done.stdout)), load_site(EXAMPLE_SITE)
+    fields = ("names", "cpus", "memory_mib", "features", "gpus", "partitions")
+
+    def groups(of: Site) -> list[dict[str, object]]:
+        return sorted((group.model_dump(include=set(fields)) for group in of.nodes), key=lambda each: each["names"])
+
+    assert groups(found) == groups(example)
+    assert found.partition == example.partition
+    kinds = {name: (option.type, option.gpu.replace("pcie", "sxm4")) for name, option in found.option.items()}
+    assert kinds == {name: (option.type, option.gpu) for name, option in example.option.items()}
+
+    (tmp_path / "site.toml").write_text(done.stdout)
+    assert site(cluster, "check", "--site", str(tmp_path / "site.toml")).returncode == 0
+
+
+def test_a_file_that_is_not_as_the_cluster_is(cluster: Cluster, tmp_path: Path) -> None:
+    text = EXAMPLE_SITE.read_text().replace('type = "h200"', 'type = "h100"').replace("c1", "c9")
+    (tmp_path / "site.toml").write_text(text)
+    done = site(cluster, "check", "--site", str(tmp_path / "site.toml"))
+    assert done.returncode == 2
+    assert "node h1: has 0 of gpu:h100, the file says 4" in done.stdout
+    assert "node c9: the cluster has none of this name" in done.stdout
+    refused = [line for line in done.stdout.splitlines() if line.startswith("option ")]
+    assert len(refused) == 1
+    assert "option h200: sbatch --partition=gpu --time=1 --gres=gpu:h100:1" in refused[0]
+
+
+def test_without_a_cluster_the_file_alone_can_be_checked(cluster: Cluster) -> None:
+    nowhere = Cluster(cluster.folder, cluster.environ | {"PATH": "/nowhere"})
+    assert site(nowhere, "check", "--offline").returncode == 0
+    alone = site(nowhere, "check")
+    assert alone.returncode == 1
+    assert "scontrol" in alone.stderr
+
+
+def test_the_hooks_are_installed_with_a_backup_and_can_be_looked_at_first(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "cli_filter.lua").write_text("-- the site's own\n")
+    printed = site(cluster, "install", "--print", "--folder", str(tmp_path))
+    assert "slurm_cli_pre_submit" in printed.stdout
+    assert "slurm_job_submit" in printed.stdout
+    assert [file.name for file in tmp_path.iterdir()] == ["cli_filter.lua"]
+
+    done = site(cluster, "install", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    backup = next(tmp_path.glob("cli_filter.lua.*"))
+    assert backup.read_text() == "-- the site's own\n"
+    assert str(backup) in done.stdout
+    assert site(cluster, "install", "--folder", str(tmp_path)).stdout == "", "what is there already is left alone"
+    assert len(list(tmp_path.iterdir())) == 3
+    refused = site(cluster, "install", "--folder", "/nowhere/slurm")
+    assert (refused.returncode, refused.stdout) == (2, "")

@@ -1,0 +1,102 @@
+"""Discovery: what Slurm prints, read and written as a site file; where it does not say enough, a question."""
+
+import tomllib
+
+import pytest
+
+from xmem_slurm.site import comparison, discovery, guess, live
+from xmem_slurm.site.loading import load_catalogue, option_gpus
+from xmem_slurm.site.schema import Site
+
+CATALOGUE = load_catalogue()
+CONFIG = "Configuration data as of 2026-11-21\nClusterName             = prod\n"
+NODES = """\
+NodeName=g1 Arch=x86_64 CPUTot=64 AvailableFeatures=a100,ib ActiveFeatures=a100,ib Gres=gpu:a100:4(S:0-1) \
+OS=Linux 5.14 #1 SMP RealMemory=512000 State=IDLE Partitions=gpu,long Reason=Gres=gpu:evil:9 RealMemory=1
+NodeName=g2 CPUTot=64 AvailableFeatures=a100,ib Gres=gpu:a100:4(S:0-1) RealMemory=512000 Partitions=gpu,long
+NodeName=u1 CPUTot=16 AvailableFeatures=V100-SXM2-32GB Gres=gpu:2,shard:16 RealMemory=64000 Partitions=gpu
+NodeName=x1 CPUTot=16 AvailableFeatures=(null) Gres=gpu:frontier_x:2 RealMemory=64000 Partitions=gpu
+NodeName=c1 CPUTot=16 AvailableFeatures=(null) Gres=(null) RealMemory=64000 Partitions=long
+NodeName=off CPUTot=1 Gres=gpu:2 RealMemory=1
+"""
+PARTITIONS = """\
+PartitionName=gpu AllowGroups=ALL Default=YES MaxTime=2-00:00:00 Nodes=g1
+PartitionName=long Default=NO MaxTime=UNLIMITED
+"""
+CLUSTER = live.parse(CONFIG, NODES, PARTITIONS)
+
+
+def discovered() -> tuple[Site, str, int]:
+    text, questions = discovery.write(CLUSTER, CATALOGUE, ",".join)
+    return Site.model_validate(tomllib.loads(text)), text, questions
+
+
+def test_nodes_alike_are_one_group_and_free_text_is_not_read() -> None:
+    site, _, _ = discovered()
+    groups = {group.names: group for group in site.nodes}
+    assert set(groups) == {"g1,g2", "u1", "x1", "c1"}, "a node in no partition takes no jobs"
+    assert groups["g1,g2"].gpus == {"a100": 4}
+    assert (groups["g1,g2"].cpus, groups["g1,g2"].memory_mib) == (64, 512000)
+    assert groups["g1,g2"].partitions == ("gpu", "long")
+    assert site.partition["gpu"].default
+    assert site.partition["gpu"].max_time == "2-00:00:00"
+
+
+def test_untyped_gpus_are_asked_for_by_the_feature_that_names_them() -> None:
+    site, _, _ = discovered()
+    option = site.option["V100-SXM2-32GB"]
+    assert (option.gpu, option.type, option.constraint) == ("v100-sxm2-32gb", None, "V100-SXM2-32GB")
+    share = site.option["shard-V100-SXM2-32GB"].share
+    assert share is not None
+    assert (share.kind, share.of, share.per_gpu) == ("shard", "V100-SXM2-32GB", 8)
+
+
+def test_what_is_not_known_is_asked() -> None:
+    site, text, questions = discovered()
+    asked = [line for line in text.splitlines() if line.startswith("# QUESTION")]
+    assert any("which GPU is gpu:frontier_x:2 of node x1" in line for line in asked)
+    assert any("is it a100-" in line for line in asked)
+    assert questions == len(asked) - 1, "what it all costs is always asked"
+    assert option_gpus(site, CATALOGUE)["a100"].total_bytes < 43 * 10**9, "the smaller one is safe"
+
+
+@pytest.mark.parametrize(
+    ("kind", "features", "first"),
+    [
+        ("a100", (), "a100-pcie-40gb"),
+        ("nvidia_a100-sxm4-80gb", (), "a100-sxm4-80gb"),
+        ("a100_80", ("gpu_mem_40g",), "a100-pcie-80gb"),
+        ("a100", ("gpu_mem_80g", "sxm4"), "a100-sxm4-80gb"),
+        ("a100_1g.5gb", (), "a100-pcie-40gb.1g.5gb"),
+        ("1g.18gb", (), "h200.1g.18gb"),
+        ("l40s", (), "l40s"),
+        ("l40", (), "l40"),
+        ("gh200", (), "gh200-96gb"),
+        ("rtx2080ti", (), "rtx-2080-ti"),
+        ("2080ti", (), "rtx-2080-ti"),
+        ("a10", (), "a10"),
+        (None, ("GPU_SKU:V100_SXM2", "GPU_MEM:32GB"), "v100-sxm2-32gb"),
+    ],
+)
+def test_types_and_features_name_a_gpu(kind: str | None, features: tuple[str, ...], first: str) -> None:
+    found = guess.candidates(kind, features, CATALOGUE)
+    assert found[0].replace("sxm4", "pcie") == first.replace("sxm4", "pcie")
+    if "sxm" in first:
+        assert found == [first]
+
+
+@pytest.mark.parametrize("kind", ["gpu", "frontier_x", "mi250", ""])
+def test_what_is_no_gpu_of_the_catalogue_is_not_guessed(kind: str) -> None:
+    assert guess.candidates(kind, ("ib", "avx512"), CATALOGUE) == []
+
+
+def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> None:
+    site, text, _ = discovered()
+    names = [group.names.split(",") for group in site.nodes]
+    unknown = ["node x1: has 2 of gpu:frontier_x, the file says 0"]
+    assert comparison.differences(site, CLUSTER, names) == unknown
+    changed = text.replace('"a100" = 4', '"a100" = 3').replace('"ib"]', '"ib", "nvlink"]').replace("UNLIMITED", "1:00")
+    told = comparison.differences(Site.model_validate(tomllib.loads(changed)), CLUSTER, names)
+    assert "node g1: has 4 of gpu:a100, the file says 3" in told
+    assert "node g2: lacks the features nvlink" in told
+    assert "partition long: max_time is UNLIMITED on the cluster" in told
