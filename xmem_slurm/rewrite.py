@@ -62,8 +62,11 @@ def _edits(job: Job, option: Option, granted: Grant | None) -> Sequence[Edit]:
         more = _constraint_edits(request.constraint, option) if option.constraint is not None else []
         return [*sharing.edits(request, granted), *more]
     if option.type is not None and not steps:
-        return type_edits(request, option.type)
-    if granted is not None or option.constraint is None or request.gpu_types:
+        more = _constraint_edits(request.constraint, option) if option.both else []
+        return [*type_edits(request, option.type), *more]
+    if not steps and request.gpu_types:
+        raise UsageError(f"a GPU of type {request.gpu_types[0]} is asked for, and the chosen one has no type to ask by")
+    if steps and (granted is not None or option.constraint is None or request.gpu_types):
         told = f"line {steps[0].line} of the script: {steps[0].command} --{steps[0].option}={steps[0].value}"
         raise UsageError(
             f"{told} asks for a GPU itself, and would not fit a changed request; leave it to the job's own"

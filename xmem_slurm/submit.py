@@ -61,6 +61,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
             ready = _prepare(written, wishes)
             if not wishes.dry_run:
                 ready = ready._replace(job=_with_script_kept(ready.job, written))
+                if ready.job != written:
+                    client.check_accepted(sbatch, ready.job)
         except XmemError as error:
             ready = _Ready(written, fault=str(error))
         except Exception as error:  # a fault of ours must not cost the user a job

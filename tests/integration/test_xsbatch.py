@@ -275,3 +275,12 @@ def test_no_job_of_ours_is_changed_beyond_what_is_supported(cluster: Cluster, fo
     done = xsbatch(cluster, folder, "--ntasks=4", "job.sh")
     assert done.field("TresPerNode") == "gres:gpu:h200:1"
     assert "a job with more tasks than GPUs cannot be estimated yet" in done.err
+
+
+@pytest.mark.parametrize("argv", [("--nodelist=h1",), ("--exclude=l[1-2]",), ("--cpus-per-task=24",), ("--mem=200G",)])
+def test_a_request_that_the_cheaper_nodes_cannot_serve_is_never_made_refused(
+    cluster: Cluster, folder: Path, argv: tuple[str, ...]
+) -> None:
+    done = xsbatch(cluster, folder, *argv, "job.sh")
+    assert done.code == 0
+    assert done.field("TresPerNode") != "gres:gpu:l4:1"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.command_line import CommandLine
+from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 
 _OURS = b"xmem_slurm.cli.xsbatch"
@@ -101,6 +102,31 @@ def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
             name, equals, _ = word[2:].partition("=")
             found.append(Option(name, "", REQUIRED if equals else NONE))
     return tuple(found)
+
+
+def check_accepted(sbatch: Path, job: Job, timeout: float = 10) -> None:
+    """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); silence counts as yes.
+
+    Raises:
+        SlurmError: it would not; the message has Slurm's own words.
+    """
+    import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
+
+    stdin = job.script if job.command_line().reads_stdin else None
+    try:
+        done = subprocess.run(
+            [sbatch, "--test-only", *job.argv],
+            input=stdin or b"",
+            env=dict(job.environ),
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except (subprocess.TimeoutExpired, OSError):
+        return
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SlurmError(f"Slurm would refuse the changed request ({words})")
 
 
 def run(command: Sequence[str], timeout: float) -> str:
