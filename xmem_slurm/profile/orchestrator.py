@@ -22,7 +22,7 @@ Rule = Callable[[Analysis, Sequence[Block]], Sequence[Block]]
 LARGEST_NUMBER_BYTES = 16
 """A complex128, the largest type of a single number."""
 
-_FUSED_ON_GPU = frozenset(
+_LIBRARY_CALLS = frozenset(
     {
         "aten::mm",
         "aten::addmm",
@@ -31,12 +31,20 @@ _FUSED_ON_GPU = frozenset(
         "aten::addmv",
         "aten::mv",
         "aten::dot",
-        "aten::native_dropout",
-        "aten::native_dropout_backward",
         "aten::mkldnn_convolution",
         "aten::convolution_backward",
         "aten::mkldnn_convolution_backward",
         "aten::_slow_conv2d_forward",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    }
+)
+"""Operators that are one call of a library on a GPU: cuBLAS, cuDNN, the fused attention kernels."""
+
+_KERNELS = frozenset(
+    {
+        "aten::native_dropout",
+        "aten::native_dropout_backward",
         "aten::native_batch_norm",
         "aten::native_batch_norm_backward",
         "aten::native_layer_norm",
@@ -57,10 +65,35 @@ _FUSED_ON_GPU = frozenset(
         "aten::max_pool2d_with_indices",
         "aten::max_pool2d_with_indices_backward",
         "aten::embedding_dense_backward",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+        "aten::add",
+        "aten::add_",
+        "aten::sub",
+        "aten::sub_",
+        "aten::rsub",
+        "aten::mul",
+        "aten::mul_",
+        "aten::div",
+        "aten::div_",
+        "aten::pow",
+        "aten::pow_",
+        "aten::where",
+        "aten::maximum",
+        "aten::minimum",
+        "aten::addcmul",
+        "aten::addcmul_",
+        "aten::addcdiv",
+        "aten::addcdiv_",
+        "aten::lerp",
+        "aten::lerp_",
+        "aten::eq",
+        "aten::ne",
+        "aten::lt",
+        "aten::le",
+        "aten::gt",
+        "aten::ge",
     }
 )
+"""Operators that are one kernel on a GPU. They may copy an argument first that is not contiguous: there as here."""
 
 
 def only_device_blocks(_analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
@@ -81,12 +114,20 @@ def without_wrapped_numbers(analysis: Analysis, blocks: Sequence[Block]) -> Sequ
 
 
 def without_kernel_temporaries(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
-    """Leave out what the CPU's implementation of one kernel allocates and frees: oneDNN's reorders, per-thread buffers.
+    """Leave out what the CPU's implementation of one kernel allocates and frees.
 
-    Only for operators that are one kernel, or one library call, on a GPU; what the compound ones (matmul, einsum, the
+    That is oneDNN's reorders, buffers for each thread, and copies in a common type (a GPU's kernels convert as they
+    read; source: aten/src/ATen/TensorIterator.cpp, `compute_types`). What compound operators (matmul, einsum, the
     losses) allocate in between is the same on both.
     """
-    return [block for block in blocks if not _within_one_operator(analysis, block, lambda name: name in _FUSED_ON_GPU)]
+
+    def of_one_kernel(block: Block) -> bool:
+        if _within_one_operator(analysis, block, lambda name: name in _LIBRARY_CALLS):
+            return True
+        copied = any(row.name == "aten::clone" for _, row in analysis.above(block.operator))
+        return not copied and _within_one_operator(analysis, block, lambda name: name in _KERNELS)
+
+    return [block for block in blocks if not of_one_kernel(block)]
 
 
 def _within_one_operator(analysis: Analysis, block: Block, wanted: Callable[[str], bool]) -> bool:
