@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Nodes, Site
 from xmem_slurm.slurm import constraint
+from xmem_slurm.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,9 @@ class Demand:
     partitions: Sequence[str]
     constraint: str | None
     nodes: int = 1
+    cpus_per_node: int = 1
+    memory_bytes: int = 0
+    """Host memory of a node; 0: whatever there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,5 +124,7 @@ def _allows_sharing(partition: str, site: Site) -> bool:
 def _is_open(group: Nodes, demand: Demand, site: Site) -> bool:
     asked = site.partitions_of(demand.partitions)
     if asked and not set(asked) & set(group.partitions):
+        return False
+    if group.cpus < demand.cpus_per_node or group.memory_mib * MIB < demand.memory_bytes:
         return False
     return demand.constraint is None or constraint.satisfied_by(demand.constraint, group.features) is not False

@@ -11,7 +11,7 @@ from xmem_slurm.estimate import Estimate, estimate
 from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
 from xmem_slurm.sharing import is_held
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.slurm import edit
+from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.request import Request
 
 
@@ -61,13 +61,23 @@ def _units(name: str, site: Site, dry_runs: "_DryRuns") -> int:
 def demand_of(request: Request, site: Site) -> Demand:
     """Return what a request leaves open, in the site's words."""
     named = [name for name, option in site.option.items() if option.share is None and option.type in request.gpu_types]
+    cpus = (request.cpus_per_task or 1) * max(1, request.ntasks // (request.nodes or 1))
     return Demand(
         gpus_per_node=request.gpus_per_node or 1,
         option=named[0] if len(named) == 1 else None,
         partitions=request.partitions,
         constraint=request.constraint,
         nodes=request.nodes or 1,
+        cpus_per_node=cpus,
+        memory_bytes=_memory_per_node(request, cpus),
     )
+
+
+def _memory_per_node(request: Request, cpus: int) -> int:
+    """Return the host memory that the request wants of a node, in bytes; 0 where it leaves that to the site."""
+    amounts = {setting.name: gres.parse_memory(setting.value or "0") for setting in request.memory}
+    per_gpu = amounts.get("mem-per-gpu", 0) * (request.gpus_per_node or 1)
+    return amounts.get("mem", 0) or amounts.get("mem-per-cpu", 0) * cpus or per_gpu
 
 
 def on_one(job: edit.Job, name: str, gpu: Gpu, budget: runner.Budget) -> Sizing:

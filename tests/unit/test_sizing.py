@@ -75,3 +75,25 @@ def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     sized = size(monkeypatch, DryRuns(huge))
     assert sized.placement.choice is None
     assert sized.estimate.required_bytes > GPUS["h200"].total_bytes
+
+
+@pytest.mark.parametrize(
+    ("argv", "cpus", "memory"),
+    [
+        ((), 1, 0),
+        (("-c24", "--mem=200G"), 24, 200 << 30),
+        (("-c8", "--ntasks-per-node=2", "--mem-per-cpu=4G"), 16, 64 << 30),
+        (("--mem-per-gpu=32G", "--gpus-per-node=2"), 1, 64 << 30),
+        (("--mem=0",), 1, 0),
+    ],
+)
+def test_what_a_node_must_have_beside_gpus(argv: tuple[str, ...], cpus: int, memory: int) -> None:
+    demand = sizing.demand_of(Job((*argv, "job.sh"), {}, b"#!/bin/sh\n").request(), SITE)
+    assert (demand.cpus_per_node, demand.memory_bytes) == (cpus, memory)
+
+
+def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(("-c24", "--mem=200G", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+    monkeypatch.setattr(runner, "run", DryRuns(GPT2))
+    sized = sizing.size(job, SITE, GPUS, runner.Budget())
+    assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
