@@ -1,11 +1,9 @@
 """Which batch script runs this command here? A template is filled in, run dry, and asks for the GPU that fits.
 
-A script whose job cannot be run dry (several GPUs, a container that is not here) asks for the largest GPU that it can
+A script whose job cannot be run dry (a container, a file that is not here) asks for the largest GPU that it can
 get, and says so. The points of a sweep are sized one by one, and those that need the same GPU make one array.
 """
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -92,8 +90,6 @@ def _job(text: str, target: Target) -> Job:
 def _need(draft: Job, target: Target, size: Size) -> _Need:
     request = draft.request()
     try:
-        if not _is_single(request):
-            raise NoEstimate("only a job of one process on one GPU can be estimated yet")
         sized = size(draft)
     except NoEstimate as error:
         largest = _largest(request, target)
@@ -108,38 +104,14 @@ def _need(draft: Job, target: Target, size: Size) -> _Need:
     return _Need(sized.placement.choice, required, terminal.reason(sized), [*lines, terminal.reason(sized)])
 
 
-def _is_single(request: Request) -> bool:
-    return request.gpus_total == 1 and request.ntasks == 1 and (request.nodes or 1) == 1
-
-
 def _largest(request: Request, target: Target) -> str:
-    """Return the largest GPU option that as many nodes have as the job wants."""
-    wanted = request.nodes or 1
-    names = [
-        name
-        for name in candidates(demand_of(request, target.site), target.site, target.gpus)
-        if sum(node_count(group.names) for group in target.site.nodes if name in group.gpus) >= wanted
-    ]
+    names = candidates(demand_of(request, target.site), target.site, target.gpus)
     if not names:
         raise UsageError(
-            f"site {target.site.name} has no {wanted} nodes of one kind with {request.gpus_per_node} GPUs each"
-            " that this job can get"
+            f"site {target.site.name} has no {request.nodes or 1} nodes of one kind with {request.gpus_per_node} GPUs"
+            " each that this job can get"
         )
     return max(names, key=lambda name: target.gpus[name].total_bytes)
-
-
-def node_count(host_list: str) -> int:
-    """Return how many nodes a Slurm host list stands for: 4 for `l[1-2,07],m3`."""
-    count = 0
-    for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", host_list):
-        ranges = [bracket.split(",") for bracket in re.findall(r"\[([^\]]*)\]", item)]
-        count += math.prod(sum(_span(text) for text in each) for each in ranges)
-    return count
-
-
-def _span(text: str) -> int:
-    first, _, last = text.partition("-")
-    return int(last or first) - int(first) + 1
 
 
 def _generated(
