@@ -83,3 +83,9 @@ def test_beside_a_step_that_asks_for_a_gpu_the_type_is_left_off() -> None:
 def test_a_typed_request_beside_such_a_step_is_left_alone() -> None:
     with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:1 asks for a GPU itself"):
         rewrite(job("job.sh", script=INNER % b"h200:"), L4, "because")
+
+
+def test_where_a_type_has_several_kinds_of_gpu_the_feature_goes_with_it() -> None:
+    option = Option(gpu="a100-sxm4-80gb", type="a100", constraint="gpu80", both=True, cost=1)
+    edited, _ = rewrite(job("--gres=gpu:1", "--constraint=ib", "--wrap=x", script=None), option, "because")
+    assert edited.argv == ("--gres=gpu:a100:1", "--constraint=ib&gpu80", "--wrap=x")

@@ -73,7 +73,8 @@ class Option(_Strict):
     """One thing a job can ask for: a GPU type of this site, a MIG profile as Slurm's type, or a share of a GPU.
 
     `gpu` names the catalogue's entry; `type` is the GRES type of the site (`a100_40` in `--gres=gpu:a100_40:1`), absent
-    where the site has untyped GPUs and selects them by feature. `constraint` is AND-ed to the user's own.
+    where the site has untyped GPUs and selects them by feature. `constraint` is AND-ed to the user's own. Beside a type
+    it is used where a type would not do (`rewrite`), or always with `both`, which options of one type need.
     `cost` is that of one GPU, or of one unit of a share. `context_bytes` is this site's measurement, in place of the
     catalogue's bound.
     """
@@ -81,6 +82,7 @@ class Option(_Strict):
     gpu: Name
     type: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:%-]+$")] | None = None
+    both: bool = False
     cost: Annotated[float, Field(gt=0)]
     context_bytes: Bytes | None = None
     share: Share | None = None
@@ -89,6 +91,8 @@ class Option(_Strict):
     def _can_be_asked_for(self) -> "Option":
         if self.type is None and self.constraint is None and self.share is None:
             raise ValueError("an option needs a GRES type, a constraint, or both: else it cannot be asked for")
+        if self.both and (self.type is None or self.constraint is None):
+            raise ValueError("both = true needs a type and a constraint")
         return self
 
 
@@ -193,6 +197,20 @@ class Site(_Strict):
                 raise ValueError(f"job_submit.reason_for: {name!r} is not an option with a GRES type")
         if sum(p.default for p in self.partition.values()) > 1:
             raise ValueError("more than one partition has default = true")
+        return self
+
+    @model_validator(mode="after")
+    def _options_can_be_told_apart(self) -> "Site":
+        seen: dict[tuple[str | None, str | None], str] = {}
+        for name, option in self.option.items():
+            if option.type is None or option.share is not None:
+                continue
+            other = seen.setdefault((option.type, option.constraint if option.both else None), name)
+            if other != name and self.option[other].gpu != option.gpu:
+                raise ValueError(
+                    f"option.{other} and option.{name} have one type and different GPUs:"
+                    " give each a constraint and both = true"
+                )
         return self
 
     @model_validator(mode="after")
