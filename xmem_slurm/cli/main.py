@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -38,6 +39,14 @@ app.add_typer(device_app, name="device", no_args_is_help=True)
 app.add_typer(site_verbs.app, name="site", no_args_is_help=True)
 
 
+class Engine(StrEnum):
+    """How a job is run dry; `auto` takes the stand-ins unless the job's torch is no CUDA build."""
+
+    AUTO = "auto"
+    DEVICE = "device"
+    PROFILE = "profile"
+
+
 @app.callback(invoke_without_command=True)
 def _top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
     if version:
@@ -60,9 +69,12 @@ def estimate(
     gpu: Annotated[str | None, typer.Option("--gpu", help="A GPU of the catalogue, in place of a site's.")] = None,
     site: SiteFile = None,
     budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs may take.")] = 60.0,
+    engine: Annotated[Engine, typer.Option("--engine", help="Stand-in CUDA libraries, or real steps on the CPU.")] = (
+        Engine.AUTO
+    ),
 ) -> None:
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
-    job, allowance = _submission(command), runner.Budget(seconds=budget)
+    job, allowance = _submission(command, engine), runner.Budget(seconds=budget)
     catalogue = loading.load_catalogue()
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
@@ -89,12 +101,13 @@ def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: si
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _submission(command: Sequence[str]) -> Job:
+def _submission(command: Sequence[str], engine: Engine) -> Job:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
+    environ = {**os.environ, "XMEM_ENGINE": engine.value}
     script = Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
-        return Job(tuple(command), os.environ, script.read_bytes())
-    return Job(("--wrap", shlex.join(command)), os.environ, None)
+        return Job(tuple(command), environ, script.read_bytes())
+    return Job(("--wrap", shlex.join(command)), environ, None)
 
 
 @lab_app.command("up")

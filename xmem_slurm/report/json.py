@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmem_slurm.estimate import ENGINE, RankEstimate
+from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.report import files
 from xmem_slurm.report.options import OptionOutlook, outlooks
 from xmem_slurm.sizing import Sizing
@@ -92,7 +92,7 @@ def estimate_object(sizing: Sizing) -> dict[str, Any]:
     estimate = sizing.estimate
     report = Report(
         schema_version=SCHEMA_VERSION,
-        engine=ENGINE,
+        engine=estimate.engine,
         torch_version=estimate.largest.trace.torch_version,
         gpu=estimate.gpu_name,
         ranks=[_rank(rank) for rank in estimate.ranks],
