@@ -181,11 +181,12 @@ class Profiler:
             seconds_left is None or time.monotonic() + seconds_left <= self._deadline
         ):
             return
-        allowed = "" if self._memory is None else ", where %.0f GB" % (self._memory / 1e9)
-        minutes = "" if seconds_left is None else " and %.1f minutes more" % (seconds_left / 60)
-        left = max(0.0, self._deadline - time.monotonic()) / 60
-        said = "it needs about %.0f GB%s here%s and %.1f minutes are left"
-        self._refuse_as_too_large(said % (needed / 1e9, minutes, allowed, left))
+        needs = "about %.1f GB" % (needed / 1e9)
+        if seconds_left is not None:
+            needs += " and %s more" % _duration(seconds_left)
+        allowed = "" if self._memory is None else "%.1f GB and " % (self._memory / 1e9)
+        allowed += _duration(max(0.0, self._deadline - time.monotonic()))
+        self._refuse_as_too_large("it needs %s here, and has %s" % (needs, allowed))
 
     def _refuse_as_too_large(self, why):
         self._refuse("too large to be run on this machine's CPU: " + why)
@@ -286,6 +287,10 @@ def _tensors(values):
             yield from _tensors(value)
         else:
             yield value
+
+
+def _duration(seconds):
+    return "%.0f s" % seconds if seconds < 100 else "%.0f minutes" % (seconds / 60)
 
 
 def _resident_bytes():

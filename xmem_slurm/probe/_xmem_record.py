@@ -13,6 +13,7 @@ import time
 
 import _xmem_device
 import _xmem_ends
+import _xmem_epochs
 import _xmem_ranks
 import _xmem_steps
 
@@ -23,8 +24,9 @@ CHECKPOINT_STEPS = (2, 4, 8)
 """Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
 CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
-MOST_ALLOCATIONS = 500_000
-"""A longer trace is of no more use, and reading it out takes 2 GB of host memory: the process ends there."""
+LOOK_SECONDS = 0.25
+MOST_ALLOCATIONS = 300_000
+"""A longer trace is of no more use, and reading it out takes 1 GB of host memory: the process ends there."""
 
 _PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 _RESETS = (
@@ -48,7 +50,8 @@ class Recorder:
         self._torch = None
         self._runtime = None
         self._build = ("unknown", None)
-        self._settings = []
+        self._settings = {}
+        self._epochs = _xmem_epochs.Epochs()
         self._begin()
 
     def _begin(self):
@@ -65,7 +68,7 @@ class Recorder:
         self._forgotten = {}
         self._marks = []
         self._tags = []
-        self._tagged = 0
+        self._pools = {(0, 0)}
         self._steps = _xmem_steps.Steps()
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
@@ -82,7 +85,16 @@ class Recorder:
             self._runtime = _xmem_device.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
         except Exception as error:
             self._give_up(str(error))
+        self._choose_allocator()
         self.write("importing")
+
+    def _choose_allocator(self):
+        """Take torch's own allocator in place of CUDA's, which it cannot record; the trace says what the job chose."""
+        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            if name in os.environ:
+                chosen = os.environ[name]
+                os.environ[name] = chosen.replace("cudaMallocAsync", "native")
+                self._settings = {os.environ[name]: chosen}
 
     def torch_failed(self, error):
         """`import torch` raised; the job will say so itself, or try again."""
@@ -93,13 +105,14 @@ class Recorder:
     def after_torch(self, torch):
         """Hook in: nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
         self._torch = torch
-        self._settings = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
         torch.cuda._lazy_call(self._start)
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         for name in _RESETS:
             if hasattr(torch._C, name):
                 setattr(torch._C, name, self._around_reset(getattr(torch._C, name)))
+        if self._deadline != float("inf"):
+            self._epochs.install(torch)
         _xmem_ranks.install(torch)
         _xmem_ends.hook(self)
         self.write("running")
@@ -119,6 +132,7 @@ class Recorder:
     def _give_up(self, why):
         self._error = why
         self.write("failed")
+        self._finished = True
         os._exit(1)
 
     # -- while the job runs --------------------------------------------------------------------------------------------
@@ -175,11 +189,12 @@ class Recorder:
             self._tag_optimizer(optimizer)
         if first:
             self._tag_modules()
-        if self._deadline != float("inf"):
-            if self._steps.steady(self._torch.optim.Optimizer, now):
-                self._leave("steady")
-            if sum(counts) > MOST_ALLOCATIONS:
-                self._leave("budget")
+        self._epochs.stepped()
+        steady = self._deadline != float("inf") and self._steps.steady(self._torch.optim.Optimizer, now)
+        if steady and self._epochs.enough(now):
+            self._leave("steady")
+        if self._too_long(counts):
+            self._leave("budget")
         if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
 
@@ -216,17 +231,22 @@ class Recorder:
 
     def _watch(self):
         """Write the trace every few seconds, and a last time when the budget is spent."""
-        pid, pause = os.getpid(), CHECKPOINT_SECONDS
+        pid, due = os.getpid(), time.monotonic() + CHECKPOINT_SECONDS
         while not self._finished and os.getpid() == pid:
-            time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
-            began = time.monotonic()
-            if began >= self._deadline:
+            time.sleep(max(0.0, min(LOOK_SECONDS, self._deadline - time.monotonic())))
+            now = time.monotonic()
+            if now >= self._deadline:
                 self.finish("budget")
-                return
-            if self._deadline != float("inf") and sum(self._counts()) > MOST_ALLOCATIONS:
+            elif self._too_long(self._counts()):
                 self._leave("budget")
-            self.write("running")
-            pause = max(CHECKPOINT_SECONDS, 20 * (time.monotonic() - began))
+            elif self._epochs.overdue(now):
+                self._leave("steady")
+            elif now >= due:
+                self.write("running")
+                due = time.monotonic() + max(CHECKPOINT_SECONDS, 20 * (time.monotonic() - now))
+
+    def _too_long(self, counts):
+        return self._deadline != float("inf") and sum(counts) > MOST_ALLOCATIONS
 
     # -- the end of a process ------------------------------------------------------------------------------------------
 
@@ -272,8 +292,8 @@ class Recorder:
             self._counts()
             snapshot = self._torch.cuda.memory._snapshot()
             histories, last = snapshot["device_traces"], snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
-            if last not in self._settings:  # _set_allocator_settings adds to what the environment says
-                self._settings.append(last)
+            self._settings.setdefault(last, last)  # _set_allocator_settings adds to what the environment says
+            self._pools.update(segment.get("segment_pool_id", (0, 0)) for segment in snapshot["segments"])
         for device, history in enumerate(histories):
             if history or device == 0:
                 yield device, self._trace(state, device, history)
@@ -291,7 +311,7 @@ class Recorder:
             "world_size": world_size,
             "torch_version": self._build[0],
             "cuda_version": self._build[1],
-            "allocator_settings": ",".join(filter(None, self._settings)),
+            "allocator_settings": ",".join(filter(None, self._settings.values())),
             "gpu": {
                 "name": self._environ["XMEM_DEVICE_NAME"],
                 "capability": self._environ["XMEM_DEVICE_CAPABILITY"],
@@ -314,8 +334,16 @@ class Recorder:
                 if device in addresses
             ],
             "recorded": self._peaks.get(device, {}),
-            "doubts": [] if self._runtime is None else _xmem_device.doubts(self._runtime),
+            "doubts": self._doubts(),
         }
+
+    def _doubts(self):
+        found = [] if self._runtime is None else _xmem_device.doubts(self._runtime)
+        found += self._epochs.doubts()
+        if len(self._pools) > 1:  # torch's history says only since 2.15 which pool an allocation is from
+            detail = "pools of CUDA graphs, replayed as if their memory were in the common one"
+            found.append({"code": "private-pool", "detail": detail, "count": len(self._pools) - 1})
+        return [*found, *_xmem_ranks.doubts()]
 
 
 def _tensors(values):

@@ -1,0 +1,77 @@
+"""What comes after an epoch is seen: evaluation and checkpoints that the first seconds of training do not reach."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.estimate import estimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.trace import Trace
+
+pytestmark = pytest.mark.torch
+
+GPU = load_catalogue()["a100-sxm4-80gb"]
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.zeros(100_000, 256))
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(data, batch_size=32, {loader})
+for epoch in range(1000):
+    model.train()
+    for index, (batch,) in enumerate(loader):
+        model(batch.cuda()).sum().backward()
+        if index % {accumulate} == {accumulate} - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    {after}
+    print("epoch", epoch, flush=True)
+"""
+EVALUATE = """
+    model.eval()
+    with torch.no_grad():
+        for (batch,) in DataLoader(data, batch_size=65536):
+            model(batch.cuda())
+"""
+
+
+def dry_run(tmp_path: Path, python: Path, script: str) -> Trace:
+    (tmp_path / "train.py").write_text(script)
+    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+    (trace,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=40)).traces if t.allocations]
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("loader", "accumulate"), [("", 1), ("num_workers=2, persistent_workers=True", 1), ("", 16)], ids=str
+)
+def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
+    tmp_path: Path, job_python: Path, loader: str, accumulate: int
+) -> None:
+    training = dry_run(tmp_path, job_python, TRAIN.format(loader=loader, accumulate=accumulate, after="pass"))
+    whole = dry_run(tmp_path, job_python, TRAIN.format(loader=loader, accumulate=accumulate, after=EVALUATE))
+    assert (training.state, whole.state) == ("steady", "steady")
+    batch = 65536 * 4 * (256 + 1024)  # the input and the first layer's output, in fp32
+    assert whole.recorded["requested_bytes"] - training.recorded["requested_bytes"] > batch
+    assert not [doubt for doubt in whole.doubts if doubt.code == "evaluation"]
+
+
+def test_an_evaluation_that_is_not_reached_is_a_doubt(tmp_path: Path, job_python: Path) -> None:
+    script = """
+import torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(10_000_000):
+    model(torch.zeros(32, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    if step % 1_000_000 == 999_999:
+        model.eval()
+"""
+    found = estimate([dry_run(tmp_path, job_python, script)], "a100", GPU)
+    assert found.confidence == "medium"
+    assert "the script evaluates" in found.reasons[0]
