@@ -1,15 +1,16 @@
-"""Which model does a benchmark's row mean, and how is it built with random weights and no hub?
+"""Which model does a name mean, and how is it built with random weights and without a hub?
 
-Imported by the workload scripts, which run in a job's Python: torch, torchvision and transformers, nothing else (3.9).
-The names are those of the published runs of xMem (arXiv 2510.21048) and of torchvision and the Hugging Face hub.
+Imported by the workload scripts, which run in a job's Python (3.9 or newer) with torch, torchvision and transformers.
+Image models go by torchvision's names, however they are written (ResNet101, regnet_x_400mf), transformers by their hub
+ids. The paper's 25 models (xMem, arXiv 2510.21048, Table 1) are among them.
 """
+
+import re
+from typing import Any
 
 import torch
 
-IMAGE_CLASSES = 10
-"""Classes of the models that xMem builds from their class (`perf_estimator/models.py`); the others keep 1000."""
-
-TRANSFORMERS = {
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert/distilgpt2": ("GPT2Config", {"n_layer": 6}),
     "openai-community/gpt2": ("GPT2Config", {}),
     "facebook/opt-125m": (
@@ -45,8 +46,14 @@ TRANSFORMERS = {
             "resid_pdrop": 0.0,
         },
     ),
-    "google-t5/t5-small": ("T5Config", {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8}),
-    "google-t5/t5-base": ("T5Config", {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}),
+    "google-t5/t5-small": (
+        "T5Config",
+        {"d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "decoder_start_token_id": 0},
+    ),
+    "google-t5/t5-base": (
+        "T5Config",
+        {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "decoder_start_token_id": 0},
+    ),
     "EleutherAI/pythia-160m": (
         "GPTNeoXConfig",
         {
@@ -138,3 +145,78 @@ TRANSFORMERS = {
     ),
 }
 """Hub id -> configuration class of transformers and what differs from its defaults (each model's own config.json)."""
+
+
+_SPELLINGS = {"mobenetv3small": "mobilenetv3small", "mobenetv3large": "mobilenetv3large"}
+"""xMem's names of the two MobileNetV3 models (`perf_estimator/models.py` of its repository)."""
+
+_CIFAR_CLASSES = 10
+"""What xMem's own three image models end in; it leaves the 1000 of ImageNet to all others, on the same images."""
+
+
+class UnknownModelError(Exception):
+    """No builder goes by this name."""
+
+
+def is_image_model(name: str) -> bool:
+    """Whether `name` stands for a model of torchvision."""
+    return _folded(name) == "mnasnet" or _image_builder(name) is not None
+
+
+def build(name: str, as_xmem: bool = False) -> torch.nn.Module:
+    """Return the model `name` with random weights, on the CPU.
+
+    With `as_xmem` the image models that xMem builds with 10 classes have 10 classes; else all have 1000.
+
+    Raises:
+        UnknownModelError: neither torchvision nor the table of transformers has it.
+    """
+    if is_image_model(name):
+        return _image_model(name, as_xmem)
+    return _transformer(name)
+
+
+def _image_model(name: str, as_xmem: bool) -> torch.nn.Module:
+    from torchvision import models  # noqa: PLC0415 - a job that trains transformers need not have it
+
+    folded = _folded(name)
+    classes = {"num_classes": _CIFAR_CLASSES} if as_xmem and (folded in _SPELLINGS or folded == "mnasnet") else {}
+    if folded == "mnasnet":
+        return models.MNASNet(alpha=1.0, **classes)
+    builder = _image_builder(name)
+    assert builder is not None
+    return models.get_model(builder, weights=None, **classes)
+
+
+def _image_builder(name: str) -> "str | None":
+    import torchvision.models  # noqa: PLC0415
+
+    wanted = _SPELLINGS.get(_folded(name), _folded(name))
+    # torch.fx and detection models have modules of their own; these are the classifiers of the package itself.
+    names = torchvision.models.list_models(module=torchvision.models)
+    return next((each for each in names if _folded(each) == wanted), None)
+
+
+def _transformer(name: str) -> torch.nn.Module:
+    import transformers  # noqa: PLC0415 - seconds that image models need not wait
+
+    known = {hub_id.rpartition("/")[2].lower(): entry for hub_id, entry in TRANSFORMERS.items()}
+    entry = known.get(name.rpartition("/")[2].lower())
+    if entry is None:
+        raise UnknownModelError(f"{name}: no model of torchvision and none of {', '.join(TRANSFORMERS)}")
+    configuration = getattr(transformers, entry[0], None)
+    if configuration is None:
+        raise UnknownModelError(f"{name}: transformers {transformers.__version__} has no {entry[0]}")
+    is_t5 = entry[0] == "T5Config"
+    family = transformers.AutoModelForSeq2SeqLM if is_t5 else transformers.AutoModelForCausalLM
+    return family.from_config(configuration(**entry[1]))
+
+
+def vocabulary(model: torch.nn.Module) -> int:
+    """Return how many tokens a transformer knows."""
+    configuration: Any = model.config
+    return int(configuration.vocab_size)
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,198 @@
+"""Does a dry run say what the GPU measured, and where do the two first part?
+
+For every measured run: a dry run of the same script for the same card, its peak against the measured one, a replay of
+the measured history (whose error is the allocator model's alone), and the first allocation at which the two histories
+differ, with the line of Python that made it.
+"""
+
+import gzip
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gpus
+from benchmarks.campaign import Config
+from benchmarks.ground_truth import RUN, append, read_lines, trace_file
+from benchmarks.published_metrics import Judged, quantile, score, share
+from benchmarks.text_table import text_table
+from xmem_slurm import trace
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import XmemError
+from xmem_slurm.estimate import estimate
+from xmem_slurm.trace import Op, Trace
+
+BUDGET = runner.Budget(seconds=300)
+
+HEADINGS = ("run", "measured MiB", "error %", "replay %", "context MiB", "catalogue", "parts at", "operator")
+SUMMARY = ("kind", "n", "median", "mean", "p90", "max", "signed", "under", ">5 %", "below promise", "context")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One allocation of a history: its bytes as asked for, and those of all that lived when it was made."""
+
+    size: int
+    live: int
+
+    def __str__(self) -> str:
+        return f"{self.size} with {self.live} live"
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first difference of two histories: the allocation's number, what each did, and the GPU run's line of code."""
+
+    allocation: int
+    measured: str
+    dry: str
+    operator: str
+
+
+def compare(chosen: Iterable[Config], out: Path, python: str, seconds: float) -> str:
+    """Estimate what `out` lacks of the measured runs, as long as there is time, and return the tables."""
+    deadline = time.monotonic() + seconds
+    runs, done = read_lines(out / "runs.jsonl"), read_lines(out / "estimates.jsonl")
+    for config in chosen:
+        measured = runs.get(config.key)
+        if measured is None or "error" in measured or config.key in done or time.monotonic() > deadline:
+            continue
+        append(out / "estimates.jsonl", _estimate(config, measured, trace_file(out, config.key), python))
+    return report(runs, read_lines(out / "estimates.jsonl"))
+
+
+def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python: str) -> dict[str, Any]:
+    started = time.monotonic()
+    card = gpus.named(measured["gpu"]["name"], measured["gpu"]["total_bytes"])
+    if card is None:
+        return {"key": config.key, "reason": f"the GPU catalogue has no {measured['gpu']['name']}"}
+    gpu = card[1].model_copy(update={k: v for k, v in measured["gpu"].items() if k != "name"})
+    try:
+        found = estimate(runner.run(_job(config, python), gpu, BUDGET).traces, card[0], gpu)
+    except XmemError as error:
+        return {"key": config.key, "reason": str(error)}
+    rank = found.largest
+    real = trace.read(history)
+    parting = first_parting(real, rank.trace, frames(history))
+    return {
+        "key": config.key,
+        "torch": rank.trace.torch_version,
+        "gpu": card[0],
+        "peak_reserved_bytes": rank.replay.peak_reserved_bytes,
+        "peak_allocated_bytes": rank.replay.peak_allocated_bytes,
+        "margin_bytes": rank.margin_bytes,
+        "outside_allocator_bytes": rank.outside_allocator_bytes,
+        "replayed_history_bytes": replay(real).peak_reserved_bytes,
+        "doubts": sorted({doubt.code for doubt in found.doubts}),
+        "parting": None if parting is None else vars(parting),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def _job(config: Config, python: str) -> Job:
+    words = [python, str(RUN), "--config", config.to_json()]
+    environ = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config.allocator}
+    return Job(f"#!/bin/sh\nexec {shlex.join(words)}\n".encode(), [], Path.cwd(), environ)
+
+
+def frames(history: Path) -> list[str]:
+    """Return the line of Python that made each allocation of a measured run."""
+    with gzip.open(history, "rt", encoding="utf-8") as file:
+        found = json.load(file)["frames"]
+    return [found["names"][number] for number in found["of_allocation"]]
+
+
+def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Parting | None:
+    """Compare two histories, allocation by allocation; None if the dry one is the same, or a beginning of the other.
+
+    Between two allocations the order of frees has no meaning: what counts is how much lives at each. A dry run may end
+    early, when its steps no longer change the peak.
+    """
+    for number, (real, planned) in enumerate(zip_longest(_moments(measured), _moments(dry))):
+        if planned is None:
+            return None
+        if real != planned:
+            operator = operators[number] if number < len(operators) else "after the last"
+            return Parting(number, str(real or "nothing"), str(planned), operator)
+    return None
+
+
+def _moments(history: Trace) -> Iterator[Moment]:
+    live = 0
+    for op, number in history.events:
+        size = history.allocations[number].size
+        if op == Op.ALLOC:
+            yield Moment(size, live)
+            live += size
+        elif op == Op.FREE_COMPLETED:
+            live -= size
+
+
+def report(runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the scores by kind of job, and one line for each run."""
+    pairs = [
+        (key, run, estimates[key])
+        for key, run in runs.items()
+        if "error" not in run and key in estimates and "reason" not in estimates[key]
+    ]
+    if not pairs:
+        return "nothing measured, or nothing estimated"
+    kinds = {"all": pairs}
+    for pair in pairs:
+        kinds.setdefault("images" if pair[1]["config"]["size"] == 224 else "language", []).append(pair)
+    lines = text_table(SUMMARY, [_summary(kind, chosen) for kind, chosen in kinds.items()])
+    lines += ["", *text_table(HEADINGS, [_line(*pair) for pair in pairs])]
+    lines += [f"no measurement of {key}: {run['error']}" for key, run in runs.items() if "error" in run]
+    lines += [f"no estimate for {key}: {each['reason']}" for key, each in estimates.items() if "reason" in each]
+    return "\n".join(lines)
+
+
+def _summary(kind: str, pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    scores = score([_judged(run, each) for _, run, each in pairs])
+    assert scores is not None
+    errors = (scores.median, scores.mean, scores.p90, scores.maximum)
+    broken = [each["peak_reserved_bytes"] + each["margin_bytes"] < run["peak_reserved_bytes"] for _, run, each in pairs]
+    context = [each["outside_allocator_bytes"] / run["outside_after_bytes"] - 1 for _, run, each in pairs]
+    return [
+        kind,
+        str(scores.runs),
+        *(f"{100 * value:.2f}" for value in errors),
+        f"{100 * scores.signed_median:+.2f}",
+        f"{100 * scores.under:.0f}",
+        f"{100 * scores.under_5_percent:.0f}",
+        f"{100 * share(broken):.0f}",
+        f"{100 * quantile(context, 0.5):+.0f}",
+    ]
+
+
+def _judged(run: Mapping[str, Any], each: Mapping[str, Any]) -> Judged:
+    return Judged(
+        ground_bytes=run["peak_reserved_bytes"],
+        total_bytes=run["gpu"]["total_bytes"],
+        real_oom=False,
+        estimated_bytes=each["peak_reserved_bytes"],
+        predicted_oom=False,
+        capped_oom=None,
+        seconds=each["seconds"],
+    )
+
+
+def _line(key: str, run: Mapping[str, Any], each: Mapping[str, Any]) -> list[str]:
+    ground, parting = run["peak_reserved_bytes"], each["parting"]
+    return [
+        key,
+        f"{ground / 2**20:.0f}",
+        f"{100 * (each['peak_reserved_bytes'] / ground - 1):+.2f}",
+        f"{100 * (each['replayed_history_bytes'] / ground - 1):+.2f}",
+        f"{run['outside_after_bytes'] / 2**20:.0f}",
+        f"{each['outside_allocator_bytes'] / 2**20:.0f}",
+        "never" if parting is None else f"{parting['allocation']}",
+        "" if parting is None else f"{parting['operator']}: {parting['measured']}, dry {parting['dry']}",
+    ]
