@@ -36,6 +36,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "nccl": (0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"),
     "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
+    "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }
 """Margin, as a share of the peak, and the reason, by the doubt's code; the widest one holds. Source of 0.10: on 92

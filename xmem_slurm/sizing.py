@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
@@ -13,6 +13,7 @@ from xmem_slurm.sharing import is_held
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.trace import Doubt, Trace
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,11 @@ class _DryRuns:
     def _run(self, name: str) -> Estimate | NoEstimate:
         started = time.monotonic()
         try:
-            run = runner.run(self.job, self.gpus[name], self.budget.less(self.spent))
-            return estimate(run.traces, name, self.gpus[name])
+            traces: list[Trace] = []
+            for job in _ends_of_array(self.job):
+                left = self.budget.less(self.spent + time.monotonic() - started)
+                traces += runner.run(job, self.gpus[name], left).traces
+            return estimate([_with_array(trace, self.job) for trace in traces], name, self.gpus[name])
         except NoEstimate as error:
             return error
         finally:
@@ -154,3 +158,19 @@ class _DryRuns:
     def _kind(self, name: str) -> tuple[str, int]:
         gpu = self.gpus[name]
         return gpu.capability, gpu.multiprocessors
+
+
+def _ends_of_array(job: Job) -> list[Job]:
+    """Return what is run for a job: of an array the first and the last task, as sweeps grow; the larger counts."""
+    last = job.environ.get("SLURM_ARRAY_TASK_MAX")
+    if last is None or last == job.environ["SLURM_ARRAY_TASK_ID"]:
+        return [job]
+    return [job, replace(job, environ={**job.environ, "SLURM_ARRAY_TASK_ID": last})]
+
+
+def _with_array(trace: Trace, job: Job) -> Trace:
+    """Say so in the trace if it stands for tasks of an array that were not run."""
+    count = int(job.environ.get("SLURM_ARRAY_TASK_COUNT") or 1)
+    if count <= len(_ends_of_array(job)):
+        return trace
+    return replace(trace, doubts=[*trace.doubts, Doubt("array", "tasks of the array that were not run", count - 2)])

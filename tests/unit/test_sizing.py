@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import resources, sizing, trace
+from xmem_slurm.dryrun import job as dryrun_job
 from xmem_slurm.dryrun import runner, sandbox
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
@@ -97,3 +98,19 @@ def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(monkeypatch: pytes
     monkeypatch.setattr(runner, "run", DryRuns(GPT2))
     sized = sizing.size(job, SITE, GPUS, runner.Budget())
     assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
+
+
+def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = []
+
+    def run(job: dryrun_job.Job, gpu: Gpu, budget: runner.Budget) -> runner.DryRun:
+        tasks.append(job.environ["SLURM_ARRAY_TASK_ID"])
+        result = LARGE if job.environ["SLURM_ARRAY_TASK_ID"] == "8" else GPT2
+        return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
+
+    monkeypatch.setattr(runner, "run", run)
+    job = Job(("--array=2-9:3%2", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+    sized = sizing.size(job, SITE, GPUS, runner.Budget())
+    assert tasks == ["2", "8", "2", "8"]
+    assert sized.placement.choice == "a100_80"
+    assert "the array" in sized.estimate.reasons[0]
