@@ -39,6 +39,10 @@ app.add_typer(device_app, name="device", no_args_is_help=True)
 app.add_typer(site_verbs.app, name="site", no_args_is_help=True)
 
 
+_SITE_COPY = "site.toml"
+"""Where a lab keeps the site file that it was made from."""
+
+
 class Engine(StrEnum):
     """How a job is run dry; `auto` takes the stand-ins unless the job's torch is no CUDA build."""
 
@@ -120,6 +124,7 @@ def lab_up(
     started, path = time.monotonic(), loading.site_file(site)
     loaded = loading.load_site(path)
     lab.up(loaded, lab.default_folder(), accounting=accounting, hooks=hooks.render(path, loaded) if with_hooks else {})
+    (lab.default_folder() / _SITE_COPY).write_bytes(path.read_bytes())
     typer.echo(f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True)
 
 
@@ -143,8 +148,9 @@ def lab_status() -> None:
 def lab_exec(
     command: Annotated[list[str], typer.Argument(help="The command to run against the lab's cluster.")],
 ) -> None:
-    """Run a command whose sbatch, squeue and scontrol talk to the lab's cluster."""
-    environ = {**os.environ, **lab.environment(lab.default_folder())}
+    """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
+    site = {"XMEM_SITE": str(lab.default_folder() / _SITE_COPY)}
+    environ = {**os.environ, **lab.environment(lab.default_folder()), **site}
     os.execvpe(command[0], command, environ)
 
 
@@ -170,12 +176,7 @@ def filter_submission(
     """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
     from xmem_slurm import filter as site_filter  # noqa: PLC0415 - the other verbs need none of it
 
-    path = loading.site_file(site)
-    job = site_filter.submission(process, os.environ)
-    found = site_filter.answer(path, loading.load_site(path), job) if job is not None else site_filter.Answer()
-    for line in found.lines:
-        typer.echo(f"xmem-slurm: {line}", err=True)
-    typer.echo("".join(f"{name}={value}\n" for name, value in found.changes.items()) + "end")
+    site_filter.respond(loading.site_file(site), process)
 
 
 def main() -> NoReturn:

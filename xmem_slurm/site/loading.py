@@ -30,7 +30,7 @@ def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Pat
         if place.is_file():
             return place
     raise SiteError(
-        f"no site file: looked for {' and '.join(map(str, places))}; name one with --xmem-site or XMEM_SITE"
+        f"no site file: looked for {' and '.join(map(str, places))}; name one with XMEM_SITE=FILE, or an option"
     )
 
 
