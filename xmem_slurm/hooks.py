@@ -32,8 +32,8 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
 
     This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those.
     """
-    ours = [sys.executable, "-I", "-c", "from xmem_slurm.cli.main import main; main()"]
-    words = [*(program or ours), "filter", "--site", str(site_file.absolute())]
+    ours = [sys.executable, "-I", "-c", "from xmem_slurm.filter import main; main()"]
+    words = [*(program or ours), str(site_file.absolute())]
     limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
     environment = jinja2.Environment(  # noqa: S701 - Lua, not HTML
         loader=jinja2.FileSystemLoader(resources.tree("templates") / "hooks"),
@@ -46,6 +46,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "site": site.name,
         "version": __version__,
         "label": "xmem-slurm",
+        "looks": site.filter.mode != "off",
         "command": f"exec {shlex.join([*limit, *words])} $PPID",
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -104,6 +105,24 @@ def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Fil
     done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
     assert filtered.gres(done) == H200
     assert "the cheapest of" in done.stderr
+
+
+@pytest.mark.torch
+def test_what_xsbatch_submits_is_not_looked_at_twice(filtered: Filtered, folder: Path) -> None:
+    filtered.install(rewriting())
+    xsbatch = Path(sys.executable).parent / "xsbatch"
+    environ = os.environ | lab.environment(filtered.folder) | {"XMEM_SITE": str(filtered.site_file)}
+    done = subprocess.run(
+        [xsbatch, "--hold", "--xmem-keep-type", "job.sh"],
+        env=environ | {"XDG_STATE_HOME": str(folder)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    as_written(filtered, done)
+    assert "xsbatch: GPU memory needed" in done.stderr
+    assert "xmem-slurm: " not in done.stderr
 
 
 def as_written(filtered: Filtered, done: subprocess.CompletedProcess[str]) -> None:
