@@ -65,7 +65,7 @@ def render(sizing: Sizing) -> str:
         options=options,
         remedy=remedy(sizing),
         choice=sizing.placement.choice,
-        why=terminal.reason(sizing) if sizing.placement.choice else terminal.nothing_fits(sizing),
+        why=terminal.reason(sizing) if sizing.placement.choice else terminal.too_small(sizing),
         answers=terminal.ANSWERS,
         names=CATEGORY_NAMES,
         stack=STACK,

@@ -85,11 +85,16 @@ def advice(sizing: Sizing) -> str:
 
 def nothing_fits(sizing: Sizing) -> str:
     """Say that no option is large enough; the job goes as written."""
+    return f"submitted as written: {too_small(sizing)}"
+
+
+def too_small(sizing: Sizing) -> str:
+    """Say why no option was chosen."""
     largest = max((v.gpu.total_bytes for v in sizing.placement.verdicts), default=0)
     return (
-        f"submitted as written: no GPU option open to this job is large enough; the largest has {human(largest)}"
+        f"no GPU option open to this job is large enough; the largest has {human(largest)}"
         if largest
-        else "submitted as written: the site file has no nodes for this partition, constraint and number of GPUs"
+        else "the site file has no nodes for this partition, constraint and number of GPUs"
     )
 
 

@@ -1,0 +1,80 @@
+"""The documentation is true: its commands work, its links lead somewhere, its tables of options are complete."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.conftest import Cluster
+from xmem_slurm import job_templates
+from xmem_slurm.cli import xsbatch
+from xmem_slurm.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+OURS = [ROOT / "docs" / name for name in ("tutorial.md", "guide.md")]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+COMMANDS = [
+    line[2:]
+    for page in OURS
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("$ ")
+]
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 4
+
+
+@pytest.mark.slurm
+@pytest.mark.torch
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_docs(cluster: Cluster, job_python: Path, tmp_path: Path, command: str) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    path = os.pathsep.join([str(job_python.parent), str(Path(sys.executable).parent), cluster.environ["PATH"]])
+    environ = cluster.environ | {"PATH": path, "XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(shlex.split(command), cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "submitted as written" not in done.stderr
+    assert "not estimated" not in done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
+
+
+def section(title: str) -> str:
+    return REFERENCE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("verb", ["estimate", "generate"])
+def test_the_reference_has_every_option_of_a_verb_and_no_other(verb: str) -> None:
+    command = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
+    options = {name for option in command.params for name in option.opts if name.startswith("--")} - {"--help"}
+    assert set(re.findall(r"^\| `(--[a-z-]+)", section(f"xmem-slurm {verb}"), re.MULTILINE)) == options
+
+
+def test_the_reference_has_every_option_of_xsbatch_and_no_other() -> None:
+    told = re.findall(r"^\| `--([a-z-]+)[^|]*\| `([A-Z_]+)`", section("xsbatch"), re.MULTILINE)
+    assert {name for name, _ in told} == {option.name for option in xsbatch._OPTIONS}
+    assert all(variable == name.upper().replace("-", "_") for name, variable in told)
+
+
+def test_the_reference_has_every_variable_of_every_template() -> None:
+    for template in job_templates.available(job_templates.folders(None)):
+        own = section("xmem-slurm generate").partition(f"### Template {template.name}\n")[2].partition("\n### ")[0]
+        shared = section("xmem-slurm generate").partition("### Variables of every template")[2].partition("\n### ")[0]
+        assert template.about in own
+        for name, variable in template.variables.items():
+            default = {None: "must be set", "": "empty"}.get(variable.default, f"`{variable.default}`")
+            assert f"| `{name}` | {default} | {variable.about} |" in own + shared
