@@ -12,7 +12,7 @@ while the script ran: `probe/_xmem_redirect.py`.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from xmem_slurm.profile import attention, workspaces
+from xmem_slurm.profile import attention, reductions, workspaces
 from xmem_slurm.profile.analyzer import Analysis, Block, analyze
 from xmem_slurm.profile.recording import Recording
 from xmem_slurm.trace import Allocation, Doubt, Event, Mark, Op, Trace
@@ -146,6 +146,7 @@ RULES: Sequence[Rule] = (
     without_wrapped_numbers,
     without_kernel_temporaries,
     attention.attention_of_gpu,
+    reductions.sums_over_rows,
     workspaces.matrix_products,
     workspaces.embedding_gradients,
 )
