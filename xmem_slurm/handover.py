@@ -49,8 +49,16 @@ def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> No
             stream.flush()
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    os.set_inheritable(os.memfd_create(_MARK), True)
+    if _has_filter(environ):
+        os.set_inheritable(os.memfd_create(_MARK), True)
     os.execve(program, ["sbatch", *argv], dict(environ))
+
+
+def _has_filter(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm has a Lua cli_filter here: it lies beside slurm.conf (cli_filter_plugins(8))."""
+    named = environ.get("SLURM_CONF")
+    places = [Path(named)] if named else [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
+    return any(place.with_name("cli_filter.lua").exists() for place in places)
 
 
 def is_marked(process: int) -> bool:
