@@ -1,8 +1,8 @@
 """What do many small jobs really take of a GPU, and does the product say the same without one?
 
-    python -m benchmarks.ground_truth [--seconds 540]                  on a GPU: measure what is missing of the campaign
-    python -m benchmarks.ground_truth --compare [--python JOB_PYTHON]  anywhere: estimate the same runs, print the tables
-    python -m benchmarks.ground_truth --capped [--seconds 540]         on a GPU: run again, capped at the estimates: PEF
+    python -m benchmarks.ground_truth [--seconds 540]           on a GPU: measure what is missing of the campaign
+    python -m benchmarks.ground_truth --compare [--python P]    anywhere: estimate the same runs, print the tables
+    python -m benchmarks.ground_truth --capped [--seconds 540]  on a GPU: run again, capped at the estimates: PEF
 
 Every run is a fresh process of this Python. Rerun any of the three to go on where it stopped; none exceeds --seconds.
 Measuring needs torch, torchvision and transformers (Python 3.9 or newer) and this repository, nothing of the product.
@@ -16,6 +16,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -35,6 +36,9 @@ LEAST_SECONDS = 40.0
 """A run is not begun with less time than this: it would be cut off, and its time lost."""
 
 MOST_ERROR_TEXT = 300
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
+"""The line of a traceback that says what was raised; advice may follow it."""
 
 
 def read_lines(path: Path) -> dict[str, dict[str, Any]]:
@@ -112,8 +116,10 @@ def _in_fresh_process(config: Config, part: Path, seconds: float, options: list[
         return {"error": f"cut off after {seconds:.0f} s"}
     if done.returncode == 0:
         return {}
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return {"error": lines[-1][:MOST_ERROR_TEXT] if lines else f"ended with code {done.returncode}"}
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    words = (raised or lines or [f"ended with code {done.returncode}"])[-1]
+    return {"error": words.strip()[:MOST_ERROR_TEXT]}
 
 
 def _write_trace(path: Path, measured: dict[str, Any]) -> None:
