@@ -1,0 +1,44 @@
+"""The picture of a terminal shows what stands there in the end, asks nothing of the network, and passes failure on."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAPTURE = Path(__file__).parents[2] / "docs" / "capture.py"
+
+
+def drawn(target: Path, shell: str) -> tuple[str, int]:
+    done = subprocess.run([sys.executable, CAPTURE, target, "sh", "-c", shell], check=False)
+    text = re.sub(r"<style>.*?</style>|<[^>]+>", "\n", target.read_text(), flags=re.DOTALL)
+    return text.replace("&#160;", " "), done.returncode
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        r"printf 'working 1'; printf '\r\033[2Kworking 2\n\033[1A\033[2K'; echo finished",
+        r"printf 'working\rfinished\n'",
+        r"printf '\033[?25lworking\r\n\033[1A\033[2K\033[?25hfinished\n'",
+    ],
+)
+def test_progress_that_was_taken_away_is_not_drawn(tmp_path: Path, progress: str) -> None:
+    (tmp_path / "run.sh").write_text(progress)
+    text, status = drawn(tmp_path / "run.svg", f". {tmp_path}/run.sh")
+    assert "finished" in text
+    assert "working" not in text
+    assert status == 0
+
+
+def test_a_run_that_fails_is_seen_to_fail(tmp_path: Path) -> None:
+    assert drawn(tmp_path / "run.svg", "echo no; exit 7")[1] == 7
+
+
+def test_the_readmes_picture_is_of_a_real_run_and_needs_no_server() -> None:
+    svg = (CAPTURE.parent / "capture.svg").read_text()
+    assert "Submitted" in svg
+    assert "GPU&#160;memory&#160;needed" in svg
+    assert "@font-face" not in svg
+    assert not re.search(r"(?:url\(|href=|src=)[\"']?https?:", svg)
