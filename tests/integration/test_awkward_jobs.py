@@ -1,0 +1,97 @@
+"""Jobs that wait, ask, miss something or hide: an estimate or a clear reason, within the time that was given."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.estimate import Estimate, estimate
+from xmem_slurm.site.loading import load_catalogue
+
+pytestmark = pytest.mark.torch
+
+H200 = load_catalogue()["h200"]
+SETUP = """
+import sys, time, urllib.request
+import torch
+model = torch.nn.Linear(4096, 4096, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+
+def step(rows=64):
+    loss = model(torch.ones(rows, 4096, device="cuda")).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+"""
+
+
+def dry_run(
+    folder: Path, job_python: Path, code: str, script: str = "python train.py", seconds: float = 60
+) -> Estimate:
+    (folder / "train.py").write_text(code)
+    environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
+    job = Job(f"#!/bin/bash\n{script}\n".encode(), (), folder, environ)
+    return estimate(runner.run(job, H200, runner.Budget(seconds=seconds)).traces, "h200", H200)
+
+
+ESTIMATED = {
+    "waits until the loss is small, which it is at once": "while step().item() > 1e-3: pass\nfor _ in range(9): step()",
+    "waits for a value that never comes": "while step().item() < 1: pass",
+    "fills the GPU": "rows = torch.cuda.mem_get_info()[0] // 2**24\nfor _ in range(9): step(rows)",
+    "fails when it has trained": "for _ in range(5): step()\nopen('validation.bin')",
+    "asks when it has trained": "for _ in range(5): step()\ninput('Save? ')",
+    "only infers": "with torch.no_grad():\n    for _ in range(9): model(torch.ones(64, 4096, device='cuda'))",
+}
+
+
+@pytest.mark.parametrize("case", ESTIMATED)
+def test_is_estimated(case: str, job_python: Path, tmp_path: Path) -> None:
+    found = dry_run(tmp_path, job_python, SETUP + ESTIMATED[case])
+    assert found.largest.replay.peak_allocated_bytes >= 4096 * 4096 * 4
+
+
+NOT_ESTIMATED = {
+    "no data set": ("open('corpus/train.bin')", "FileNotFoundError: .*corpus/train.bin"),
+    "a download": ("urllib.request.urlopen('http://example.org/data.tar')", "URLError: .*name resolution"),
+    "a hub": ("torch.hub.load('pytorch/vision', 'resnet18')", "RuntimeError: .*no internet connection"),
+    "a question": ("answer = input('Overwrite the checkpoint? [y/N] ')", "EOFError: EOF when reading a line"),
+    "a value": ("assert step().item() > 0, 'no loss'", "1 optimizer step with AssertionError: no loss"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_ESTIMATED)
+def test_says_what_was_missing(case: str, job_python: Path, tmp_path: Path) -> None:
+    code, why = NOT_ESTIMATED[case]
+    with pytest.raises(NoEstimate, match=why):
+        dry_run(tmp_path, job_python, SETUP + code)
+
+
+TIME_BOXED = {
+    "prepares its data for half an hour": ("import time, torch\ntime.sleep(1800)", "time limit before any GPU memory"),
+    "waits on a value and never steps": (SETUP + "while model.weight.sum().item() != 1: pass", "0 optimizer steps"),
+}
+
+
+@pytest.mark.parametrize("case", TIME_BOXED)
+def test_ends_in_time(case: str, job_python: Path, tmp_path: Path) -> None:
+    code, why = TIME_BOXED[case]
+    with pytest.raises(NoEstimate, match=why):
+        dry_run(tmp_path, job_python, code, seconds=15)
+
+
+@pytest.mark.parametrize("script", ["env -u PYTHONPATH python train.py", "python -I train.py", "python -E train.py"])
+def test_what_hides_from_the_probe_is_named(script: str, job_python: Path, tmp_path: Path) -> None:
+    code = "try:\n    import torch\nexcept ImportError:  # it links to CUDA libraries that may not be here\n    pass"
+    with pytest.raises(NoEstimate, match="no Python of the script imported torch where the probe could see it"):
+        dry_run(tmp_path, job_python, code, script)
+
+
+def test_of_runs_one_after_another_the_largest_counts(job_python: Path, tmp_path: Path) -> None:
+    code = SETUP + "for _ in range(5): step(int(sys.argv[1]))"
+    script = "for rows in 8 4096 16; do python train.py $rows; done"
+    found = dry_run(tmp_path, job_python, code, script)
+    assert [rank.trace.argv[-1] for rank in found.ranks if rank is found.largest] == ["4096"]
