@@ -35,6 +35,7 @@ def main() -> int:
             stdin=None if stdin is None else stdin.encode(),
             limits=sandbox.Limits(**request["limits"]),
             keep=[Path(folder) for folder in request["keep"]],
+            cover={Path(file): Path(ours) for file, ours in request["cover"].items()},
         )
     except SandboxError as error:
         answer = {"error": str(error)}

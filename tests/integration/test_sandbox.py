@@ -57,6 +57,7 @@ class User:
             "stdin": settings.get("stdin"),
             "limits": LIMITS | settings.get("limits", {}),
             "keep": [str(folder) for folder in settings.get("keep", [])],
+            "cover": {str(file): str(ours) for file, ours in settings.get("cover", {}).items()},
             "user": self.number,
             "groups": [NOBODY, GROUP],
             "old_kernel": settings.get("old_kernel", False),
@@ -265,6 +266,26 @@ def test_kept_folders_keep(user: User) -> None:
     assert (keep / "file").read_text() == "yes\n"
     assert (keep / "sub" / "x").read_text() == "deep\n"
     assert not (user.work / "other").exists()
+
+
+def test_a_covered_program_is_ours_by_every_path_and_only_inside(user: User) -> None:
+    theirs, ours = user.work / "bin", user.folder / "ours"
+    for folder in (theirs, ours):
+        folder.mkdir()
+        user.own(folder)
+    for program, word in ((theirs / "tool", "theirs"), (ours / "tool", "ours")):
+        program.write_text(f"#!/bin/sh\necho {word}\n")
+        program.chmod(0o755)
+    (theirs / "link").symlink_to("tool")
+    script = (
+        f"PATH={theirs}:$PATH tool; {theirs}/tool; {theirs}/link; (rm -f {theirs}/tool; echo echo no > {theirs}/tool)"
+    )
+    script += " 2>/dev/null; bin/tool; exec /usr/bin/head -c 9 /usr/bin/id"
+    cover = {theirs / "link": ours / "tool", Path("/usr/bin/id"): ours / "tool", Path("/run/no/tool"): ours / "tool"}
+    outcome = user.run(script, keep=[ours], cover=cover)
+    assert (outcome["output_tail"], outcome["returncode"]) == ("ours\n" * 4 + "#!/bin/sh", 0)
+    assert (theirs / "tool").read_text() == "#!/bin/sh\necho theirs\n"
+    assert (ours / "tool").read_text() == "#!/bin/sh\necho ours\n"
 
 
 def test_no_process_survives(user: User) -> None:

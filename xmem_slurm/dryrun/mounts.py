@@ -41,7 +41,8 @@ class Plan:
     """What a new root is made from. No path has a symlink in it.
 
     `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
-    not ours (see `foreign`); `keep` the folders whose writes are real. `layers` is a folder on disk for what it writes,
+    not ours (see `foreign`); `keep` the folders whose writes are real; `cover` files, each with the one in one of those
+    folders that is seen in its place. `layers` is a folder on disk for what it writes,
     where a tmpfs will not do (see `layers_on_disk`).
     """
 
@@ -50,6 +51,7 @@ class Plan:
     writable: Sequence[Path]
     foreign: Sequence[Path]
     keep: Sequence[Path]
+    cover: Mapping[Path, Path]
     scratch_bytes: int
     user_namespace: bool
     layers: Path | None

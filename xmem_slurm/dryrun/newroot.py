@@ -115,6 +115,9 @@ class _NewRoot:
         for folder in self.plan.keep:
             _new(folder).mkdir(parents=True, exist_ok=True)
             _bind(_old(folder), _new(folder))
+        for file, ours in self.plan.cover.items():
+            with suppress(OSError):  # it is in a folder that is not shown
+                _bind(_old(ours), _new(file), read_only=True)
 
     def _place(self, folder: Path) -> None:
         """Make one real folder, and what is below it, appear writable; its parent is there."""

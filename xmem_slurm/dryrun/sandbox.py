@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from xmem_slurm.dryrun import inside, mounts
@@ -80,10 +80,13 @@ def run(
     stdin: bytes | None,
     limits: Limits,
     keep: Sequence[Path],
+    cover: Mapping[Path, Path] = MappingProxyType({}),
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
-    Writes go to a layer that vanishes, but those to the folders `keep`, which must exist. What the command leaves
+    Writes go to a layer that vanishes, but those to the folders `keep`, which must exist. In the place of each file
+    that `cover` names, by whatever path, the command finds the file that it is mapped to, which must be in such a
+    folder. What the command leaves
     running is killed when it ends, as Slurm does with a batch script's. When time is up all its processes get SIGTERM,
     and SIGKILL two seconds later. A command that cannot be started ends with a shell's 126 or 127 and says why in its
     output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this process what they would have done.
@@ -94,7 +97,7 @@ def run(
     started = time.monotonic()
     with ExitStack() as stack:
         signals = stack.enter_context(_caught_signals())
-        plan = _plan(cwd, environ, keep, limits, stack)
+        plan = _plan(cwd, environ, limits, stack, keep=keep, cover=cover)
         output, output_end = os.pipe()
         status, status_end = os.pipe()
         stack.callback(os.close, output)
@@ -116,7 +119,15 @@ def run(
     return _outcome(listening, time.monotonic() - started)
 
 
-def _plan(cwd: Path, environ: Mapping[str, str], keep: Sequence[Path], limits: Limits, stack: ExitStack) -> mounts.Plan:
+def _plan(
+    cwd: Path,
+    environ: Mapping[str, str],
+    limits: Limits,
+    stack: ExitStack,
+    *,
+    keep: Sequence[Path],
+    cover: Mapping[Path, Path],
+) -> mounts.Plan:
     user_namespace = mounts.needs_user_namespace()
     layers = None
     if user_namespace and not mounts.tmpfs_keeps_marks():
@@ -127,6 +138,7 @@ def _plan(cwd: Path, environ: Mapping[str, str], keep: Sequence[Path], limits: L
         writable=mounts.places_to_write(cwd, environ),
         foreign=mounts.foreign(cwd.resolve()) if user_namespace else (),
         keep=[folder.resolve(strict=True) for folder in keep],
+        cover={file.resolve(): ours.resolve(strict=True) for file, ours in cover.items()},
         scratch_bytes=limits.scratch_bytes,
         user_namespace=user_namespace,
         layers=layers,
