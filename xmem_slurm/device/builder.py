@@ -52,7 +52,7 @@ def build(torch_dir: Path, cache: Path | None = None) -> Path:
     """
     torch = torch_dir.resolve()
     versions = needs.read_versions(torch)
-    compiler = _compiler()
+    compiler = find_compiler()
     try:
         identity = _identity(torch, versions, compiler)
     except OSError as error:
@@ -84,7 +84,7 @@ def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
     return sorted(found, key=lambda each: (each.torch_version, each.path))
 
 
-def _compiler() -> tuple[str, str]:
+def find_compiler() -> tuple[str, str]:
     """The C compiler and what it says of itself."""
     for name in (os.environ.get("CC", ""), "gcc", "cc"):
         path = shutil.which(name) if name else None
