@@ -1,7 +1,8 @@
 """Which batch script runs this command here? A template is filled in, run dry, and asks for the GPU that fits.
 
-A script whose job cannot be run dry (a container, a file that is not here) asks for the largest GPU that it can
-get, and says so. The points of a sweep are sized one by one, and those that need the same GPU make one array.
+A script whose job cannot be run dry (a container, a file that is not here, a machine without a sandbox) asks for the
+largest GPU that it can get, and says so. The points of a sweep are sized one by one, and those that need the same GPU
+make one array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from xmem_slurm import job_templates
-from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError
 from xmem_slurm.job_templates import Template
 from xmem_slurm.placement import candidates
 from xmem_slurm.report import terminal
@@ -23,7 +24,7 @@ SCRIPT = "job.sh"
 """What a script that is only looked at is called."""
 
 Size = Callable[[Job], Sizing]
-"""Runs a job dry and places it; raises NoEstimate where that cannot be done."""
+"""Runs a job dry and places it; raises NoEstimate, SandboxError or DeviceBuildError where that cannot be done."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _need(draft: Job, target: Target, size: Size) -> _Need:
     request = draft.request()
     try:
         sized = size(draft)
-    except NoEstimate as error:
+    except (NoEstimate, SandboxError, DeviceBuildError) as error:
         largest = _largest(request, target)
         told = " ".join(str(error).split())  # it becomes a comment of the script: one line
         reason = f"not estimated: {told}; {largest} is the largest GPU that this job can get"

@@ -11,7 +11,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from xmem_slurm import generate, job_templates, resources, sweep, trace
-from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError
 from xmem_slurm.estimate import estimate
 from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
@@ -104,6 +104,14 @@ def test_a_job_that_cannot_be_estimated_asks_for_the_largest_gpu_and_says_so() -
     assert found.option == "h200"
     assert "not estimated: the script ended with code 1; h200 is the largest" in found.script
     assert all(line.startswith("#") for line in found.script.splitlines() if "code 1" in line)
+
+
+@pytest.mark.parametrize("error", [SandboxError("no user namespaces"), DeviceBuildError("no gcc")])
+def test_a_machine_that_cannot_run_dry_still_writes_a_script(error: Exception) -> None:
+    def cannot(_: Job) -> Sizing:
+        raise error
+
+    assert f"not estimated: {error}; h200 is the largest" in made("plain", cannot).script
 
 
 def test_no_more_nodes_are_asked_for_than_have_the_gpu() -> None:
