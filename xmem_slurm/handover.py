@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -36,9 +36,10 @@ def environment() -> dict[str, str]:
     """Return the environment that this process was started with."""
     found = dict(os.environ)
     if "LC_CTYPE" in found and "LC_ALL" not in found:
-        at_start = Path("/proc/self/environ").read_bytes().split(b"\0")
-        if not any(entry.startswith(b"LC_CTYPE=") for entry in at_start):
-            del found["LC_CTYPE"]
+        at_start = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+        given = [entry.partition("=") for entry in at_start if entry.startswith("LC_CTYPE=")]
+        found.pop("LC_CTYPE")
+        found |= {name: value for name, _, value in given}
     return found
 
 
@@ -46,7 +47,8 @@ def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> No
     """Replace this process by sbatch; `argv` is without the command itself, which goes by the name of sbatch."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with suppress(OSError):  # nobody reads it any more
+                stream.flush()
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     if _has_filter(environ):

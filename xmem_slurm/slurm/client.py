@@ -4,6 +4,7 @@ The only module of this package that touches the world.
 """
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -56,8 +57,7 @@ def guarded(environ: Mapping[str, str], sbatch: Path) -> dict[str, str]:
     The job of a site whose sbatch is a script sees that mark in its environment; no other job does.
     """
     unmarked = {name: value for name, value in environ.items() if name != _GUARD}
-    with sbatch.open("rb") as program:
-        return unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"} if program.read(2) == b"#!" else unmarked
+    return unmarked | {_GUARD: f"{os.getpid()}:{sbatch}"} if _head(sbatch).startswith(b"#!") else unmarked
 
 
 def _led_back(environ: Mapping[str, str]) -> str | None:
@@ -81,7 +81,11 @@ def find_script(command_line: CommandLine, environ: Mapping[str, str] | None = N
     if name[0] not in "./":
         path = [folder for folder in environ.get("PATH", "").split(os.pathsep) if folder]
         candidates = [Path(folder) / name for folder in (command_line.last("chdir") or ".", *path)] + candidates
-    return next((candidate for candidate in candidates if candidate.exists() and not candidate.is_dir()), None)
+    for candidate in candidates:
+        mode = _mode(candidate)
+        if mode is not None and not stat.S_ISDIR(mode):
+            return candidate
+    return None
 
 
 def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
@@ -158,13 +162,27 @@ def run(command: Sequence[str], timeout: float) -> str:
 
 
 def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode) and os.access(path, os.X_OK)
 
 
 def _is_ours(path: Path) -> bool:
     """Whether the program is xsbatch: a site may install it as `sbatch` before the real one."""
+    return _OURS in _head(path)
+
+
+def _mode(path: Path) -> int | None:
+    """Return what kind of file there is, or None: no file, a folder closed to us, a name no file can have."""
     try:
-        with path.open("rb") as program:
-            return _OURS in program.read(_HEAD_BYTES)
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return None
+
+
+def _head(program: Path) -> bytes:
+    """Return the beginning of a program; nothing of one that may be run but not read."""
+    try:
+        with program.open("rb") as file:
+            return file.read(_HEAD_BYTES)
     except OSError:
-        return False
+        return b""

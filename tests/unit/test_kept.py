@@ -1,0 +1,63 @@
+"""Copies of changed scripts: each under its own name, private, and cleared away when old or too many."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import kept
+
+
+@pytest.fixture
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "xmem-slurm" / "jobs"
+
+
+def aged(jobs: Path, name: str, seconds: float) -> Path:
+    folder = jobs / name
+    folder.mkdir(parents=True)
+    (folder / "job.sh").write_text("old")
+    os.utime(folder, (time.time() - seconds,) * 2)
+    return folder
+
+
+def test_a_copy_has_the_scripts_name_and_is_private(jobs: Path) -> None:
+    first, second = kept.keep("job.sh", b"1"), kept.keep("job.sh", b"2")
+    assert (first.name, first.read_bytes(), second.read_bytes()) == ("job.sh", b"1", b"2")
+    assert first.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in (jobs, first.parent)} == {0}
+
+
+def test_old_copies_go_and_young_ones_stay(jobs: Path) -> None:
+    old, young = aged(jobs, "old", (kept.KEPT_DAYS + 1) * 86400), aged(jobs, "young", (kept.KEPT_DAYS - 1) * 86400)
+    path = kept.keep("job.sh", b"")
+    assert not old.exists()
+    assert young.exists()
+    assert path.exists()
+
+
+def test_no_more_than_so_many_stay_but_for_those_that_sbatch_may_not_have_read(
+    jobs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "KEPT_MOST", 3)
+    oldest = [aged(jobs, f"old{n}", kept.KEPT_SECONDS + 100 + n) for n in range(3)]
+    fresh = [aged(jobs, f"fresh{n}", n) for n in range(5)]
+    kept.keep("job.sh", b"")
+    assert not any(folder.exists() for folder in oldest)
+    assert all(folder.exists() for folder in fresh)
+
+
+def test_what_is_not_ours_stays(jobs: Path) -> None:
+    folder = aged(jobs, "mine", 1e8)
+    (folder / "folder").mkdir()
+    os.utime(folder, (0, 0))
+    kept.keep("job.sh", b"")
+    assert (folder / "folder").exists()
+
+
+def test_nothing_is_left_where_it_cannot_be_written(jobs: Path) -> None:
+    with pytest.raises(OSError, match="name too long"):
+        kept.keep("x" * 300, b"")
+    assert list(jobs.iterdir()) == []
