@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -26,6 +27,8 @@ for _ in range(5):
     optimizer.step()
     optimizer.zero_grad()
 """
+PATIENCE_SECONDS = 240
+"""Ends a test that would hang; nothing is measured by it."""
 H200 = "gres:gpu:h200:1"
 
 
@@ -49,16 +52,17 @@ class Filtered:
             ["sbatch", "--hold", *argv], env=environ, capture_output=True, text=True, check=False, **more
         )  # type: ignore[call-overload]
 
+    def slurm(self, *command: str) -> str:
+        environ = os.environ | lab.environment(self.folder)
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+
     def gres(self, done: subprocess.CompletedProcess[str]) -> str:
         return self.field(done, "TresPerNode")
 
     def field(self, done: subprocess.CompletedProcess[str], name: str) -> str:
         found = re.search(r"Submitted batch job (\d+)", done.stdout)
         assert found, done.stderr
-        environ = os.environ | lab.environment(self.folder)
-        said = subprocess.run(
-            ["scontrol", "show", "job", found[1]], env=environ, capture_output=True, text=True, check=True
-        ).stdout
+        said = self.slurm("scontrol", "show", "job", found[1])
         return re.search(rf"(?<!\S){name}=(.*)", said)[1]  # type: ignore[index]
 
 
@@ -89,14 +93,29 @@ def rewriting(site: str = SITE) -> str:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("argv", "expected"),
-    [(["job.sh"], r"gres:shard:[12]"), (["-p", "quiet", "job.sh"], r"gres:gpu:1g\.18gb:1")],
+    ("argv", "expected", "allocated"),
+    [
+        (["job.sh"], r"gres:shard:[12]", r"Nodes=h1 .*GRES=shard:[12]\(IDX:\d\)"),
+        (["-p", "quiet", "job.sh"], r"gres:gpu:1g\.18gb:1", r"Nodes=m1 .*GRES=gpu:1g\.18gb:1\(IDX:\d\)"),
+    ],
 )
-def test_plain_sbatch_gets_what_the_job_needs(filtered: Filtered, folder: Path, argv: list[str], expected: str) -> None:
+def test_plain_sbatch_gets_what_the_job_needs_and_the_job_runs_there(
+    filtered: Filtered, folder: Path, argv: list[str], expected: str, allocated: str
+) -> None:
     filtered.install(rewriting())
     done = filtered.sbatch(*argv, cwd=folder)
     assert re.fullmatch(expected, filtered.gres(done)), done.stderr
     assert "GPU memory needed" in done.stderr
+
+    job = done.stdout.split()[-1]
+    filtered.slurm("scontrol", "release", job)
+    until, shown, places = time.monotonic() + PATIENCE_SECONDS, "", ""
+    while "JobState=COMPLETED" not in shown:
+        assert time.monotonic() < until, shown
+        time.sleep(0.05)
+        shown = filtered.slurm("scontrol", "--details", "show", "job", job)
+        places += "".join(line for line in shown.splitlines() if "GRES=" in line)
+    assert re.search(allocated, places), places
 
 
 @pytest.mark.torch
