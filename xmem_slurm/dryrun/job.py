@@ -2,6 +2,7 @@
 
 import os
 import platform
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,13 +46,31 @@ def _gpus_on_node(request: Request) -> int:
 
 
 def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
-    """Return the variables of `environ` that `--export` lets through (sbatch(1); None means ALL)."""
-    if not export or export.upper() == "ALL":
-        return dict(environ)
-    words = export.split(",")
-    base = environ if "ALL" in words else {k: environ[k] for k in _LOGIN_VARIABLES if k in environ}
-    named = {name: value for name, given, value in (word.partition("=") for word in words) if given}
-    return {**base, **{word: environ[word] for word in words if word in environ}, **named}
+    """Return the variables of `environ` that `--export` lets through (sbatch(1); None means ALL).
+
+    Where sbatch has the node load the user's login environment (NONE, and a list without ALL), a few variables of ours
+    stand for it. A list is taken from left to right: what comes later wins (`env_merge_filter`, src/common/env.c).
+    """
+    words = _words(export or "ALL")
+    if {"ALL", "NIL"} & {word.upper() for word in words}:
+        found: dict[str, str] = {}
+    else:
+        found = {name: environ[name] for name in _LOGIN_VARIABLES if name in environ}
+    for word in words:
+        name, given, value = word.partition("=")
+        if word.upper() == "ALL":
+            found |= environ
+        elif given:
+            found[name] = value
+        elif name in environ:
+            found[name] = environ[name]
+    return found | {name: value for name, value in environ.items() if name.startswith("SLURM_")}
+
+
+def _words(text: str) -> list[str]:
+    """Split at commas, but not inside quotes, which go (`find_quote_token`, src/common/env.c)."""
+    pieces = re.findall(r"""((?:[^,'"]|'[^']*'|"[^"]*")+)""", text)
+    return [re.sub(r"""'([^']*)'|"([^"]*)\"""", lambda quoted: quoted[1] or quoted[2] or "", piece) for piece in pieces]
 
 
 def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
@@ -61,6 +80,7 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
     """
     host, nodes, gpus = platform.node(), request.nodes or 1, _gpus_on_node(request)
     per_node = max(1, request.ntasks // nodes)
+    cpus, times = (request.cpus_per_task or 1) * per_node, "" if nodes == 1 else f"(x{nodes})"
     found = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
@@ -72,10 +92,12 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         "SLURMD_NODENAME": host,
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_NNODES": str(nodes),
-        "SLURM_NTASKS": str(request.ntasks),
-        "SLURM_NPROCS": str(request.ntasks),
-        "SLURM_TASKS_PER_NODE": str(per_node) if nodes == 1 else f"{per_node}(x{nodes})",
-        "SLURM_CPUS_ON_NODE": str((request.cpus_per_task or 1) * per_node),
+        "SLURM_TASKS_PER_NODE": f"{per_node}{times}",
+        "SLURM_CPUS_ON_NODE": str(cpus),
+        "SLURM_JOB_CPUS_PER_NODE": f"{cpus}{times}",
+        "SLURM_JOB_USER": pwd.getpwuid(os.getuid()).pw_name,
+        "SLURM_JOB_UID": str(os.getuid()),
+        "SLURM_JOB_GID": str(os.getgid()),
         "SLURM_GPUS_ON_NODE": str(gpus),
         "SLURM_JOB_GPUS": ",".join(map(str, range(gpus))),
         "SLURM_PROCID": "0",
@@ -84,6 +106,8 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         "SLURM_GTIDS": "0",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
     }
+    if request.value("ntasks") is not None or request.value("ntasks-per-node") is not None:
+        found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:
         found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
     for name in ("ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task"):
@@ -92,7 +116,24 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
             found["SLURM_" + name.upper().replace("-", "_")] = value
     if request.partitions:
         found["SLURM_JOB_PARTITION"] = request.partitions[0]
-    first_task = re.match(r"\d+", request.array or "")
-    if first_task is not None:
-        found |= {"SLURM_ARRAY_JOB_ID": JOB_ID, "SLURM_ARRAY_TASK_ID": first_task[0], "SLURM_ARRAY_TASK_COUNT": "1"}
-    return found
+    return found | _array_variables(request.array or "")
+
+
+def _array_variables(array: str) -> dict[str, str]:
+    """Return the variables of the first task of an array such as "0-15:4,20%2"."""
+    numbers: set[int] = set()
+    for part in array.partition("%")[0].split(","):
+        bounds = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if bounds is None:
+            return {}
+        first, last, step = bounds.groups()
+        numbers.update(range(int(first), int(last or first) + 1, int(step or 1) or 1))
+    tasks = sorted(numbers) or [0]
+    return {
+        "SLURM_ARRAY_JOB_ID": JOB_ID,
+        "SLURM_ARRAY_TASK_ID": str(tasks[0]),
+        "SLURM_ARRAY_TASK_COUNT": str(len(tasks)),
+        "SLURM_ARRAY_TASK_MIN": str(tasks[0]),
+        "SLURM_ARRAY_TASK_MAX": str(tasks[-1]),
+        "SLURM_ARRAY_TASK_STEP": str(tasks[1] - tasks[0] if len(tasks) > 1 else 1),
+    }

@@ -22,6 +22,9 @@ from xmem_slurm.units import GIB
 
 LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
+HIDDEN = Path("/run")
+"""The sandbox shows an empty one, so our own folder may not be there."""
+_TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
     """
     cache = platformdirs.user_cache_path("xmem-slurm")
     cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="xmem-") as scratch:
-        folder = Path(scratch)
+    with tempfile.TemporaryDirectory(prefix="xmem-", dir=_temporary_folder()) as scratch:
+        folder = Path(scratch).resolve()
         traces = folder / "traces"
         traces.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
@@ -80,10 +83,35 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             limits=budget.limits(),
             keep=[folder, cache],
         )
-        found = _read(traces)
+        found = [_with_end(each, outcome) for each in _read(traces)]
         if not any(each.allocations or each.error for each in found):
             raise NoEstimate(_why_nothing(traces, found, outcome))
+        if outcome.returncode and not any(each.error or each.steps for each in found):
+            raise NoEstimate(f"the script ended with code {outcome.returncode} before any step{_last_words(outcome)}")
         return DryRun(found, outcome)
+
+
+def _temporary_folder() -> Path | None:
+    """Return where our folder can be: in the user's place for such, unless the sandbox hides that."""
+    usual = Path(tempfile.gettempdir()).resolve()
+    if HIDDEN not in (usual, *usual.parents):
+        return usual
+    return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), None)
+
+
+def _with_end(found: trace.Trace, outcome: sandbox.Outcome) -> trace.Trace:
+    """Say how a process ended that could not say so itself, and what it could not write to, if that may be why."""
+    error = found.error
+    if found.state == "running" and error is None:
+        killed = f"a crash or a kill{_last_words(outcome)}"
+        error = killed if outcome.stopped is None else f"the dry run's {outcome.stopped} limit"
+    elif error is not None and outcome.read_only:
+        error += f" ({_read_only(outcome)})"
+    return replace(found, error=error)
+
+
+def _read_only(outcome: sandbox.Outcome) -> str:
+    return f"nothing could be written to {', '.join(outcome.read_only)} in the dry run"
 
 
 def _read(folder: Path) -> list[trace.Trace]:
@@ -97,8 +125,11 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
     shim_folder = _shim_folder(folder / "bin")
     engine = job.environ.get("XMEM_ENGINE", "device")
     threads = str(budget.cpus)
+    # Bash finds a function first: these hold where a login shell, a module or a venv puts other folders before ours.
+    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{shim_folder / name}" "$@"; }}' for name in shims.SHIMS}
     return {
         **job.environ,
+        **functions,
         **stand_in.environment(gpu, job.gpus, traces, job.environ.get("PYTHONPATH"), engine),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,
@@ -134,14 +165,20 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
         return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used"
     if any(each.state == "importing" for each in found):
         return "a process died while it imported torch" + _last_words(outcome)
+    hidden = "" if found else "; no Python of it imported torch where the probe could see it"
     if outcome.returncode:
-        return f"the script ended with code {outcome.returncode} before any GPU memory was used{_last_words(outcome)}"
+        code = outcome.returncode
+        return f"the script ended with code {code} before any GPU memory was used{hidden}{_last_words(outcome)}"
     if found:
         return "torch was imported but no GPU memory was used"
-    return "no Python of the script imported torch where the probe could see it (python -I and -E hide from it)"
+    return (
+        "no Python of the script imported torch where the probe could see it "
+        "(python -I, python -E and a script that unsets PYTHONPATH hide from it)"
+    )
 
 
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {last[:200]}" if last else ""
+    said = f": {last[:200]}" if last else ""
+    return said + (f" ({_read_only(outcome)})" if outcome.read_only else "")

@@ -44,10 +44,11 @@ def _number(text: str | None) -> int | None:
 def mpirun(arguments: Sequence[str]) -> None:
     """Run the first process of `mpirun [options] command`, here: the command is the first word that is a program."""
     size, previous = os.environ.get("SLURM_NTASKS", "1"), ""
+    not_programs = ("-map-by", "--map-by", "-rank-by", "--rank-by", "-bind-to", "--bind-to")  # by node, by core
     for index, word in enumerate(arguments):
         if previous in ("-n", "-np", "--np", "-c"):
             size = word
-        elif not word.startswith("-") and _find(word) is not None:
+        elif previous not in not_programs and not word.startswith("-") and _find(word) is not None:
             here = max(1, int(size) // int(os.environ.get("SLURM_NNODES", "1")))
             os.environ.update(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_LOCAL_RANK="0")
             os.environ.update(OMPI_COMM_WORLD_SIZE=size, OMPI_COMM_WORLD_LOCAL_SIZE=str(here))
@@ -122,20 +123,30 @@ def _be_first_of(processes: int, nodes: int) -> None:
 
 
 def nvidia_smi(arguments: Sequence[str]) -> None:
-    """Answer as a machine with the dry run's GPU would."""
+    """Answer as a machine with the dry run's GPU would: a query, a list (-L), else a short table."""
     name, count = os.environ["XMEM_DEVICE_NAME"], int(os.environ["XMEM_DEVICE_COUNT"])
-    total = int(os.environ["XMEM_DEVICE_TOTAL_BYTES"]) >> 20
-    answers = {"name": name, "gpu_name": name, "count": str(count), "index": "{index}", "compute_cap": ""}
-    answers["compute_cap"] = os.environ["XMEM_DEVICE_CAPABILITY"]
-    answers |= {"memory.total": f"{total} MiB", "memory.free": f"{total} MiB", "memory.used": "0 MiB"}
-    query = next((a.partition("=")[2] for a in arguments if a.startswith("--query-gpu=")), None)
-    plain = any("nounits" in a for a in arguments)
-    for index in range(count):
-        if query is None:
-            print(f"GPU {index}: {name} (UUID: GPU-{index:08x}-0000-0000-0000-000000000000)")  # noqa: T201
-            continue
-        fields = [answers.get(field.strip(), "[N/A]").replace("{index}", str(index)) for field in query.split(",")]
-        print(", ".join(field.removesuffix(" MiB") if plain else field for field in fields))  # noqa: T201
+    total = f"{int(os.environ['XMEM_DEVICE_TOTAL_BYTES']) >> 20} MiB"
+    options = dict(argument.partition("=")[::2] for argument in arguments)
+    query, form = options.get("--query-gpu"), options.get("--format", "")
+    if any(option.startswith("--query-") and option != "--query-gpu" for option in options):
+        return  # processes, clocks, ...: there are none
+    uuids = [f"GPU-{index:08x}-0000-0000-0000-000000000000" for index in range(count)]
+    if query is None:
+        for index, uuid in enumerate(uuids):
+            listed = f"GPU {index}: {name} (UUID: {uuid})"
+            print(listed if "-L" in options else f"| {index:3}  {name} | 0MiB / {total.replace(' ', '')} |")  # noqa: T201
+        return
+    fields = [field.strip() for field in query.split(",")]
+    if "noheader" not in form:
+        print(", ".join(f"{field} [MiB]" if field.startswith("memory.") else field for field in fields))  # noqa: T201
+    for index, uuid in enumerate(uuids):
+        known = {"name": name, "gpu_name": name, "count": str(count), "index": str(index), "uuid": uuid}
+        known |= {"memory.total": total, "memory.free": total, "memory.used": "0 MiB", "utilization.gpu": "0 %"}
+        known |= {"compute_cap": os.environ["XMEM_DEVICE_CAPABILITY"]}
+        values = [known.get(field, "[N/A]") for field in fields]
+        if "nounits" in form:
+            values = [value.removesuffix(" MiB").removesuffix(" %") for value in values]
+        print(", ".join(values))  # noqa: T201
 
 
 def scontrol(arguments: Sequence[str]) -> None:

@@ -1,0 +1,352 @@
+"""A dry run of real job scripts, in the sandbox: what they find, what they leave (nothing), why there is no trace."""
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmem_slurm.dryrun import runner, sandbox
+from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.estimate import estimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.slurm import edit
+
+MIB = 1 << 20
+BUDGET = runner.Budget(seconds=90, memory_bytes=4096 * MIB, scratch_bytes=256 * MIB, processes=256)
+NAME = "h100-sxm5-80gb"
+
+TRAIN = """
+import os, sys, torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+def step():
+    model(torch.randn(32, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+for _ in range(4): step()
+"""
+
+
+@dataclass
+class Place:
+    """A folder of a job, with a home beside it; `run` is one dry run of a script there."""
+
+    folder: Path
+    home: Path
+    python: Path | None
+
+    def job(self, script: str, options: Sequence[str] = (), arguments: Sequence[str] = (), **environ: str) -> Job:
+        """What sbatch would be given from this folder."""
+        path = [str(self.python.parent)] if self.python is not None else []
+        base = {"PATH": os.pathsep.join([*path, "/usr/local/bin:/usr/bin:/bin"]), "HOME": str(self.home), "LANG": "C"}
+        argv = ("--gres=gpu:1", *options, "job.sh", *arguments)
+        return from_submission(edit.Job(argv, base | environ, script.encode()))
+
+    def run(self, script: str, *arguments: str, budget: runner.Budget = BUDGET, **environ: str) -> runner.DryRun:
+        """Run it dry."""
+        job = self.job(script, (), arguments, **environ)
+        return runner.run(job, load_catalogue()[NAME], budget)
+
+    def say(self, script: str, *options: str, arguments: Sequence[str] = (), after: str = "", **environ: str) -> str:
+        """Return what a script prints that uses no GPU: the last words of the reason why there is no estimate."""
+        job = self.job(f"{script}\nexit 9\n{after}", options, arguments, **environ)
+        with pytest.raises(NoEstimate) as caught:
+            runner.run(job, load_catalogue()[NAME], BUDGET)
+        before, _, said = str(caught.value).partition("probe could see it: ")
+        assert "ended with code 9" in before, caught.value
+        return said
+
+    def why(self, script: str, budget: runner.Budget = BUDGET, **environ: str) -> str:
+        """Return why there is no estimate."""
+        with pytest.raises(NoEstimate) as caught:
+            estimate(self.run(script, budget=budget, **environ).traces, NAME, load_catalogue()[NAME])
+        return str(caught.value)
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="dry-run-test-", dir="/tmp"))
+    (folder / "job").mkdir()
+    (folder / "home").mkdir()
+    monkeypatch.chdir(folder / "job")
+    python = os.environ.get("XMEM_TEST_PYTHON")
+    yield Place(folder / "job", folder / "home", Path(python) if python else None)
+    shutil.rmtree(folder)
+
+
+def tree(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Everything about a folder that a script might change."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in [folder, *folder.rglob("*")]:
+        facts = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(facts.st_mode) else None
+        found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns, facts.st_ino, content)
+    return found
+
+
+# -- what a script leaves ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.torch
+def test_nothing_is_left_of_what_a_training_job_writes(place: Place) -> None:
+    for name in ("kept.txt", "truncated.pt", "deleted.txt"):
+        (place.folder / name).write_text(f"{name} " * 1000)
+    (place.folder / "train.py").write_text(
+        TRAIN
+        + "torch.save(model.state_dict(), 'truncated.pt')\ntorch.save(optimizer.state_dict(), 'new.pt')\n"
+        + "os.remove('deleted.txt')\nos.makedirs(os.path.expanduser('~/.cache/models'))\n"
+    )
+    before = tree(place.folder.parent)
+    script = "#!/bin/bash\necho log >> kept.txt\n: > truncated.pt\ntouch ~/.bashrc $OURS-of-the-job\npython train.py\n"
+    script += "test -s new.pt && test ! -e deleted.txt && rm -rf ./* && mkdir other\n"
+    found = place.run(script, OURS=str(place.folder.parent))
+    assert [trace.error for trace in found.traces] == [None]
+    assert found.outcome.returncode == 0
+    assert tree(place.folder.parent) == before
+    assert not Path("/tmp", place.folder.parent.name + "-of-the-job").exists()
+
+
+def test_no_process_survives(place: Place) -> None:
+    marker = f"xmem-marker-{os.getpid()}"
+    script = f'#!/bin/bash\nsetsid nohup bash -c "exec -a {marker} sleep 600" >/dev/null 2>&1 &\n'
+    script += f'(trap "" TERM HUP; exec -a {marker} sleep 600) &\nsleep 0.5; echo started'
+    assert place.say(script) == "started"
+    assert subprocess.run(["pgrep", "-f", marker], capture_output=True, check=False).stdout == b""
+
+
+STOPPED = {
+    "time": "trap '' TERM\nwhile true; do sleep 0.1; done",
+    "memory": "python3 -c 'x = []\nwhile True: x.append(bytearray(b\"1\" * (8 << 20)))'",
+    "processes": "for i in $(seq 400); do sleep 60 & done; wait",
+}
+
+
+@pytest.mark.parametrize("limit", STOPPED)
+def test_a_script_without_measure_is_stopped_and_the_reason_is_its_limit(place: Place, limit: str) -> None:
+    budget = runner.Budget(seconds=6, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
+    if limit != "time":
+        budget = runner.Budget(seconds=60, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
+    reason = place.why("#!/bin/bash\n" + STOPPED[limit], budget)
+    assert reason == f"the dry run was stopped at its {limit} limit before any GPU memory was used"
+
+
+def test_our_own_folder_is_never_where_the_sandbox_hides_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not os.access("/run/lock", os.W_OK):
+        pytest.skip("/run cannot be written to")
+    monkeypatch.setattr(tempfile, "tempdir", "/run/lock")
+    assert place.say("#!/bin/bash\necho seen") == "seen"
+
+
+# -- what a script finds -----------------------------------------------------------------------------------------------
+
+
+def test_folder_arguments_and_stdin(place: Place) -> None:
+    script = '#!/bin/bash\nread line && exit 1\nsrun=$(basename $0)\necho $PWD $srun $# "$2"'
+    assert place.say(script, arguments=["one", "two words"]) == f"{place.folder} slurm_script 2 two words"
+
+
+def test_chdir_is_the_working_directory(place: Place) -> None:
+    (place.folder / "below").mkdir()
+    said = place.say("#!/bin/bash\necho $PWD $SLURM_SUBMIT_DIR", "--chdir=below")
+    assert said == f"{place.folder}/below {place.folder}"
+
+
+VARIABLES = "echo ${MINE:-no} ${OTHER:-no} ${HOME:+home} $CUDA_VISIBLE_DEVICES $SLURM_JOB_NAME $SLURM_CPUS_PER_TASK"
+EXPORTS = {
+    (): "mine other home 0 job.sh",
+    ("--export=NONE",): "no no home 0 job.sh",
+    ("--export=NIL",): "no no 0 job.sh",
+    ("--export=MINE",): "mine no home 0 job.sh",
+    ("--export=ALL,MINE=new", "-c", "4", "-J", "name"): "new other home 0 name 4",
+    ("--export=MINE='a,b',OTHER",): "a,b other home 0 job.sh",
+}
+
+
+@pytest.mark.parametrize("options", EXPORTS, ids=" ".join)
+def test_the_environment_is_the_job_s(place: Place, options: tuple[str, ...]) -> None:
+    said = place.say("#!/bin/bash\n" + VARIABLES, *options, MINE="mine", OTHER="other")
+    assert said == EXPORTS[options]
+
+
+def test_an_array_job_is_its_first_task(place: Place) -> None:
+    script = "#!/bin/bash\necho $SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_COUNT $SLURM_ARRAY_TASK_MAX"
+    assert place.say(script, "--array=3-9:3,20%2") == "3 4 20"
+
+
+INTERPRETERS = {
+    "#!/bin/bash": "echo ${BASH_VERSION:+bash}",
+    "#!/bin/bash -l": "shopt -q login_shell && echo bash",
+    "#!/bin/sh": "echo bash",
+    "#!/usr/bin/env bash": "echo bash",
+    "#!/usr/bin/env python3": "print('bash')\nraise SystemExit(9)\n'''",
+}
+
+
+@pytest.mark.parametrize("first_line", INTERPRETERS)
+def test_a_script_runs_with_the_interpreter_that_it_names(place: Place, first_line: str) -> None:
+    end = "'''" if "python" in first_line else ""  # what `say` adds is a text there
+    assert place.say(f"{first_line}\n{INTERPRETERS[first_line]}", after=end) == "bash"
+
+
+SUBMITTED = [
+    ["-c", "2", "-J", "named", "--array=2-6:2", "-n", "1"],
+    ["-N", "2", "--ntasks-per-node=2", "--gpus-per-node=l4:1", "--chdir=/tmp"],
+    ["-n", "2", "--gpus-per-task=l4:1"],
+    ["--gpus=l4:1"],
+]
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("options", SUBMITTED, ids=" ".join)
+def test_slurm_s_variables_are_those_of_a_real_job(place: Place, cluster: Any, options: list[str]) -> None:
+    """Every variable of Slurm's that a dry run sets is set in a real job, and to the same, but for ids and the host."""
+    options = ["-p", "gpu", *options] + ([] if any("gpu" in word for word in options) else ["--gres=gpu:l4:1"])
+    out = place.folder / "environment"
+    place.folder.parent.chmod(0o755)
+    place.folder.chmod(0o777)
+    script = f"#!/bin/bash\n[ ${{SLURM_ARRAY_TASK_ID:-2}} = 2 ] || exit 0\nenv -0 > {out}\n"
+    Path("job.sh").write_text(script)
+    subprocess.run(["sbatch", "-W", "-o", "/dev/null", *options, "job.sh"], env=cluster.environ, check=True)
+    real = dict(entry.partition("=")[::2] for entry in out.read_text().split("\0"))
+    ours = from_submission(edit.Job((*options, "job.sh"), cluster.environ, script.encode())).environ
+    named = {name for name in ours if name.startswith(("SLURM", "CUDA_VISIBLE")) and name != "SLURM_CONF"}
+    elsewhere = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_SUBMIT_HOST"}
+    elsewhere |= {"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME"}
+    assert named - real.keys() == set()
+    assert {name: ours[name] for name in named - elsewhere} == {name: real[name] for name in named - elsewhere}
+
+
+# -- what stands in the place of launchers and of Slurm ----------------------------------------------------------------
+
+LAUNCHES = {
+    "python": "python train.py",
+    "srun": "srun --ntasks=1 --gpus-per-task=1 -u --cpu-bind=none python train.py --epochs 3",
+    "srun python -m": "srun -n1 python -m train",
+    "srun bash -c": "srun bash -c 'python train.py'",
+    "mpirun": "mpirun -np 1 --map-by slot -x PATH python train.py",
+    "torchrun": "torchrun --standalone --nproc-per-node=1 train.py",
+    "torchrun -m": "torchrun --standalone --nproc_per_node 1 -m train",
+    "exec": "exec srun python -u train.py",
+    "an absolute python": "$PYTHON train.py",
+    "PATH begun anew": "export PATH=$(dirname $PYTHON):/usr/bin:/bin\nsrun python train.py",
+    "set -euo pipefail": "set -euo pipefail\npython train.py | tee log\ntest -s log",
+    "commands that are not here": "module load cuda/12\nconda activate torch\n. nowhere/activate\npython train.py",
+    "the training in a function of the script": "main() { python train.py; }\nmain || exit 1",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("way", LAUNCHES)
+def test_the_training_is_found_however_it_is_launched(place: Place, way: str) -> None:
+    (place.folder / "train.py").write_text(TRAIN + "print('trained')\n")
+    found = place.run(f"#!/bin/bash\n{LAUNCHES[way]}\n", PYTHON=str(place.python))
+    assert found.outcome.returncode == 0, found.outcome.output_tail.decode()
+    (trace,) = [trace for trace in found.traces if trace.allocations]
+    assert (trace.steps, trace.state, trace.error, trace.rank, trace.world_size) == (4, "exit", None, 0, 1)
+
+
+@pytest.mark.torch
+def test_a_login_shell_that_sets_its_own_path_is_followed(place: Place) -> None:
+    """Only what the site's and the user's profile put on PATH is there, as in the job; srun is still ours."""
+    assert place.python is not None
+    (place.home / ".bash_profile").write_text(f"export PATH={place.python.parent}:/usr/bin:/bin\n")
+    (place.folder / "train.py").write_text(TRAIN)
+    found = place.run("#!/bin/bash -l\nsrun python train.py\n")
+    assert [trace.steps for trace in found.traces] == [4]
+
+
+ANSWERS = {
+    "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits": "81079",
+    "nvidia-smi --query-gpu=index,memory.used,temperature.gpu --format=csv,noheader": "0, 0 MiB, [N/A]",
+    "nvidia-smi --query-gpu=name,memory.total --format=csv | head -1": "name, memory.total [MiB]",
+    "nvidia-smi -L": f"GPU 0: {load_catalogue()[NAME].description} (UUID: GPU-00000000-0000-0000-0000-000000000000)",
+    "nvidia-smi | grep -c H100": "1",
+    "nvidia-smi --query-compute-apps=pid --format=csv,noheader; echo none": "none",
+    "scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1": os.uname().nodename,
+    "sbatch --dependency=afterok:$SLURM_JOB_ID next.sh": "Submitted batch job 0",
+    "squeue -h -j $SLURM_JOB_ID; scancel 7; echo done": "done",
+}
+
+
+@pytest.mark.parametrize("command", [each for each in ANSWERS if not each.startswith("sbatch")])
+def test_commands_of_a_gpu_node_answer(place: Place, command: str) -> None:
+    said = place.say(f"#!/bin/bash\n{command}")
+    assert said == ANSWERS[command]
+
+
+def test_a_job_that_submits_another_submits_nothing(place: Place) -> None:
+    reason = place.why("#!/bin/bash\ntest \"$(sbatch next.sh)\" = 'Submitted batch job 0' || exit 1")
+    assert reason == "the job submits another job: that one was not looked at"
+
+
+# -- why there is no estimate ------------------------------------------------------------------------------------------
+
+REASONS = {
+    "no torch": ("echo hello", "no Python of the script imported torch where the probe could see it"),
+    "a wrong command": ("pyhton train.py", "pyhton: command not found"),
+    "an error that stops the script": ("set -e\nmodule load cuda\npython train.py", "module: command not found"),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_the_reason_says_what_happened(place: Place, case: str) -> None:
+    script, reason = REASONS[case]
+    assert reason in place.why(f"#!/bin/bash\n{script}\n")
+
+
+TORCH_REASONS = {
+    "-I": ("python -I -c 'import sys'", TRAIN, "python -I"),
+    "unset": ("unset PYTHONPATH\npython -c pass", TRAIN, "unsets PYTHONPATH"),
+    "no GPU used": ("python -c 'import torch'", TRAIN, "torch was imported but no GPU memory was used"),
+    "an exception": (
+        "python train.py",
+        TRAIN.replace("range(4)", "range(1)") + "1 / 0",
+        "1 optimizer step with ZeroDiv",
+    ),
+    "an exit code": ("python train.py", "import torch\ntorch.ones(1).cuda()\nraise SystemExit(3)", "ended with code 3"),
+    "a crash": (
+        "python train.py",
+        TRAIN.replace("range(4)", "range(1)") + "import ctypes; ctypes.string_at(0)",
+        "a crash or a kill: ",
+    ),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", TORCH_REASONS)
+def test_the_reason_says_what_torch_s_process_did(place: Place, case: str) -> None:
+    script, training, reason = TORCH_REASONS[case]
+    (place.folder / "train.py").write_text(training)
+    assert reason in place.why(f"#!/bin/bash\n{script}\n")
+
+
+@pytest.mark.torch
+def test_what_a_stopped_process_had_done_is_kept(place: Place) -> None:
+    (place.folder / "train.py").write_text(TRAIN + "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))\n")
+    found = place.run("#!/bin/bash\npython train.py\n", budget=runner.Budget(seconds=90, memory_bytes=1500 * MIB))
+    (trace,) = found.traces
+    assert found.outcome.stopped == "memory"
+    assert (trace.state, trace.error, trace.steps) == ("running", "the dry run's memory limit", 4)
+
+
+def test_folders_that_could_not_be_written_to_are_part_of_the_reason(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = sandbox.run
+
+    def with_read_only(*arguments: object, **settings: object) -> sandbox.Outcome:
+        outcome = real(*arguments, **settings)  # type: ignore[arg-type]
+        return sandbox.Outcome(1, None, outcome.seconds, 0, b"touch: Read-only file system\n", ("/data",))
+
+    monkeypatch.setattr(sandbox, "run", with_read_only)
+    reason = place.why("#!/bin/bash\nexit 1")
+    assert reason.endswith("Read-only file system (nothing could be written to /data in the dry run)")

@@ -1,0 +1,96 @@
+"""When the probe calls a run steady; and that the probe's files are Python 3.9."""
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import xmem_slurm
+
+PROBE = Path(xmem_slurm.__file__).parent / "probe"
+
+
+@pytest.mark.parametrize("file", sorted(PROBE.glob("*.py")), ids=lambda file: file.stem)
+def test_the_probe_is_python_3_9(file: Path) -> None:
+    ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+@pytest.fixture(scope="module")
+def steps() -> ModuleType:
+    """The module, which only the job's Python has on its path."""
+    spec = importlib.util.spec_from_file_location("_xmem_steps", PROBE / "_xmem_steps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Parameter:
+    """What an optimizer holds; a weak reference to it can be had."""
+
+
+class Optimizer:
+    def __init__(self, parameter: Parameter) -> None:
+        self.param_groups = [{"params": []}, {"params": [parameter]}]
+
+
+def until_steady(steps: ModuleType, run: Iterator[tuple[Optimizer, int, float]]) -> int | None:
+    """Return how many steps of a run (optimizer, peak, time) it took, or None."""
+    counted: Any = steps.Steps()
+    for number, (optimizer, peak, now) in enumerate(run, 1):
+        counted.stepped(optimizer, peak, now)
+        if counted.steady(Optimizer, now):
+            return number
+    return None
+
+
+def test_slow_steps_are_steady_after_three_without_a_new_peak(steps: ModuleType) -> None:
+    optimizer = Optimizer(Parameter())
+    assert until_steady(steps, ((optimizer, min(i, 2), 5.0 * i) for i in range(1, 99))) == 5
+
+
+def test_cheap_steps_go_on_for_a_second(steps: ModuleType) -> None:
+    optimizer = Optimizer(Parameter())
+    assert until_steady(steps, ((optimizer, 7, 0.125 * i) for i in range(99))) == 9
+
+
+def test_but_not_for_more_than_twenty(steps: ModuleType) -> None:
+    optimizer = Optimizer(Parameter())
+    assert until_steady(steps, ((optimizer, 7, 0.001 * i) for i in range(99))) == 21
+
+
+def test_a_growing_peak_is_never_steady(steps: ModuleType) -> None:
+    optimizer = Optimizer(Parameter())
+    assert until_steady(steps, ((optimizer, i // 2, 1.0 * i) for i in range(99))) is None
+
+
+def test_every_optimizer_must_repeat_itself(steps: ModuleType) -> None:
+    often, seldom = Optimizer(Parameter()), Optimizer(Parameter())
+    run = ((seldom if i % 5 == 4 else often, 7 if i > 3 else 5, 1.0 * i) for i in range(99))
+    assert until_steady(steps, run) == 20  # the step at which `seldom` repeats itself for the third time
+
+
+def test_an_optimizer_made_anew_for_each_step_is_one(steps: ModuleType) -> None:
+    parameter = Parameter()
+    assert until_steady(steps, ((Optimizer(parameter), 7, 1.0 * i) for i in range(99))) == 4
+
+
+def test_an_optimizer_whose_model_is_gone_is_not_waited_for(steps: ModuleType) -> None:
+    def folds() -> Iterator[tuple[Optimizer, int, float]]:
+        for fold in range(2):
+            optimizer = Optimizer(Parameter())
+            for step in range(2 + 2 * fold):
+                yield optimizer, 7 + fold, 1.0 * (2 * fold + step)
+
+    assert until_steady(steps, folds()) == 6
+
+
+def test_an_optimizer_that_never_steps_is_waited_for_ten_seconds(steps: ModuleType) -> None:
+    optimizer, waiting = Optimizer(Parameter()), Optimizer(Parameter())
+    assert until_steady(steps, ((optimizer, 7, 1.0 * i) for i in range(99))) == 11
+    assert waiting.param_groups
