@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import hooks, lab, resources
+from xmem_slurm.errors import UsageError
+from xmem_slurm.filter import submission
 from xmem_slurm.site.loading import load_site
 
 pytestmark = pytest.mark.slurm
@@ -249,6 +251,33 @@ def test_a_users_own_python_settings_do_not_reach_the_filter(filtered: Filtered,
     assert not (folder / "pwned").exists()
 
 
+def test_nothing_is_looked_for_on_the_users_path(filtered: Filtered, folder: Path) -> None:
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("sh", "timeout", "python3", "env", "xmem-slurm", "sbatch.real"):
+        (programs / name).write_text(f"#!/bin/sh\ntouch {folder}/pwned\n")
+        (programs / name).chmod(0o755)
+    filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
+    done = filtered.sbatch("job.sh", cwd=folder, environ={"PATH": f"{programs}:{os.environ['PATH']}"})
+    as_written(filtered, done)
+    assert not (folder / "pwned").exists()
+
+
+def test_a_long_command_line_is_no_trouble(filtered: Filtered, folder: Path) -> None:
+    words = ["x" * 100_000] * 8  # Linux takes 128 KiB for one word
+    filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
+    done = filtered.sbatch("job.sh", *words, cwd=folder)
+    as_written(filtered, done)
+    assert done.stderr == ""
+
+
+def test_another_users_sbatch_is_none_of_our_business(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no sbatch of yours"):
+        submission(os.getpid(), {})
+    with pytest.raises(UsageError, match="No such file"):
+        submission(2**22 + 1, {})
+
+
 def test_stdin_and_het_jobs_are_left_alone(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
     as_written(filtered, filtered.sbatch("--gres=gpu:h200:1", cwd=folder, input="#!/bin/sh\ntrue\n"))
@@ -262,6 +291,20 @@ def reload(filtered: Filtered, text: str) -> None:
     then = file.stat().st_mtime + 2
     file.write_text(text, encoding="utf-8")
     os.utime(file, (then, then))
+
+
+@pytest.mark.parametrize("command", [["srun"], ["salloc", "--quiet"]])
+def test_srun_and_salloc_are_left_alone(filtered: Filtered, folder: Path, command: list[str]) -> None:
+    filtered.install(rewriting(), program=["touch", str(folder / "called")])
+    assert filtered.slurm(*command, "--gres=gpu:h200:1", "echo", "ran") == "ran\n"
+    assert not (folder / "called").exists()
+
+
+def test_an_array_keeps_its_indexes(filtered: Filtered, folder: Path) -> None:
+    filtered.install(rewriting(), program=shell("echo gres=gpu:1g.18gb:1; echo end"))
+    done = filtered.sbatch("--array=2-5%2", "job.sh", cwd=folder)
+    assert filtered.gres(done) == "gres:gpu:1g.18gb:1"
+    assert filtered.field(done, "ArrayTaskId").startswith("2-5%2")
 
 
 def test_slurmctld_asks_for_a_reason_and_keeps_the_record(filtered: Filtered, folder: Path) -> None:
