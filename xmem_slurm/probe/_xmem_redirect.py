@@ -70,6 +70,7 @@ def redirect(torch, environ, on_first_use):
     _replace_generator(torch)
     _replace_autocast(torch)
     _replace_load(torch)
+    _keep_marks_of_parameters(torch)
     _follow_device_contexts(torch, mode)
     _as_on_gpu(torch)
     mode.__enter__()
@@ -109,8 +110,6 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 tensor.to: self._to,
                 tensor.cuda: self._cuda,
                 tensor.cpu: self._cpu,
-                tensor.pin_memory: lambda _func, args, _kwargs: args[0],
-                tensor.is_pinned: lambda _func, _args, _kwargs: False,
                 tensor.record_stream: lambda _func, _args, _kwargs: None,
                 tensor.get_device: lambda func, args, kwargs: 0 if is_marked(args[0]) else func(*args, **kwargs),
                 tensor.device.__get__: self._device_of,
@@ -321,12 +320,15 @@ def _present_gpu(torch, environ):
             setattr(torch.cuda.memory, attribute, answer)
     if torch.version.cuda is None:
         torch.version.cuda = "12.8"  # scripts and libraries take a None for "no GPU"
+    torch.Tensor.pin_memory = lambda self, device=None: self  # a data loader's thread calls it, outside of the mode
+    torch.Tensor.is_pinned = lambda self, device=None: False
     if hasattr(torch, "accelerator"):
         torch.accelerator.is_available = lambda: True
         torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
         torch.accelerator.device_count = lambda: count
         torch.accelerator.current_device_index = torch.accelerator.current_device_idx = lambda: 0
         torch.accelerator.current_stream = type("current_stream", (_Idle,), {})
+        torch.accelerator.set_device_index = torch.accelerator.set_device_idx = lambda _device: None
         torch.accelerator.synchronize = lambda *_args: None
 
 
@@ -364,22 +366,34 @@ def _replace_load(torch):
     load = torch.load
 
     def load_to_host(file, map_location=None, **kwargs):
-        if not is_gpu(torch, map_location):
-            return load(file, map_location="cpu" if map_location is None else map_location, **kwargs)
-        return _moved(torch, load(file, map_location="cpu", **kwargs))
+        """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
+        onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
+        loaded = load(file, map_location=onto_host, **kwargs)
+        return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
 
     torch.load = load_to_host
 
 
-def _moved(torch, value):
+def _moved(torch, value, all_of_it, marked):
     if isinstance(value, torch.Tensor):
-        return value.cuda()
+        was_marked = value.__dict__.pop(_MARK, False)
+        return value.cuda() if all_of_it or (marked and was_marked) else value
     if isinstance(value, dict):
-        moved = [(key, _moved(torch, each)) for key, each in value.items()]
-        return type(value)(moved)
+        return type(value)((key, _moved(torch, each, all_of_it, marked)) for key, each in value.items())
     if type(value) in (list, tuple):
-        return type(value)(_moved(torch, each) for each in value)
+        return type(value)(_moved(torch, each, all_of_it, marked) for each in value)
     return value
+
+
+def _keep_marks_of_parameters(torch):
+    """A parameter is a new object over the tensor that it is made from."""
+    make = torch.nn.Parameter.__new__
+
+    def make_marked(cls, data=None, requires_grad=True):
+        made = make(cls, data, requires_grad)
+        return _mark(torch, made) if is_marked(data) else made
+
+    torch.nn.Parameter.__new__ = make_marked
 
 
 def _follow_device_contexts(torch, mode):
