@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -13,6 +14,7 @@ import platformdirs
 
 from xmem_slurm import trace
 from xmem_slurm.dryrun import sandbox, shims, stand_in
+from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.profile import recording
@@ -25,6 +27,12 @@ LAST_WORDS_SECONDS = 2.0
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
+_UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
+_UNREACHED = (
+    "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
+)
+_CUDA_LIBRARY_MISSING = re.compile(rb"(?:Import|OS)Error: lib(?:cu|nccl|nv)\S*\.so\S*: cannot open shared object file")
+"""What torch says on a machine without CUDA where the stand-ins were not mapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             stdin=None,
             limits=budget.limits(),
             keep=[folder, cache],
+            cover=covers(environ["PATH"], folder / "bin"),
         )
         found = [_with_end(each, outcome) for each in _read(traces)]
         if not any(each.allocations or each.error for each in found):
@@ -131,6 +140,7 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
         **job.environ,
         **functions,
         **stand_in.environment(gpu, job.gpus, traces, job.environ.get("PYTHONPATH"), engine),
+        **stand_in.preloaded(job.environ.get("LD_PRELOAD")),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -165,16 +175,14 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
         return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used"
     if any(each.state == "importing" for each in found):
         return "a process died while it imported torch" + _last_words(outcome)
-    hidden = "" if found else "; no Python of it imported torch where the probe could see it"
+    unseen = _UNREACHED if _CUDA_LIBRARY_MISSING.search(outcome.output_tail) else _UNSEEN
+    hidden = "" if found else f"; {unseen}"
     if outcome.returncode:
         code = outcome.returncode
         return f"the script ended with code {code} before any GPU memory was used{hidden}{_last_words(outcome)}"
     if found:
         return "torch was imported but no GPU memory was used"
-    return (
-        "no Python of the script imported torch where the probe could see it "
-        "(python -I, python -E and a script that unsets PYTHONPATH hide from it)"
-    )
+    return f"{unseen} (python -I, python -E and env -i hide it)"
 
 
 def _last_words(outcome: sandbox.Outcome) -> str:

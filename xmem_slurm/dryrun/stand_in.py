@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from xmem_slurm.device import enter
+from xmem_slurm.errors import DeviceBuildError
 from xmem_slurm.site.schema import Gpu
 
 _PROBE = Path(__file__).resolve().parents[1] / "probe"
@@ -29,3 +31,15 @@ def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None, eng
         "XMEM_DEVICE_CONTEXT_BYTES": str(gpu.context_bytes),
         "XMEM_DEVICE_COUNT": str(count),
     }
+
+
+def preloaded(theirs: str | None) -> dict[str, str]:
+    """Return LD_PRELOAD with what leads every Python to the probe, after the job's own; nothing if it cannot be built.
+
+    Without it (no compiler here, and stand-ins that were built elsewhere) PYTHONPATH alone leads there.
+    """
+    try:
+        library = str(enter.build())
+    except DeviceBuildError:
+        return {}
+    return {"LD_PRELOAD": ":".join(filter(None, [theirs, library]))}

@@ -1,0 +1,120 @@
+"""Job scripts that set PATH, PYTHONPATH or LD_PRELOAD anew, or call Slurm by its path, are seen all the same."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.slurm import edit
+from xmem_slurm.units import GIB, MIB
+
+GPU = load_catalogue()["h100-sxm5-80gb"]
+BUDGET = runner.Budget(seconds=120, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
+TRAIN = "import torch\nprint(torch.ones(1 << 20, device='cuda').shape)\n"
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a job's folder, with a home beside it."""
+    parent = Path(tempfile.mkdtemp(prefix="reach-test-", dir="/tmp"))
+    for name in ("job", "home"):
+        (parent / name).mkdir()
+    (parent / "job" / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(parent / "job")
+    yield parent / "job"
+    shutil.rmtree(parent)
+
+
+def job(folder: Path, script: str, *options: str, **environ: str) -> Job:
+    """What sbatch would be given from this folder."""
+    base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder.parent / "home"), "LANG": "C"}
+    base["PYTHON"] = os.environ.get("XMEM_TEST_PYTHON", "")
+    return from_submission(edit.Job(("--gres=gpu:1", *options, "job.sh"), base | environ, script.encode()))
+
+
+def why_not(found: Job) -> str:
+    """Return why there is no estimate."""
+    with pytest.raises(NoEstimate) as caught:
+        runner.run(found, GPU, BUDGET)
+    return str(caught.value)
+
+
+TASK = "-n1 /bin/sh -c 'echo rank=$SLURM_PROCID; exit 9'"
+SRUN = {
+    "by its path": f"#!/bin/bash\n/usr/bin/srun {TASK}",
+    "by its path, in sh": f"#!/bin/sh\n/bin/srun {TASK}",
+    "a PATH begun anew, in sh": f"#!/bin/sh\nexport PATH=/usr/bin:/bin\nsrun {TASK}",
+    "a login shell": f"#!/bin/bash -l\nsrun {TASK}",
+    "/etc/profile": f"#!/bin/sh\n. /etc/profile\nsrun {TASK}",
+    "an empty environment": f"#!/bin/bash\nenv -i /usr/bin/srun {TASK}",
+}
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("way", SRUN)
+def test_srun_is_ours_however_it_is_called(folder: Path, way: str) -> None:
+    said = why_not(job(folder, SRUN[way] + "\n"))
+    assert "ended with code 9" in said
+    assert said.endswith("rank=0")
+
+
+@pytest.mark.slurm
+def test_slurm_s_other_commands_answer_by_their_path(folder: Path) -> None:
+    script = "#!/bin/sh\n/usr/bin/squeue -h && /usr/bin/scontrol show hostnames\nexit 9\n"
+    assert why_not(job(folder, script)).endswith(f": {os.uname().nodename}")
+
+
+PYTHONPATH = {
+    "before a command": "PYTHONPATH=.. $PYTHON train.py",
+    "for the script": "export PYTHONPATH=$PWD\n$PYTHON train.py",
+    "put before": "export PYTHONPATH=$PWD:$PYTHONPATH\n$PYTHON train.py",
+    "taken away": "unset PYTHONPATH\n$PYTHON train.py",
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("way", PYTHONPATH)
+def test_torch_is_seen_whatever_becomes_of_pythonpath(folder: Path, way: str) -> None:
+    found = runner.run(job(folder, f"#!/bin/bash\n{PYTHONPATH[way]}\n"), GPU, BUDGET)
+    assert found.outcome.returncode == 0, found.outcome.output_tail.decode()
+    assert [bool(trace.allocations) for trace in found.traces] == [True]
+
+
+def test_a_program_that_is_no_python_keeps_its_pythonpath(folder: Path) -> None:
+    script = "#!/bin/bash\nunset PYTHONPATH\nsh -c 'echo ${PYTHONPATH-none}' && env | grep -c ^PYTHONPATH\nexit 9\n"
+    assert why_not(job(folder, script)).endswith(": 0")
+
+
+def test_the_job_s_own_preload_stays(folder: Path) -> None:
+    script = "#!/bin/bash\necho ${LD_PRELOAD%%:*}\nexit 9\n"
+    own = "/usr/lib/x86_64-linux-gnu/libm.so.6"
+    assert why_not(job(folder, script, LD_PRELOAD=own)).endswith(f": {own}")
+
+
+def test_without_a_compiler_pythonpath_alone_leads_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "home"))
+    monkeypatch.setenv("PATH", str(folder))
+    script = "#!/bin/bash\necho ${LD_PRELOAD-none} ${PYTHONPATH##*/}\nexit 9\n"
+    assert why_not(job(folder, script)).endswith(": none probe")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("option", ["-I", "-E"])
+def test_a_python_that_reads_no_environment_is_named(folder: Path, option: str) -> None:
+    said = why_not(job(folder, f"#!/bin/bash\n$PYTHON {option} train.py || true\n"))
+    assert "python -I" in said
+    assert "-E" in said
+
+
+def test_torch_without_cuda_libraries_says_that_python_was_not_reached(folder: Path) -> None:
+    error = "ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"
+    said = why_not(job(folder, f"#!/bin/bash\necho '{error}' >&2\nexit 1\n"))
+    assert "replaces PYTHONPATH and LD_PRELOAD" in said
+    assert said.endswith(error)
