@@ -20,10 +20,16 @@ class Demand:
     option: str | None
     partitions: Sequence[str]
     constraint: str | None
+    gpus_total: int = 1
     nodes: int = 1
     cpus_per_node: int = 1
     memory_bytes: int = 0
     """Host memory of a node; 0: whatever there is."""
+
+    @property
+    def is_for_one_gpu(self) -> bool:
+        """Whether the whole job has one GPU; `gpus_total` says so where the number on each node is left open."""
+        return max(self.gpus_total, self.gpus_per_node * self.nodes) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +82,20 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     """Return the options on whose nodes the job could run, best first by the site's order, then smallest.
 
     A job needs as many nodes of its partition as it asks for, with as many of the GPUs as it asks for on each of them,
-    and the features of its constraint; where a constraint cannot be judged from here the option stays in. A share is
-    for jobs of one GPU a node whose partitions all allow sharing.
+    and the features of its constraint; where a constraint cannot be judged from here the option stays in. Shares and
+    MIG instances are for jobs of one GPU: a process sees one instance only, and instances do not reach each other
+    (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for jobs whose partitions all allow sharing, too.
     """
     open_to = [group for group in site.nodes if _is_open(group, demand, site)]
     asked = site.partitions_of(demand.partitions)
-    sharing = demand.gpus_per_node == 1 and bool(asked) and all(_allows_sharing(name, site) for name in asked)
+    sharing = demand.is_for_one_gpu and bool(asked) and all(_allows_sharing(name, site) for name in asked)
     possible = [
         name
         for name, option in site.option.items()
         if sum(_count(g.names) for g in open_to if g.gpus.get(name, 0) >= demand.gpus_per_node) >= demand.nodes
         and gpus[name].total_bytes >= site.policy.least_bytes
         and (option.share is None or sharing)
+        and (gpus[name].mig_of is None or demand.is_for_one_gpu)
     ]
     return sorted(possible, key=lambda name: (_price(name, 1, site, gpus), gpus[name].total_bytes, name))
 

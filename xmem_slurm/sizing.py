@@ -46,14 +46,15 @@ def size(job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budg
 def _units(name: str, site: Site, dry_runs: "_DryRuns") -> int:
     """Return how many units of an option the job needs: 1 for a whole GPU, 0 where it does not fit.
 
-    A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest.
+    A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest. The limits
+    are for one process each.
     """
     if not dry_runs.fits(name):
         return 0
     option, found = site.option[name], dry_runs.on(name)
     if option.share is None:
         return 1
-    if not is_held(option, found.largest.trace.torch_version, dry_runs.job.environ):
+    if len(found.ranks) > 1 or not is_held(option, found.largest.trace.torch_version, dry_runs.job.environ):
         return 0
     needed = -(-found.required_bytes // unit_bytes(name, site, dry_runs.gpus))
     return needed if needed <= option.share.per_gpu else 0
@@ -68,6 +69,7 @@ def demand_of(request: Request, site: Site) -> Demand:
         option=named[0] if len(named) == 1 else None,
         partitions=request.partitions,
         constraint=request.constraint,
+        gpus_total=request.gpus_total or 1,
         nodes=request.nodes or 1,
         cpus_per_node=cpus,
         memory_bytes=_memory_per_node(request, cpus),

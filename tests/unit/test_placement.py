@@ -105,7 +105,9 @@ def test_a_whole_gpu_is_cheaper_than_most_of_its_shares() -> None:
 
 def test_shares_are_for_one_gpu_in_partitions_that_allow_sharing() -> None:
     assert "shard" in candidates(demand(), MIXED, MIXED_GPUS)
-    assert candidates(demand(2), MIXED, MIXED_GPUS) == ["slice", "h200"]
+    assert candidates(demand(2), MIXED, MIXED_GPUS) == ["h200"], "nor do two MIG instances make one GPU"
+    for spread in (Demand(1, None, (), None, gpus_total=4), Demand(1, None, (), None, nodes=1, gpus_total=2)):
+        assert candidates(spread, MIXED, MIXED_GPUS) == ["h200"], "how many a node has is left open"
     assert candidates(demand(partitions=("quiet",)), MIXED, MIXED_GPUS) == ["slice", "h200"]
     assert candidates(demand(partitions=("gpu", "quiet")), MIXED, MIXED_GPUS) == ["slice", "h200"]
 
