@@ -12,6 +12,7 @@ demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
 
 test: setup
+	.ci/system-packages test
 	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest $(PYTEST_ARGS)
 
 lint: .venv/ready
@@ -31,7 +32,7 @@ test-torch-matrix: .venv/ready
 	done
 
 setup: .venv/ready .venvs/torch-$(TORCH)/ready
-	.ci/slurm-packages
+	.ci/system-packages
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -157,9 +157,9 @@ def _check_supported(request: Request) -> None:
 
 def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
     """Run dry, estimate, place, rewrite. Everything heavy is imported here, where a GPU job waits seconds anyway."""
-    from xmem_slurm import rewrite, sharing, sizing  # noqa: PLC0415
+    from xmem_slurm import report, rewrite, sharing, sizing  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
-    from xmem_slurm.report import json, terminal  # noqa: PLC0415
+    from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
 
     site = loading.load_site(loading.site_file(wishes.site, job.environ))
@@ -167,7 +167,7 @@ def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
         sized = sizing.size(job, site, gpus, runner.Budget(seconds=wishes.budget_seconds))
     if wishes.report is not None:
-        json.write(Path(wishes.report), sized)
+        report.write(Path(wishes.report), sized)
     lines = terminal.estimate_lines(sized.estimate)
     choice = sized.placement.choice
     if choice is None:
@@ -193,7 +193,7 @@ def _show(job: Job) -> NoReturn:
     import shlex  # noqa: PLC0415
 
     sys.stdout.buffer.write(job.script or b"")
-    _tell([f"would run: sbatch {shlex.join(job.argv)}"])
+    _tell([f"would submit this script: sbatch {shlex.join(job.argv)}"])
     raise SystemExit(0)
 
 

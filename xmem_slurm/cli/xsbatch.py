@@ -19,7 +19,7 @@ xsbatch: sbatch that asks for the GPU that the job needs. Takes every sbatch opt
       --xmem-keep-type        do not change a GPU type that the request names
       --xmem-budget=seconds   what the dry runs may take (60)
       --xmem-site=file        the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml
-      --xmem-report=file      write the estimate as JSON
+      --xmem-report=file      write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON
 Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. In a script: "#XMEM off", "#XMEM keep-type".
 
 """
