@@ -47,7 +47,7 @@ def rewrite(job: Job, option: Option, reason: str, granted: Grant | None = None)
     changes = _changes(job, edited, edits)
     if edited.script is not None and edited.script != job.script:
         record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
-        edited = edited._replace(script=_render(edited.script, record))
+        edited = edited._replace(script=_render(_without_own_lines(edited.script), record))
     return edited, changes
 
 
@@ -92,6 +92,11 @@ def _changes(before: Job, after: Job, edits: Sequence[Edit]) -> list[Change]:
         value = now.value or "" if now is not None else None
         found.append(Change(edit.name, was.value if was is not None else None, value, setting.where))
     return found
+
+
+def _without_own_lines(script: bytes) -> bytes:
+    """Take the #XMEM lines out: they are for us, and have been heeded."""
+    return scripts.without_own_lines(scripts.parse(script)).data
 
 
 def _render(script: bytes, record: str) -> bytes:

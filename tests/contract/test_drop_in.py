@@ -6,9 +6,12 @@ field. What may differ is named here: OF_THE_MOMENT, and the one line on stderr 
 written.
 """
 
+import os
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +19,10 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.conftest import Cluster
+from tests.conftest import EXAMPLE_SITE, Cluster
 from tests.contract.odd_jobs import CASES, LINES, TYPED, VARIABLES, Case, H, T, spelled
+from xmem_slurm import lab
+from xmem_slurm.site.loading import load_site
 from xmem_slurm.slurm.options import SBATCH, Option
 
 pytestmark = pytest.mark.slurm
@@ -81,7 +86,7 @@ class Place:
         subprocess.run(["scancel", job], env=self.environ, check=True, timeout=60)
         fields = re.compile(r"(?:^| )([A-Za-z][\w/:]*)=(.*?)(?= [A-Za-z][\w/:]*=|$)")
         shown = re.sub(r"/slurm-\d+", "/slurm-JOB", text).splitlines()
-        return [{k: v for k, v in fields.findall(line) if k not in OF_THE_MOMENT} for line in shown if line]
+        return [{k: v.strip() for k, v in fields.findall(line) if k not in OF_THE_MOMENT} for line in shown if line]
 
 
 @pytest.fixture
@@ -139,3 +144,105 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
 def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
     (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")
     assert_same(place, ["-H", *typed, "odd.sh"], environ=environ)
+
+
+# With an estimate, only the GPU fields differ
+
+FORCED = [sys.executable, str(Path(__file__).with_name("forced_xsbatch.py")), "l4"]
+
+SPELLINGS = [
+    ("--gres=gpu:1", "TresPerNode", "gres:gpu:l4:1"),
+    ("--gres=gpu", "TresPerNode", "gres:gpu:l4"),
+    ("--gres gpu:h200:1", "TresPerNode", "gres:gpu:l4:1"),
+    ("--gres=gpu:h200", "TresPerNode", "gres:gpu:l4"),
+    ('--gres="gpu:h200:1"', "TresPerNode", "gres:gpu:l4:1"),
+    ("--gpus=1", "TresPerJob", "gres:gpu:l4:1"),
+    ("-G1", "TresPerJob", "gres:gpu:l4:1"),
+    ("-G h200:1", "TresPerJob", "gres:gpu:l4:1"),
+    ("--gpus=h200", "TresPerJob", "gres:gpu:l4"),
+    ("--gpus-per-node=1", "TresPerNode", "gres:gpu:l4:1"),
+    ("--gpus-per-node=h200:1 --gpus=h200:1", "TresPerNode", "gres:gpu:l4:1"),
+    ("--gpus-per-task=1 -n1", "TresPerTask", "gres:gpu:l4:1"),
+    ("--gpus-per-task=h200:1 --ntasks=1", "TresPerTask", "gres:gpu:l4:1"),
+]
+VARIABLE = {"gres": "SBATCH_GRES", "gpus": "SBATCH_GPUS", "gpus-per-node": "SBATCH_GPUS_PER_NODE"}
+AROUND = "--comment='a b' -J odd --mem=1G -t5"
+"""Options beside the GPU's, which must stay."""
+
+
+@pytest.mark.parametrize("where", ["script", "command line", "environment", "stdin"])
+@pytest.mark.parametrize(("spelling", "field", "expected"), SPELLINGS)
+def test_a_forced_estimate_changes_the_gpu_and_nothing_else(
+    spelling: str, field: str, expected: str, where: str, place: Place
+) -> None:
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    argv, environ, script = ["-H"], {}, f"{H}#SBATCH {AROUND}\n{T}"
+    if where in ("script", "stdin"):
+        script = f"{H}#SBATCH {AROUND}\n#SBATCH {spelling}\n{T}"
+    elif where == "command line":
+        argv += shlex.split(spelling)
+    else:
+        name, _, value = spelling.removeprefix("--").replace('"', "").partition("=")
+        if name not in VARIABLE or " " in value:
+            pytest.skip("no variable has this spelling")
+        environ[VARIABLE[name]] = value
+    (place.folder / "odd.sh").write_text(script)
+    argv += [] if where == "stdin" else ["odd.sh"]
+    stdin = script.encode() if where == "stdin" else b""
+    theirs = place.submit(["sbatch", *argv], stdin, environ)
+    ours = place.submit([*FORCED, *argv], stdin, environ)
+    assert (ours.code, ours.out) == (theirs.code, theirs.out) == (0, theirs.out), ours.err
+    (before,), (after,) = theirs.jobs, ours.jobs
+    assert after[field] == expected
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    gpu_fields = {"TresPerNode", "TresPerJob", "TresPerTask"}
+    assert changed - gpu_fields == ({"Command"} if where == "script" else set())
+    if where == "script":
+        assert Path(after["Command"]).name == "odd.sh"
+
+
+def test_a_forced_estimate_keeps_the_record_close(place: Place) -> None:
+    """#XMEM lines and --xmem options do not get to Slurm; every other byte of the script does."""
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    script = f"{H}#XMEM nothing-we-know\n# \N{SNOWMAN}\n#SBATCH --gres=gpu:h200:1 # mine\n\n{T}"
+    (place.folder / "odd.sh").write_text(script)
+    command = [*FORCED, "-H", "--xmem-budget=30", "--parsable", "odd.sh", "--xmem-not-ours", "a b"]
+    job = subprocess.run(command, env=place.environ, cwd=place.folder, capture_output=True, text=True, check=True)
+    kept = subprocess.run(
+        ["scontrol", "write", "batch_script", job.stdout.strip(), "-"],
+        env=place.environ,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    (shown,) = place._shown(job.stdout.strip())
+    record = next(line for line in kept.splitlines(keepends=True) if line.startswith("# xmem-slurm"))
+    expected = script.replace("#XMEM nothing-we-know\n", "").replace("h200", "l4")
+    assert kept.replace(record, "") == expected
+    assert shown["Command"].partition(" ")[2] == "--xmem-not-ours a b"
+    assert shown["JobName"] == "odd.sh"
+    assert shown["WorkDir"] == str(place.folder)
+    assert "Comment" not in shown
+
+
+def test_the_submit_line_is_sbatchs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Accounting keeps the command as typed, without our options."""
+    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
+        Path(parent).chmod(0o755)
+        folder = Path(parent, "lab")
+        lab.up(load_site(EXAMPLE_SITE), folder, accounting=True)
+        try:
+            environ = {**os.environ, **lab.environment(folder), "XMEM_SITE": "/nowhere"}
+            work = tmp_path_factory.mktemp("lines")
+            (work / "odd.sh").write_text(H + T)
+            lines = []
+            for program in (["sbatch"], [XSBATCH, "--xmem-budget", "9"]):
+                command = [*program, "-H", "--parsable", "-J", "a b", "odd.sh", "x"]
+                job = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, check=True).stdout
+                asked = ["sacct", "-nPX", "-j", job.strip(), "-o", "SubmitLine"]
+                found = ""
+                while not found:
+                    found = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
+                lines.append(found)
+        finally:
+            lab.down(folder)
+    assert lines[0] == lines[1] == "sbatch -H --parsable -J a b odd.sh x\n"
