@@ -37,7 +37,7 @@ LEAST_SECONDS = 40.0
 
 MOST_ERROR_TEXT = 300
 
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
+_RAISED = re.compile(r"\w+(\.\w+)+: |\w+(Error|Exception|Interrupt)\b")
 """The line of a traceback that says what was raised; advice may follow it."""
 
 
