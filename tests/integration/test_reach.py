@@ -1,6 +1,7 @@
 """Job scripts that set PATH, PYTHONPATH or LD_PRELOAD anew, or call Slurm by its path, are seen all the same."""
 
 import os
+import pwd
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -118,3 +119,10 @@ def test_torch_without_cuda_libraries_says_that_python_was_not_reached(folder: P
     said = why_not(job(folder, f"#!/bin/bash\necho '{error}' >&2\nexit 1\n"))
     assert "replaces PYTHONPATH and LD_PRELOAD" in said
     assert said.endswith(error)
+
+
+def test_a_script_that_fails_on_unset_variables_finds_slurm_s(folder: Path) -> None:
+    script = "#!/bin/bash\nset -u\necho $SLURM_JOB_PARTITION $SLURM_CLUSTER_NAME $SLURM_MEM_PER_NODE $SLURM_JOB_ACCOUNT"
+    script += " $SLURM_JOB_USER $((SLURM_JOB_END_TIME > SLURM_JOB_START_TIME)) $((SLURM_TASK_PID == $$))\nexit 9\n"
+    said = why_not(job(folder, script, "--mem=2G", "--account=physics"))
+    assert said.endswith(f": dry-run dry-run 2048 physics {pwd.getpwuid(os.getuid()).pw_name} 1 1")

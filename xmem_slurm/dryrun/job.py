@@ -4,16 +4,26 @@ import os
 import platform
 import pwd
 import re
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmem_slurm.slurm import edit
+from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.units import MIB
 
 JOB_ID = "1"
 """A dry run has no job: this number stands where scripts expect one."""
+TASK_PID = "2"
+"""The script's process in the sandbox: it has a PID namespace of its own."""
+NOT_CHOSEN = "dry-run"
+"""Stands for what Slurm would choose: the partition where none is named, the cluster."""
+TIME_LIMIT_SECONDS = 24 * 3600
+"""Between the job's start and the end that it is told; the dry run has a budget of its own."""
+_MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
 
 _LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", "TMPDIR")
 
@@ -80,6 +90,7 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
     """
     host, nodes, gpus = platform.node(), request.nodes or 1, _gpus_on_node(request)
     per_node = max(1, request.ntasks // nodes)
+    visible, start = ",".join(map(str, range(gpus))), int(time.time())
     cpus, times = (request.cpus_per_task or 1) * per_node, "" if nodes == 1 else f"(x{nodes})"
     found = {
         "SLURM_JOB_ID": JOB_ID,
@@ -99,12 +110,23 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_JOB_GID": str(os.getgid()),
         "SLURM_GPUS_ON_NODE": str(gpus),
-        "SLURM_JOB_GPUS": ",".join(map(str, range(gpus))),
+        "SLURM_JOB_GPUS": visible,
+        "SLURM_JOB_PARTITION": next(iter(request.partitions), NOT_CHOSEN),
+        "SLURM_CLUSTER_NAME": NOT_CHOSEN,
+        "SLURM_JOB_START_TIME": str(start),  # this and the next: since 23.02
+        "SLURM_JOB_END_TIME": str(start + TIME_LIMIT_SECONDS),
+        "SLURM_NODE_ALIASES": "(null)",
+        "SLURM_TOPOLOGY_ADDR": host,
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+        "SLURM_PRIO_PROCESS": "0",
+        "SLURM_SCRIPT_CONTEXT": "prolog_task",
+        "SLURM_TASK_PID": TASK_PID,
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
         "SLURM_NODEID": "0",
         "SLURM_GTIDS": "0",
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
+        "CUDA_VISIBLE_DEVICES": visible,
+        "GPU_DEVICE_ORDINAL": visible,
     }
     if request.value("ntasks") is not None or request.value("ntasks-per-node") is not None:
         found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
@@ -114,8 +136,14 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         value = request.value(name)
         if value is not None:
             found["SLURM_" + name.upper().replace("-", "_")] = value
-    if request.partitions:
-        found["SLURM_JOB_PARTITION"] = request.partitions[0]
+    account = request.value("account")
+    if account is not None:
+        found["SLURM_JOB_ACCOUNT"] = account
+    for setting in request.memory:
+        with suppress(gres.GresError):  # sbatch will say what is wrong with it
+            mebibytes = gres.parse_memory(setting.value or "") // MIB
+            if mebibytes:  # 0 is all that a node has, which is not known
+                found[_MEMORY[setting.name]] = str(mebibytes)
     return found | _array_variables(request.array or "")
 
 
