@@ -130,7 +130,7 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
 def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
     if trace.error is not None and trace.steps < 2:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
-    if trace.growing and trace.steps < 2:
+    if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
         raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")
     if any(doubt.code == "pipeline" for doubt in trace.doubts):
         raise NoEstimate(f"pipeline stages differ, and only that of rank {trace.rank} of {trace.world_size} was run")
@@ -143,6 +143,15 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
 def _doubts(trace: Trace) -> list[Doubt]:
     growing = [Doubt("growing", f"ended by {trace.state} after {_steps(trace)}", 1)] if trace.growing else []
     return [*trace.doubts, *growing]
+
+
+def _has_no_optimizer(trace: Trace) -> bool:
+    """Whether the script trains without an optimizer, so that there are no steps to wait for.
+
+    Without a backward pass it may as well be a script that has not come to its training yet.
+    """
+    trains = sum(mark.kind == "backward" for mark in trace.marks) >= 2
+    return trains and any(doubt.code == "no-optimizer" for doubt in trace.doubts)
 
 
 def _others_not_run(trace: Trace) -> str:

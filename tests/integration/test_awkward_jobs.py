@@ -63,6 +63,20 @@ NOT_ESTIMATED = {
 }
 
 
+def test_a_script_that_changes_its_parameters_itself_has_no_steps_to_wait_for(job_python: Path, tmp_path: Path) -> None:
+    code = """
+import torch
+model = torch.nn.Linear(4096, 4096, device="cuda")
+while True:
+    model(torch.ones(64, 4096, device="cuda")).sum().backward()
+    for parameter in model.parameters():
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+"""
+    found = dry_run(tmp_path, job_python, code, seconds=20)
+    assert found.largest.trace.growing
+    assert found.largest.replay.peak_allocated_bytes >= 2 * 4096 * 4096 * 4
+
+
 @pytest.mark.parametrize("case", NOT_ESTIMATED)
 def test_says_what_was_missing(case: str, job_python: Path, tmp_path: Path) -> None:
     code, why = NOT_ESTIMATED[case]
@@ -80,7 +94,7 @@ TIME_BOXED = {
 def test_ends_in_time(case: str, job_python: Path, tmp_path: Path) -> None:
     code, why = TIME_BOXED[case]
     with pytest.raises(NoEstimate, match=why):
-        dry_run(tmp_path, job_python, code, seconds=15)
+        dry_run(tmp_path, job_python, code, seconds=20)
 
 
 @pytest.mark.parametrize("script", ["python -I train.py", "python -E train.py"])

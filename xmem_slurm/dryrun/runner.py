@@ -95,7 +95,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         found = [_with_end(each, outcome) for each in _read(traces)]
         if not any(each.allocations or each.error for each in found):
             raise NoEstimate(_why_nothing(traces, found, outcome))
-        if outcome.returncode and not any(each.error or each.steps for each in found):
+        failed = outcome.returncode and outcome.stopped is None
+        if failed and not any(each.error or each.steps for each in found):
             raise NoEstimate(f"the script ended with code {outcome.returncode} before any step{_last_words(outcome)}")
         return DryRun(found, outcome)
 

@@ -343,7 +343,13 @@ class Recorder:
         if len(self._pools) > 1:  # torch's history says only since 2.15 which pool an allocation is from
             detail = "pools of CUDA graphs, replayed as if their memory were in the common one"
             found.append({"code": "private-pool", "detail": detail, "count": len(self._pools) - 1})
+        if self._recording and not self._has_optimizer():
+            found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
         return [*found, *_xmem_ranks.doubts()]
+
+    def _has_optimizer(self):
+        kind = self._torch.optim.Optimizer
+        return self._steps.number > 0 or any(issubclass(type(thing), kind) for thing in gc.get_objects())
 
 
 def _tensors(values):
