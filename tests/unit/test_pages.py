@@ -1,0 +1,71 @@
+"""The man page and the completions: what a shell and man make of them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.cli import pages
+from xmem_slurm.cli.xsbatch import OWN_OPTIONS
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm.options import SBATCH
+
+
+def completed(tmp_path: Path, *words: str, **programs: str) -> list[str]:
+    """Let bash complete the last of `words`; `programs` stand for Slurm's."""
+    (tmp_path / "xsbatch").write_text(pages.render("bash"))
+    for name, said in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
+        (tmp_path / name).chmod(0o755)
+    script = (
+        'compopt() { :; }; . ./xsbatch; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _xsbatch; '
+        "printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(
+        ["bash", "-uc", script, "bash", "xsbatch", *words],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_knows_every_option_of_both(tmp_path: Path) -> None:
+    found = {word.rstrip("=") for word in completed(tmp_path, "--")}
+    assert found == {f"--{o.name}" for o in SBATCH.options if not o.until} | {f"--{o.name}" for o in OWN_OPTIONS}
+
+
+def test_bash_completes_values(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    assert completed(tmp_path, "--gpus-per-n") == ["--gpus-per-node="]
+    assert completed(tmp_path, "--partition", "=", "g", sinfo="gpu\\ncpu") == ["gpu"]
+    assert completed(tmp_path, "-p", "c", sinfo="gpu\\ncpu") == ["cpu"]
+    assert completed(tmp_path, "--chdir", "=", "f") == ["folder"]
+    assert completed(tmp_path, "--xmem-site", "=", "xsb") == ["xsbatch"]
+    assert completed(tmp_path, "xsb") == ["xsbatch"]
+
+
+def test_zsh_has_every_option() -> None:
+    text = pages.render("zsh")
+    assert all(f"--{option.name}" in text for option in (*OWN_OPTIONS, *(o for o in SBATCH.options if not o.until)))
+    if shutil.which("zsh"):
+        subprocess.run(["zsh", "-n"], input=text, text=True, check=True)
+
+
+def test_the_man_page_has_our_options_and_no_errors() -> None:
+    text = pages.render("man")
+    assert all(option.variable in text for option in OWN_OPTIONS)
+    if shutil.which("groff"):
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww"], input=text, capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
+
+
+def test_no_such_page() -> None:
+    with pytest.raises(UsageError, match="bash, zsh, man"):
+        pages.render("fish")

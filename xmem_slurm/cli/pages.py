@@ -1,0 +1,113 @@
+"""Writes xsbatch's man page and shell completions from its option table and sbatch's: `python -m xmem_slurm.cli.pages`.
+
+python -m xmem_slurm.cli.pages bash > /usr/share/bash-completion/completions/xsbatch
+python -m xmem_slurm.cli.pages zsh > /usr/share/zsh/vendor-completions/_xsbatch
+python -m xmem_slurm.cli.pages man > /usr/share/man/man1/xsbatch.1
+"""
+
+import sys
+from typing import NamedTuple
+
+import jinja2
+
+from xmem_slurm import __version__, kept, resources
+from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH
+
+PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "man": "xsbatch.1.j2"}
+
+_FILES = (
+    "xmem-site",
+    "xmem-report",
+    "batch",
+    "bbf",
+    "container",
+    "error",
+    "export-file",
+    "input",
+    "nodefile",
+    "output",
+)
+_FOLDERS = ("chdir",)
+_ASKED = {
+    "partition": "sinfo --noheader --format=%R",
+    "reservation": "scontrol --oneliner show reservation | sed -n 's/^ReservationName=\\([^ ]*\\).*/\\1/p'",
+    "constraint": "sinfo --noheader --format=%f | tr , '\\n'",
+    "nodelist": "sinfo --noheader --Node --format=%N",
+    "exclude": "sinfo --noheader --Node --format=%N",
+}
+"""Options whose values the cluster knows, and the command that asks it."""
+
+
+class _Entry(NamedTuple):
+    name: str
+    short: str
+    value: str
+    help: str
+
+    @property
+    def zsh(self) -> str:
+        """What completes the value, in zsh's words."""
+        if not self.value:
+            return ""
+        action = {True: "_files", False: ""}[self.name in _FILES]
+        return f":{self.value}:{'_files -/' if self.name in _FOLDERS else action}"
+
+
+def render(page: str) -> str:
+    """Return the page `bash`, `zsh` or `man`.
+
+    Raises:
+        UsageError: there is no such page.
+    """
+    if page not in PAGES:
+        raise UsageError(f"{page}: no such page; there are {', '.join(PAGES)}")
+    theirs = [
+        _Entry(o.name, o.short, "value" if o.arity == REQUIRED else "", "") for o in SBATCH.options if not o.until
+    ]
+    ours = [_Entry(o.name, "", o.value, o.help.replace("[", "(").replace("]", ")")) for o in OWN_OPTIONS]
+    words = [f"--{e.name}" + ("=" if e.value else "") for e in [*ours, *theirs]]
+    words += [f"--{o.name}=" for o in SBATCH.options if o.arity not in (NONE, REQUIRED)]
+    environment = jinja2.Environment(  # noqa: S701 - for a shell or man, not HTML
+        loader=jinja2.FileSystemLoader(resources.tree("templates") / "pages"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(PAGES[page]).render(
+        options=[*ours, *theirs],
+        own=OWN_OPTIONS,
+        words=words,
+        values=_bash_values(),
+        summary=SUMMARY,
+        version=__version__,
+        kept_days=kept.KEPT_DAYS,
+    )
+
+
+def _bash_values() -> dict[str, str]:
+    """Return patterns of the word before, and the command that completes what follows it."""
+
+    def patterns(names: tuple[str, ...]) -> str:
+        letters = [f"-{SBATCH.by_name[name].short}" for name in names if name in SBATCH.by_name]
+        return "|".join([*(f"--{name}" for name in names), *(letter for letter in letters if letter != "-")])
+
+    found = {
+        patterns(_FILES): 'mapfile -t COMPREPLY < <(compgen -f -- "$word"); compopt -o filenames',
+        patterns(_FOLDERS): 'mapfile -t COMPREPLY < <(compgen -d -- "$word"); compopt -o filenames',
+    }
+    for name, command in _ASKED.items():
+        found[patterns((name,))] = f'mapfile -t COMPREPLY < <(compgen -W "$({command} 2>/dev/null)" -- "$word")'
+    return found
+
+
+def main() -> None:
+    """Print the page that the command line names."""
+    try:
+        sys.stdout.write(render(sys.argv[1] if len(sys.argv) == 2 else ""))
+    except UsageError as error:
+        sys.exit(f"pages: {error}")
+
+
+if __name__ == "__main__":
+    main()
