@@ -13,7 +13,8 @@ enum { PATH_BYTES = 4096 };
 static int is_python(void) {
     char path[PATH_BYTES];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (length <= 0) return 0;
+    if (length <= 0)
+        return 0;
     path[length] = '\0';
     const char *slash = strrchr(path, '/');
     return slash && strncmp(slash + 1, "python", 6) == 0;
@@ -21,13 +22,17 @@ static int is_python(void) {
 
 __attribute__((constructor)) static void enter(void) {
     const char *probe = getenv("XMEM_PROBE"), *given = getenv("PYTHONPATH");
-    if (!probe || !*probe || !is_python()) return;
+    if (!probe || !*probe || !is_python())
+        return;
     size_t length = strlen(probe);
-    if (given && strncmp(given, probe, length) == 0 && (given[length] == '\0' || given[length] == ':')) return;
+    if (given && strncmp(given, probe, length) == 0 && (given[length] == '\0' || given[length] == ':'))
+        return;
     char *joined = malloc(length + (given ? strlen(given) : 0) + 2);
-    if (!joined) return;
+    if (!joined)
+        return;
     strcpy(joined, probe);
-    if (given && *given) strcat(strcat(joined, ":"), given);
+    if (given && *given)
+        strcat(strcat(joined, ":"), given);
     setenv("PYTHONPATH", joined, 1);
     free(joined);
 }
