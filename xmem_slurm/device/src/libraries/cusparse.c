@@ -20,11 +20,13 @@ static int make_matrix(void **matrix, int64_t rows, int64_t columns, int64_t non
         return 0;                                                                                                      \
     }
 
-/* cusparseCreate and cusparseDestroy themselves: no suffix. */
-/* clang-format off: it takes these for one declaration */
-CREATE()
-DESTROY() CREATE(MatDescr) DESTROY(MatDescr) CREATE(Bsrsv2Info) DESTROY(Bsrsv2Info) CREATE(Bsrsm2Info)
-    DESTROY(Bsrsm2Info) DESTROY(SpMat) DESTROY(DnMat) DESTROY(DnVec)
+/* cusparseCreate and cusparseDestroy themselves: no suffix. clang-format takes the lines for one declaration. */
+/* clang-format off */
+CREATE() DESTROY()
+CREATE(MatDescr) DESTROY(MatDescr)
+CREATE(Bsrsv2Info) DESTROY(Bsrsv2Info)
+CREATE(Bsrsm2Info) DESTROY(Bsrsm2Info)
+DESTROY(SpMat) DESTROY(DnMat) DESTROY(DnVec)
     /* clang-format on */
 
     int cusparseSpGEMM_createDescr(void **descriptor) {
