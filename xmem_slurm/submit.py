@@ -11,7 +11,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from xmem_slurm import handover
 from xmem_slurm.errors import NoEstimate, XmemError
@@ -20,6 +20,11 @@ from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.script import Script
+
+if TYPE_CHECKING:
+    from xmem_slurm import trace
+    from xmem_slurm.site.schema import Gpu, Site
+    from xmem_slurm.sizing import Sizing
 
 MOST_SCRIPT_BYTES = 16 << 20
 """A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
@@ -35,6 +40,7 @@ class Wishes(NamedTuple):
     budget_seconds: float = 60.0
     site: str | None = None
     report: str | None = None
+    fresh: bool = False
 
 
 class _Ready(NamedTuple):
@@ -136,7 +142,11 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
     if wishes.off:
         return _Ready(job)
     _check_supported(request)
-    return _size(job, request, wishes)
+    from xmem_slurm import cache  # noqa: PLC0415
+
+    name = cache.key(job, wishes)
+    kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
+    return _Ready(*kept) if kept is not None else _size(job, request, wishes, name)
 
 
 def _with_own_lines(wishes: Wishes, script: Script | None) -> Wishes:
@@ -155,20 +165,55 @@ def _check_supported(request: Request) -> None:
         raise NoEstimate("a job with more tasks than GPUs cannot be estimated yet")
 
 
-def _size(job: Job, request: Request, wishes: Wishes) -> _Ready:
-    """Run dry, estimate, place, rewrite. Everything heavy is imported here, where a GPU job waits seconds anyway."""
-    from xmem_slurm import report, rewrite, sharing, sizing  # noqa: PLC0415
+def _size(job: Job, request: Request, wishes: Wishes, name: str) -> _Ready:
+    """Run dry, estimate, place, rewrite, and keep the answer under `name`.
+
+    Everything heavy is imported here, where a GPU job waits seconds anyway.
+    """
+    from xmem_slurm import cache, report, sizing  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
 
-    site = loading.load_site(loading.site_file(wishes.site, job.environ))
+    site_file = loading.site_file(wishes.site, job.environ)
+    basis = _basis(job, request, site_file)
+    site = loading.load_site(site_file)
     gpus = loading.option_gpus(site, loading.load_catalogue())
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
         sized = sizing.size(job, site, gpus, runner.Budget(seconds=wishes.budget_seconds))
     if wishes.report is not None:
         report.write(Path(wishes.report), sized)
-    lines = terminal.estimate_lines(sized.estimate)
+    ready = _decide(job, wishes, site, gpus, sized)
+    ranks = [rank.trace for rank in sized.estimate.ranks]
+    if basis is not None and all(trace.files and not trace.growing for trace in ranks):
+        read = [file for trace in ranks for file in trace.files]
+        cache.keep(name, job, cache.Answer(ready.job, ready.lines), [*basis, *read])
+    return ready
+
+
+def _basis(job: Job, request: Request, site_file: Path) -> "list[trace.File] | None":
+    """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
+
+    The site file and those that would go before it, the GPU catalogue, and what the batch script names.
+    """
+    from xmem_slurm import cache, resources, scriptfiles  # noqa: PLC0415
+    from xmem_slurm.site import loading  # noqa: PLC0415
+
+    text = job.script.decode(errors="surrogateescape") if job.script is not None else job.command_line().wrap
+    try:
+        named = scriptfiles.named_files(text or "", Path(request.chdir or ".").absolute(), job.environ)
+    except (scriptfiles.Unknown, OSError):
+        return None
+    facts = {site_file.absolute(), resources.tree("site-config") / "gpus.toml", *loading.site_places()}
+    return [cache.as_it_is(path) for path in facts | named]
+
+
+def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", sized: "Sizing") -> _Ready:
+    """Change the request to the option that was chosen, if that is allowed."""
+    from xmem_slurm import rewrite, sharing  # noqa: PLC0415
+    from xmem_slurm.report import terminal  # noqa: PLC0415
+
+    request, lines = job.request(), terminal.estimate_lines(sized.estimate)
     choice = sized.placement.choice
     if choice is None:
         return _Ready(job, [*lines, terminal.nothing_fits(sized)])

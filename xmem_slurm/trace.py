@@ -17,6 +17,7 @@ by the probe, so that a reader sees either the last complete state of a process 
                     allocations came before it
     tags            [{category, allocations, addresses[]}]: the addresses that held this category at that moment
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
+    files           [[kind, size, mtime_ns, path]]: what Pythons opened so far (kinds: probe/_xmem_files.py)
     doubts          [{code, detail, count}]: what the dry run could not see
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
@@ -87,6 +88,15 @@ class Doubt:
     count: int
 
 
+class File(NamedTuple):
+    """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem_files.py`."""
+
+    kind: str
+    size: int
+    mtime_ns: int
+    path: str
+
+
 class Event(NamedTuple):
     """One operation on allocation number `allocation` (its place in `Trace.allocations`)."""
 
@@ -122,6 +132,8 @@ class Trace:
     marks: Sequence[Mark]
     doubts: Sequence[Doubt]
     recorded: dict[str, int]
+    files: Sequence[File] = ()
+    """What the Pythons of the dry run had opened by then; empty where that was not noted."""
 
     @property
     def steps(self) -> int:
@@ -175,6 +187,7 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         marks=marks,
         doubts=[Doubt(**doubt) for doubt in raw["doubts"]],
         recorded=raw["recorded"],
+        files=[File(*each) for each in raw.get("files", ())],
     )
 
 

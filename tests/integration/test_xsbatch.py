@@ -284,3 +284,27 @@ def test_a_request_that_the_cheaper_nodes_cannot_serve_is_never_made_refused(
     done = xsbatch(cluster, folder, *argv, "job.sh")
     assert done.code == 0
     assert done.field("TresPerNode") != "gres:gpu:l4:1"
+
+
+KNOWN = "nothing that the dry run read has changed"
+
+
+def test_an_edited_model_is_never_answered_from_the_cache(cluster: Cluster, folder: Path) -> None:
+    """The same submission is, and what it changes is the same to the byte; another one is not."""
+    (folder / "train.py").write_text(TRAIN.replace("4096, 4096", "WIDTH, WIDTH").replace("64, 4096", "64, WIDTH"))
+    (folder / "width.py").write_text("WIDTH = 4096\n")
+    (folder / "train.py").write_text("from width import WIDTH\n" + (folder / "train.py").read_text())
+    cache = {"XDG_CACHE_HOME": str(folder / "cache")}
+    first = xsbatch(cluster, folder, "job.sh", **cache)
+    assert KNOWN not in first.err
+    again = xsbatch(cluster, folder, "job.sh", **cache)
+    assert KNOWN in again.err
+    assert again.err.splitlines()[:4] == first.err.splitlines()
+    assert again.field("TresPerNode") == "gres:gpu:l4:1"
+    assert again.script() == first.script()
+    assert KNOWN not in xsbatch(cluster, folder, "--xmem-fresh", "job.sh", **cache).err
+    assert KNOWN not in xsbatch(cluster, folder, "job.sh", "an argument", **cache).err
+    (folder / "width.py").write_text("WIDTH = 2048\n")
+    edited = xsbatch(cluster, folder, "job.sh", **cache)
+    assert KNOWN not in edited.err
+    assert edited.err.splitlines()[0] != first.err.splitlines()[0]

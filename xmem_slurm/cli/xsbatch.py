@@ -30,6 +30,7 @@ OWN_OPTIONS = (
     OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
     OwnOption("xmem-off", "", "submit as written, without a look at it"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
+    OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
     OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)"),
     OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
@@ -101,6 +102,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         budget_seconds=_seconds(given["xmem-budget"]),
         site=given["xmem-site"],
         report=given["xmem-report"],
+        fresh=flags["xmem-fresh"],
     )
     return without(argv, own), wishes
 

@@ -3,6 +3,7 @@
 This folder goes first on PYTHONPATH, so its modules are imported by name, not as part of this package:
 
     sitecustomize    run by every Python that starts; chains to the one that was there before
+    _xmem_files      notes which files are opened, so that an estimate can be cached
     _xmem_import     waits for `import torch`
     _xmem_engine     which engine watches this process: stand-in CUDA libraries, or real steps on the CPU
     _xmem_device     maps the stand-in CUDA libraries, before torch looks for the real ones

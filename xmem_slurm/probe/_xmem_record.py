@@ -14,6 +14,7 @@ import time
 import _xmem_device
 import _xmem_ends
 import _xmem_epochs
+import _xmem_files
 import _xmem_ranks
 import _xmem_steps
 
@@ -305,6 +306,7 @@ class Recorder:
             "state": state,
             "error": self._error,
             "pid": self._pid,
+            "files": _xmem_files.noted(self._environ["XMEM_TRACE_DIR"]),
             "device": device,
             "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
             "rank": rank,

@@ -19,8 +19,10 @@ def _chain():
 
 
 if os.environ.get("XMEM_TRACE_DIR"):
+    import _xmem_files
     import _xmem_import
 
+    _xmem_files.install(os.environ["XMEM_TRACE_DIR"])
     _xmem_import.install(_HERE)
 
 _chain()

@@ -25,13 +25,17 @@ def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Pat
     """
     if named or environ.get("XMEM_SITE"):
         return Path(named or environ["XMEM_SITE"])
-    places = [Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path("xmem-slurm") / "site.toml"]
-    for place in places:
+    for place in site_places():
         if place.is_file():
             return place
     raise SiteError(
-        f"no site file: looked for {' and '.join(map(str, places))}; name one with XMEM_SITE=FILE, or an option"
+        f"no site file: looked for {' and '.join(map(str, site_places()))}; name one with XMEM_SITE=FILE, or an option"
     )
+
+
+def site_places() -> tuple[Path, ...]:
+    """Return where a site file is looked for, the first one first."""
+    return Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path("xmem-slurm") / "site.toml"
 
 
 def load_site(path: Path) -> Site:

@@ -6,6 +6,7 @@ follow variables, functions or files that the script sources: what it finds is t
 """
 
 import shlex
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from xmem_slurm.slurm.options import Occurrence, Table, scan, srun_table
@@ -27,11 +28,14 @@ class Step(NamedTuple):
 def gpu_steps(script: str) -> tuple[Step, ...]:
     """Return the options of `srun`, and of nested `salloc` and `sbatch`, that ask for GPUs, in order."""
     table = srun_table()
-    found: list[Step] = []
+    return tuple(step for number, words in commands(script) for step in _steps(number, words, table))
+
+
+def commands(script: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the simple commands of a script, as words with their quotes resolved, and the line each begins in."""
     for number, line in _logical_lines(script):
-        for command in _simple_commands(line):
-            found += _steps(number, command, table)
-    return tuple(found)
+        for words in _simple_commands(line):
+            yield number, words
 
 
 def _steps(number: int, words: list[str], table: Table) -> list[Step]:

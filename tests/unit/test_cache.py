@@ -1,0 +1,201 @@
+"""The cache of answers: given only while all that the dry run read is as it was, whatever happens to the cache."""
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import cache
+from xmem_slurm.cache import Answer
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.trace import File
+
+JOB = Job(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
+ANSWER = Answer(JOB._replace(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"}), ["one", "two"])
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model.py").write_text("layers = 1\n")
+    return tmp_path / "model.py"
+
+
+def keep(*files: File, job: Job = JOB) -> str:
+    name = cache.key(job, [])
+    cache.keep(name, job, ANSWER, files)
+    return name
+
+
+def entry(name: str) -> Path:
+    return Path(os.environ["XDG_CACHE_HOME"], "xmem-slurm", "estimates", f"{name}.json")
+
+
+def test_an_answer_comes_back_whole(model: Path) -> None:
+    name = keep(cache.as_it_is(model))
+    found = cache.look_up(name, JOB)
+    assert found is not None
+    assert found.job == ANSWER.job
+    assert list(found.lines[:2]) == ANSWER.lines
+    assert "nothing that the dry run read has changed" in found.lines[2]
+
+
+def test_what_it_is_kept_in_is_private(model: Path) -> None:
+    path = entry(keep(cache.as_it_is(model)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("change", ["longer", "same length", "older", "gone", "a folder in its place"])
+def test_an_edited_file_ends_it(change: str, model: Path) -> None:
+    name = keep(cache.as_it_is(model))
+    if change == "longer":
+        model.write_text("layers = 100\n")
+    elif change == "same length":
+        model.write_text("layers = 2\n")
+        os.utime(model, ns=(0, model.stat().st_mtime_ns + 1))
+    elif change == "older":
+        os.utime(model, (0, 0))
+    else:
+        model.unlink()
+        if change != "gone":
+            model.mkdir()
+    assert cache.look_up(name, JOB) is None
+
+
+def test_a_file_that_comes_into_being_ends_it(model: Path) -> None:
+    checkpoint = model.with_name("checkpoint.pt")
+    name = keep(cache.as_it_is(checkpoint))
+    assert cache.look_up(name, JOB) is not None
+    checkpoint.touch()
+    assert cache.look_up(name, JOB) is None
+
+
+def test_another_file_in_a_folder_that_was_listed_ends_it(model: Path) -> None:
+    data = model.with_name("data")
+    data.mkdir()
+    os.utime(data, (0, 0))
+    name = keep(cache.as_it_is(data))
+    assert cache.look_up(name, JOB) is not None
+    (data / "more.bin").touch()
+    assert cache.look_up(name, JOB) is None
+
+
+def test_nothing_is_kept_of_a_file_that_was_edited_while_the_dry_run_ran(model: Path) -> None:
+    read = cache.as_it_is(model)
+    model.write_text("layers = 100\n")
+    assert not entry(keep(read)).exists()
+
+
+def test_nothing_is_kept_where_not_everything_was_noted(model: Path) -> None:
+    assert not entry(keep(cache.as_it_is(model), File("T", 0, 0, ""))).exists()
+
+
+def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
+    """Written before it was read: the job's own. Read before it was written: a file of this machine."""
+    made = File("R", 5, 5, str(model.with_name("made.json")))
+    assert cache.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
+    assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB._replace(argv=("other.sh",)))).exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "wishes"),
+    [
+        (JOB._replace(argv=(*JOB.argv, "--lr=1")), []),
+        (JOB._replace(script=b"#!/bin/sh\n"), []),
+        (JOB._replace(script=None), []),
+        (JOB._replace(environ={**JOB.environ, "PYTORCH_CUDA_ALLOC_CONF": "x"}), []),
+        (JOB, ["keep-type"]),
+    ],
+)
+def test_another_submission_has_another_name(job: Job, wishes: Sequence[object]) -> None:
+    assert cache.key(job, wishes) != cache.key(JOB, [])
+
+
+def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = cache.key(JOB, [])
+    assert cache.key(JOB._replace(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
+    monkeypatch.chdir(tmp_path)
+    assert cache.key(JOB, []) != before
+
+
+def test_old_answers_are_not_given(model: Path) -> None:
+    path = entry(name := keep(cache.as_it_is(model)))
+    content = json.loads(path.read_text())
+    content["made"] = time.time() - (cache.MOST_DAYS * 86400 + 60)
+    path.write_text(json.dumps(content))
+    assert cache.look_up(name, JOB) is None
+
+
+def test_damage_is_no_answer(model: Path) -> None:
+    path = entry(name := keep(cache.as_it_is(model)))
+    whole, dice = path.read_bytes(), random.Random(0)
+    other: list[bytes] = [b"", b"{}", b"[]", b"null", b"1", whole[:-1], whole * 2, b'{"made": 9e99, "files": [1]}']
+    for field in json.loads(whole):
+        other += [json.dumps(json.loads(whole) | {field: wrong}).encode() for wrong in (None, 7, "x", [7], {"a": 1})]
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(dice.randrange(1, 9)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        other.append(bytes(damaged))
+    for content in other:
+        path.write_bytes(content)
+        cache.look_up(name, JOB)  # raises nothing
+    assert not any(path.write_bytes(content) and cache.look_up(name, JOB) for content in other[:8])
+
+
+def test_what_others_could_have_written_is_not_believed(model: Path) -> None:
+    path = entry(name := keep(cache.as_it_is(model)))
+    path.chmod(0o622)
+    assert cache.look_up(name, JOB) is None
+    path.chmod(0o600)
+    assert cache.look_up(name, JOB) is not None
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+    assert cache.look_up(name, JOB) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert cache.look_up(name, JOB) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
+def test_what_somebody_else_owns_is_not_believed(model: Path) -> None:
+    path = entry(name := keep(cache.as_it_is(model)))
+    os.chown(path, 65534, 65534)
+    assert cache.look_up(name, JOB) is None
+
+
+def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_ANSWERS", 3)
+    names = [keep(cache.as_it_is(model), job=JOB._replace(argv=(str(number),))) for number in range(5)]
+    for age, name in enumerate(reversed(names)):
+        if entry(name).exists():
+            os.utime(entry(name), (time.time() - age,) * 2)
+    last = keep(cache.as_it_is(model), job=JOB._replace(argv=("last",)))
+    assert len(list(entry(last).parent.iterdir())) == 3
+    assert entry(last).exists()
+
+
+def test_no_room_is_no_error(model: Path) -> None:
+    Path(os.environ["XDG_CACHE_HOME"]).write_text("a file where a folder should be")
+    assert cache.look_up(keep(cache.as_it_is(model)), JOB) is None
+
+
+def _write_and_read(arguments: tuple[int, str]) -> bool:
+    number, model = arguments
+    answer = ANSWER._replace(lines=[str(number) * 10_000])
+    cache.keep("shared", JOB, answer, [cache.as_it_is(Path(model))])
+    found = cache.look_up("shared", JOB)
+    return found is not None and len(set(found.lines[0])) <= 3 and found.job == ANSWER.job
+
+
+def test_two_hundred_writers_of_one_entry(model: Path) -> None:
+    """Every reader sees a whole answer, of whichever writer."""
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        assert all(pool.map(_write_and_read, [(number, str(model)) for number in range(200)], chunksize=1))
+    assert [file.name for file in entry("shared").parent.iterdir()] == ["shared.json"]

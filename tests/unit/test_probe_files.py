@@ -1,0 +1,77 @@
+"""The probe notes what a Python reads: sources of modules, data, folders, what was not there; and what it wrote."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import probe
+
+SCRIPT = """
+import helper
+open("data.bin").read()
+open(b"data.bin", "rb").read()
+for name in ("missing.yaml", "made.txt"):
+    try:
+        open(name).read()
+    except FileNotFoundError:
+        pass
+open("made.txt", "w").close()
+open("made.txt").close()
+import os, pathlib, subprocess, sys
+os.listdir("folder")
+list(pathlib.Path("walked").rglob("*"))
+open("part", "w").close()
+os.replace("part", "renamed")
+os.close(os.open("low.bin", os.O_RDONLY))
+for odd in (None, 10**9, "a\\0b", "x" * 9999, "\\udcff"):
+    try:
+        open(odd)
+    except (OSError, TypeError, ValueError):
+        pass
+subprocess.run([sys.executable, "child.py"], check=True)
+if os.fork() == 0:
+    open("forked.bin").close()
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
+    """Run the script with the probe's folder first, as in a dry run; twice, so that its modules are compiled."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "walked").mkdir()
+    for name in ("helper.py", "data.bin", "low.bin", "forked.bin", "other.py"):
+        (tmp_path / name).write_text("1\n")
+    (tmp_path / "child.py").write_text("import other\n")
+    (tmp_path / "main.py").write_text(SCRIPT)
+    traces = tmp_path / "scratch" / "traces"
+    traces.mkdir(parents=True)
+    environ = os.environ | {"PYTHONPATH": str(Path(probe.__file__).parent), "XMEM_TRACE_DIR": str(traces)}
+    for _ in range(2):
+        (traces / "files.log").unlink(missing_ok=True)
+        (tmp_path / "made.txt").unlink(missing_ok=True)
+        subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environ, check=True)
+    folder = str(Path(probe.__file__).parent)
+    code = f"import sys; sys.path.insert(0, {folder!r}); import _xmem_files as f; print(ascii(f.noted('{traces}')))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found: dict[str, tuple[str, int, int]] = {}
+    for kind, size, mtime, path in eval(said):
+        if path.startswith(str(tmp_path)):
+            found.setdefault(path.removeprefix(f"{tmp_path}/"), (kind, size, mtime))
+    assert all(found[name][1:] == (status.st_size, status.st_mtime_ns) for name in ("helper.py", "data.bin", "other.py")
+               for status in [(tmp_path / name).stat()])  # fmt: skip
+    return found
+
+
+def test_what_a_script_reads_is_noted(noted: dict[str, tuple[str, int, int]]) -> None:
+    kinds = {name: each[0] for name, each in noted.items()}
+    expected = {
+        "main.py": "R", "helper.py": "R", "data.bin": "R", "missing.yaml": "A", "made.txt": "A", "folder": "D",
+        "walked": "D", "part": "W", "renamed": "W", "low.bin": "R", "child.py": "R", "other.py": "R", "forked.bin": "R",
+    }  # fmt: skip
+    assert {name: kinds.get(name) for name in expected} == expected
+    assert not any(name.startswith("scratch") for name in kinds)

@@ -1,0 +1,61 @@
+"""Which files a batch script reads: what its words name, and what the scripts among them name in turn."""
+
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import scriptfiles
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {
+        "train.py": "",
+        "env.sh": "export DATA=data.bin\n. nested.sh",
+        "nested.sh": "cat deep.txt",
+        "deep.txt": "",
+        "run.sh": "#!/bin/bash\npython train.py",
+        "conf.yaml": "",
+        "data.bin": "",
+        "list.txt": "",
+        "out.txt": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("python train.py", {"train.py"}),
+        ("srun -n1 python -u train.py --config=conf.yaml", {"train.py", "conf.yaml"}),
+        ('python "$HERE/train.py"', {"train.py"}),
+        ("CONF=conf.yaml\npython train.py ${CONF}", {"train.py", "conf.yaml"}),
+        ("X=1 python train.py", {"train.py"}),
+        ("source env.sh\npython train.py", {"env.sh", "nested.sh", "deep.txt", "train.py"}),
+        ("bash run.sh", {"run.sh", "train.py"}),
+        ("./run.sh", {"run.sh", "train.py"}),
+        ("while read x; do :; done <list.txt", {"list.txt"}),
+        ("python train.py > out.txt 2>&1", {"train.py"}),
+        ("python train.py &>out.txt", {"train.py"}),
+        ("python train.py 2> out.txt < list.txt", {"train.py", "list.txt"}),
+        ("python train.py $(cat conf.yaml)", {"train.py", "conf.yaml"}),
+        ("# python train.py", set()),
+        ('eval "$(conda shell.bash hook)"; python train.py', {"train.py"}),
+        ("module load cuda\nconda activate x\npython train.py", {"train.py"}),
+        ("x" * 9999, set()),
+    ],
+)
+def test_files_named_by_a_script(script: str, expected: set[str], folder: Path) -> None:
+    found = scriptfiles.named_files(script, folder, {"HERE": str(folder), "PATH": "/nowhere"})
+    assert {path.name for path in found} == expected
+
+
+@pytest.mark.parametrize(
+    "script", ["source $UNSET/env.sh", ". /no/such/file", "source", 'eval "$COMMAND"', ". ./loop.sh"]
+)
+def test_what_cannot_be_told(script: str, folder: Path) -> None:
+    (folder / "loop.sh").write_text("#!/bin/sh\n. ./other.sh\n")
+    (folder / "other.sh").write_text(". ./loop.sh\n")
+    with pytest.raises(scriptfiles.Unknown):
+        scriptfiles.named_files(script, folder, {})

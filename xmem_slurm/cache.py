@@ -1,0 +1,174 @@
+"""Has this very submission been sized before, and is all that its dry run read still the same?
+
+An answer is kept as JSON in the user's cache directory, under a hash of what is submitted: sbatch's arguments, the
+script, the folder, the environment (but for what changes with every login), what is asked of xsbatch, our version. With
+it stand the files that the dry run read, and how each was as it was read. An answer is given only if every one is so
+now: a model that was edited, even while the dry run ran, is never answered from here.
+
+What was read is known from three sources: the Pythons of the dry run note what they open (`probe/_xmem_files.py`); the
+words of the batch script, and of the shell scripts that it names, that are files; the site file and the GPU catalogue.
+An answer is not kept where a script sources something that cannot be told from here, or where the peak was still
+growing.
+
+Known limitations: files that native code opens by itself, what `module load` reads, and whether a file exists that was
+never opened. Answers are therefore given for a week only; --xmem-fresh runs dry in any case.
+
+This is on the way of jobs that must not wait, so it imports little.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xmem_slurm import __version__
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.trace import File
+
+SCHEMA_VERSION = 1
+MOST_DAYS = 7
+MOST_ANSWERS = 200
+MOST_BYTES = 16 << 20
+"""A file of the cache that is larger is not ours."""
+
+_VOLATILE = re.compile(
+    r"_|SHLVL|OLDPWD|COLUMNS|LINES|WINDOWID|DISPLAY|XAUTHORITY|STY|KRB5CCNAME|DBUS_.*|SSH_.*|GPG_.*|TMUX.*|TERM.*"
+    r"|XDG_SESSION.*|XDG_VTNR|XDG_SEAT|XDG_RUNTIME_DIR|VSCODE_.*|PROMPT.*|PS1|HIST.*|LS_COLORS|INVOCATION_ID|JOURNAL_.*"
+)
+"""Variables of a login or a terminal; a training script that reads one of them is not sized anew."""
+
+
+class Answer(NamedTuple):
+    """What came of sizing a submission: what sbatch is given, and what is told on stderr."""
+
+    job: Job
+    lines: Sequence[str]
+
+
+def key(job: Job, wishes: Sequence[object]) -> str:
+    """Return the name under which the answer to this submission is kept."""
+    environ = sorted((name, value) for name, value in job.environ.items() if not _VOLATILE.fullmatch(name))
+    script = job.script.hex() if job.script is not None else None
+    what = [SCHEMA_VERSION, __version__, job.argv, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def look_up(name: str, job: Job) -> Answer | None:
+    """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer."""
+    try:
+        kept = json.loads(_read_own(_folder() / f"{name}.json"))
+        if time.time() - kept["made"] > MOST_DAYS * 86400:
+            return None
+        if not all(is_unchanged(File(*each)) for each in kept["files"]):
+            return None
+        environ = {k: v for k, v in job.environ.items() if k not in kept["removed"]} | kept["set"]
+        script = None if kept["script"] is None else bytes.fromhex(kept["script"])
+        answer = job._replace(argv=tuple(map(str, kept["argv"])), environ=environ, script=script)
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept["made"]))
+        return Answer(
+            answer, [*map(str, kept["lines"]), f"known since {when}: nothing that the dry run read has changed"]
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def keep(name: str, job: Job, answer: Answer, files: Iterable[File]) -> None:
+    """Keep an answer whose dry run read `files`, unless one of them is no longer as it was, or there is no room.
+
+    A file that the dry run wrote before it read it is the job's own, and no file of this machine.
+    """
+    found: dict[str, File] = {}
+    for file in files:
+        if file.kind == "T":
+            return
+        found.setdefault(file.path, file)
+    found = {path: file for path, file in found.items() if file.kind != "W"}
+    if not all(map(is_unchanged, found.values())):
+        return
+    before, after = job.environ, answer.job.environ
+    content = {
+        "made": time.time(),
+        "files": list(found.values()),
+        "argv": answer.job.argv,
+        "script": answer.job.script.hex() if answer.job.script is not None else None,
+        "set": {k: v for k, v in after.items() if before.get(k) != v},
+        "removed": [k for k in before if k not in after],
+        "lines": list(answer.lines),
+    }
+    with contextlib.suppress(OSError):
+        _write_own(_folder(), f"{name}.json", json.dumps(content).encode())
+
+
+def as_it_is(path: Path) -> File:
+    """Return what there is at a path now."""
+    try:
+        status = path.stat()
+    except OSError:
+        return File("A", 0, 0, str(path))
+    return File("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns, str(path))
+
+
+def is_unchanged(file: File) -> bool:
+    """Whether a path is as it was. Of a folder only the time counts: its size is the file system's affair."""
+    try:
+        status = os.stat(file.path)  # noqa: PTH116 - thousands of them
+    except OSError:
+        return file.kind == "A"
+    if file.kind == "A":
+        return False
+    return status.st_mtime_ns == file.mtime_ns and (file.kind == "D" or status.st_size == file.size)
+
+
+def _folder() -> Path:
+    import platformdirs  # noqa: PLC0415 - only where there is a GPU to size
+
+    return platformdirs.user_cache_path("xmem-slurm") / "estimates"
+
+
+def _read_own(path: Path) -> bytes:
+    """Return a file's content if it is ours and nobody else could have written it: a script comes out of it.
+
+    Raises:
+        OSError: it is not there, or it is a link, somebody else's, open to others, or too large.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        if not private or status.st_size > MOST_BYTES:
+            raise OSError(f"{path}: not ours")
+        return file.read()
+
+
+def _write_own(folder: Path, name: str, content: bytes) -> None:
+    import tempfile  # noqa: PLC0415 - not needed to look up
+
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _prune(folder)
+    descriptor, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)  # private from the first byte
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        Path(part).replace(folder / name)
+    except OSError:
+        Path(part).unlink(missing_ok=True)
+        raise
+
+
+def _prune(folder: Path) -> None:
+    """Make room: what is too old goes, and the oldest of what is too many."""
+    ages: list[tuple[float, str]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                ages.append((time.time() - entry.stat(follow_symlinks=False).st_mtime, entry.path))
+    for index, (age, path) in enumerate(sorted(ages)):
+        if age > MOST_DAYS * 86400 or index >= MOST_ANSWERS - 1:
+            with contextlib.suppress(OSError):
+                Path(path).unlink()

@@ -1,0 +1,100 @@
+"""Notes which files this Python opens and which folders it lists, so that an estimate can be trusted while they stay.
+
+All Pythons of a dry run write to one file, `files.log` beside the traces: a line for the first time that each of them
+meets a path, written at once, as a process may be ended at any time. A line is "KIND SIZE MTIME_NS PATH" and a NUL:
+
+    R   was there when it was opened for reading (or loaded as an extension module); its size and time as of then
+    D   a folder that was listed, not by the import system
+    A   was not there
+    W   opened for writing, or renamed to: what is read there later is the job's own
+    T   there were too many: what follows is not noted
+
+Source of the events: the audit events table of Python's documentation. The limits of it: what native code opens itself
+(a tokenizer in Rust), and os.path.exists, which has no event.
+"""
+
+import os
+import sys
+
+LOG = "files.log"
+MOST = 40_000
+"""Paths noted by one process. A job of torch and transformers opens about 4,000."""
+
+_WRITING = os.O_WRONLY | os.O_RDWR
+_IMPORTING = ("<frozen importlib", "/importlib/", "importlib_metadata", "pkgutil", "pkg_resources", "setuptools")
+"""What lists the folders of sys.path in search of modules; a training script's own folder changes with every job."""
+_UNSTEADY = ("/proc/", "/sys/", "/dev/")
+
+
+class _Notes:
+    def __init__(self, folder):
+        self._file = os.path.join(folder, LOG)
+        self._ours = os.path.dirname(folder) + os.sep
+        self._seen = set()
+        self._log = None
+        self._pid = None
+
+    def hook(self, event, args):
+        """Take an audit event; it must neither raise nor be slow, as Python raises them all the time."""
+        if event == "open":
+            path, _, flags = args
+            self._note(path, "W" if flags & _WRITING else "R")
+        elif event == "import" and args[1]:
+            self._note(args[1], "R")
+        elif event in ("os.listdir", "os.scandir"):
+            caller = sys._getframe(1).f_code.co_filename
+            if not any(name in caller for name in _IMPORTING):
+                self._note(args[0] or ".", "D")
+        elif event == "os.rename":
+            self._note(args[1], "W")
+
+    def _note(self, path, kind):
+        try:
+            if isinstance(path, int):
+                return
+            path = os.fsencode(os.path.abspath(os.fspath(path)))
+            if path in self._seen or len(self._seen) > MOST:
+                return
+            self._seen.add(path)
+            text = os.fsdecode(path)
+            if not text.startswith(_UNSTEADY) and not text.startswith(self._ours):
+                self._write(_line(kind, text) if len(self._seen) <= MOST else b"T 0 0 \0")
+        except Exception:  # whatever a script gave to open() is its own affair
+            return
+
+    def _write(self, line):
+        if self._pid != os.getpid():  # a forked child may have closed what it inherited
+            self._log = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._pid = os.getpid()
+        os.write(self._log, line)
+
+
+def _line(kind, path):
+    if kind == "R" and path.endswith(".pyc"):  # a module that was compiled before: its source decides
+        folder, name = os.path.split(path)
+        source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
+        path = source if os.path.basename(folder) == "__pycache__" and os.path.exists(source) else path
+    size = mtime = 0
+    if kind != "W":
+        try:
+            status = os.stat(path)
+            size, mtime = status.st_size, status.st_mtime_ns
+        except OSError:
+            kind = "A"
+    return b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
+
+
+def install(folder):
+    """Note files from here on; `folder` is where the traces go."""
+    sys.addaudithook(_Notes(folder).hook)
+
+
+def noted(folder):
+    """Return what all Pythons of this dry run noted so far: [[kind, size, mtime_ns, path]], the first time first."""
+    try:
+        with open(os.path.join(folder, LOG), "rb") as file:
+            lines = file.read().split(b"\0")[:-1]
+    except OSError:
+        return []
+    fields = (line.split(b" ", 3) for line in lines)
+    return [[kind.decode(), int(size), int(mtime), os.fsdecode(path)] for kind, size, mtime, path in fields]
