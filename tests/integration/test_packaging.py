@@ -52,7 +52,7 @@ def test_an_installed_wheel_works_outside_the_checkout(built: Path, tmp_path: Pa
     ).stdout
     assert str(tmp_path) in found
     for command in (
-        ["xmem-slurm", "site", "check", "--site", found.strip()],
+        ["xmem-slurm", "site", "check", "--offline", "--site", found.strip()],
         ["xmem-slurm", "--version"],
         ["python", "-c", "from xmem_slurm.device import builder, generate; assert list(generate.SOURCES.rglob('*.c'))"],
         ["python", "-c", "from xmem_slurm.lab import settings; from xmem_slurm.rewrite import rewrite"],
