@@ -485,9 +485,8 @@ while time.monotonic() < end:
 
 def test_a_run_without_an_optimizer_goes_to_its_end(run: Run) -> None:
     code = """
-end = time.monotonic() + 3
 with torch.no_grad():
-    while time.monotonic() < end:
+    for _ in range(20000):
         model(torch.randn(32, 256, device="cuda"))
 last = torch.empty(55 << 20, device="cuda")
 """
