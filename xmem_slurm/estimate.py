@@ -37,6 +37,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
+    "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which torch's history does not tell apart"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }
 """Margin, as a share of the peak, and the reason, by the doubt's code; the widest one holds. Source of 0.10:
