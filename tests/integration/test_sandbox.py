@@ -520,8 +520,16 @@ def test_stdin(user: User) -> None:
 def test_the_command_starts_clean(user: User) -> None:
     """No descriptor of ours, no blocked or ignored signal, no way to gain a privilege."""
     script = "ls /proc/self/fd; grep -E '^(SigBlk|SigIgn|CapInh|CapAmb|NoNewPrivs)' /proc/self/status | cut -f2"
-    expected = ["0", "1", "2", "3", "1", *["0" * 16] * 4]  # 3 is the folder that ls reads
-    assert sorted(user.run(script)["output_tail"].split()) == sorted(expected)
+    found = user.run(script)["output_tail"].split()
+    glibcs_own = 0b11 << 31  # signals 32 and 33 are glibc's own; its posix_spawn, by which make starts us, ignores them
+    assert [int(word, 16) & ~glibcs_own for word in found if len(word) == 16] == [0] * 4
+    assert sorted(word for word in found if len(word) < 16) == [
+        "0",
+        "1",
+        "1",
+        "2",
+        "3",
+    ]  # 3 is the folder that ls reads
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
