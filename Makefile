@@ -21,7 +21,7 @@ lint: .venv/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd xmem_slurm/device/src && ../../../$(BIN)/clang-format --dry-run -Werror *.h */*.h */*.c
-	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=12 --ignore-signatures=y xmem_slurm benchmarks
+	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
 	$(BIN)/shellcheck .ci/* examples/*.sh examples/*/job.sh
 
 # The stand-in libraries under the other releases of torch that are supported.

@@ -27,7 +27,7 @@ import gzip
 import json
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,8 +115,8 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
-    """One GPU process. `recorded` holds torch's own peaks, against which a replay can be checked."""
+class Process:
+    """The process that was watched, by either engine; the fields are those of the file."""
 
     argv: Sequence[str]
     rank: int
@@ -127,6 +127,12 @@ class Trace:
     cuda_version: str | None
     allocator_settings: str
     gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Process):
+    """One GPU process. `recorded` holds torch's own peaks, against which a replay can be checked."""
+
     allocations: Sequence[Allocation]
     events: Sequence[Event]
     marks: Sequence[Mark]
@@ -162,6 +168,11 @@ def read(path: Path) -> Trace:
         raise NoEstimate(f"{path}: not a trace: {error}") from error
 
 
+def process_fields(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `Process` from a file's object."""
+    return {each.name: raw[each.name] for each in fields(Process)} | {"gpu": Gpu(**raw["gpu"])}
+
+
 def _from_json(raw: dict[str, Any]) -> Trace:
     columns = raw["events"]
     history = list(zip(columns["action"], columns["address"], columns["size"], columns["stream"], strict=True))
@@ -173,15 +184,7 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         for number, (size, stream) in enumerate(requests)
     ]
     return Trace(
-        argv=raw["argv"],
-        rank=raw["rank"],
-        world_size=raw["world_size"],
-        state=raw["state"],
-        error=raw["error"],
-        torch_version=raw["torch_version"],
-        cuda_version=raw["cuda_version"],
-        allocator_settings=raw["allocator_settings"],
-        gpu=Gpu(**raw["gpu"]),
+        **process_fields(raw),
         allocations=allocations,
         events=events,
         marks=marks,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Gpu
+from xmem_slurm.trace import Process, process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -63,18 +63,9 @@ class Tag(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Process):
     """One process that ran on the CPU under the profiler."""
 
-    argv: Sequence[str]
-    rank: int
-    world_size: int
-    state: str
-    error: str | None
-    torch_version: str
-    cuda_version: str | None
-    allocator_settings: str
-    gpu: Gpu
     rows: Sequence[Operator | Memory]
     tags: Sequence[Tag]
     seconds: float
@@ -99,15 +90,7 @@ def read(path: Path) -> Recording:
         if raw["schema_version"] != SCHEMA_VERSION:
             raise NoEstimate(f"{path}: profile of schema version {raw['schema_version']}, not {SCHEMA_VERSION}")
         return Recording(
-            argv=raw["argv"],
-            rank=raw["rank"],
-            world_size=raw["world_size"],
-            state=raw["state"],
-            error=raw["error"],
-            torch_version=raw["torch_version"],
-            cuda_version=raw["cuda_version"],
-            allocator_settings=raw["allocator_settings"],
-            gpu=Gpu(**raw["gpu"]),
+            **process_fields(raw),
             rows=_rows(raw["rows"]),
             tags=[Tag(tag["category"], tag["addresses"]) for tag in raw["tags"]],
             seconds=raw["seconds"],
