@@ -1,7 +1,9 @@
 """When the probe calls a run steady; and that the probe's files are Python 3.9."""
 
 import ast
-import importlib.util
+import importlib
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,15 +21,31 @@ def test_the_probe_is_python_3_9(file: Path) -> None:
     ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the probe's modules be found, which only the job's Python has on its path."""
+    monkeypatch.syspath_prepend(PROBE)
+
+
+@pytest.fixture
 def steps() -> ModuleType:
-    """The module, which only the job's Python has on its path."""
-    spec = importlib.util.spec_from_file_location("_xmem_steps", PROBE / "_xmem_steps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("_xmem_steps")
+
+
+def test_looking_for_objects_leaves_other_threads_alone() -> None:
+    """A tuple that another thread is building must not be held: CPython could not give it its size."""
+    instances = importlib.import_module("_xmem_alive").instances
+    optimizer = Optimizer(Parameter())
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        looking = threading.Thread(target=lambda: [instances(Optimizer) for _ in range(20)])
+        looking.start()
+        while looking.is_alive():
+            assert len(tuple(number for number in range(23))) == 23
+    finally:
+        sys.setswitchinterval(interval)
+    assert [thing for thing in instances(Optimizer) if thing is optimizer] == [optimizer]
 
 
 class Parameter:

@@ -6,7 +6,6 @@ really run. It begins when the script first uses the GPU, and ends the process a
 
 import contextlib
 import functools
-import gc
 import gzip
 import importlib
 import json
@@ -16,6 +15,7 @@ import sys
 import threading
 import time
 
+import _xmem_alive
 import _xmem_device
 import _xmem_ends
 import _xmem_redirect
@@ -161,7 +161,7 @@ class Profiler:
             self._tags.append({"category": category, "addresses": sorted(addresses)})
 
     def _tag_modules(self):
-        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._torch.nn.Module)]
+        modules = _xmem_alive.instances(self._torch.nn.Module)
         with contextlib.suppress(Exception):  # a module that is half built
             self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
             self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
@@ -173,7 +173,7 @@ class Profiler:
         if moment in self._forecast_done or self._deadline == float("inf"):
             return
         self._forecast_done.add(moment)
-        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), self._torch.nn.Module)]
+        modules = _xmem_alive.instances(self._torch.nn.Module)
         trainable = {id(p): p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad}
         states = 0 if moment == "step" else STATES * sum(p.numel() * p.element_size() for p in trainable.values())
         needed = _resident_bytes() + states

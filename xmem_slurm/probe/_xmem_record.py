@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gc
 import gzip
 import importlib
 import json
@@ -11,6 +10,7 @@ import sys
 import threading
 import time
 
+import _xmem_alive
 import _xmem_device
 import _xmem_ends
 import _xmem_epochs
@@ -224,8 +224,7 @@ class Recorder:
 
     def _tag_modules(self):
         """Parameters and buffers of every module alive: those that no optimizer holds are memory too."""
-        module = self._torch.nn.Module
-        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), module)]
+        modules = _xmem_alive.instances(self._torch.nn.Module)
         with contextlib.suppress(Exception):  # a module that is half built
             self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
             self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
@@ -350,8 +349,7 @@ class Recorder:
         return [*found, *_xmem_ranks.doubts()]
 
     def _has_optimizer(self):
-        kind = self._torch.optim.Optimizer
-        return self._steps.number > 0 or any(issubclass(type(thing), kind) for thing in gc.get_objects())
+        return self._steps.number > 0 or bool(_xmem_alive.instances(self._torch.optim.Optimizer))
 
 
 def _tensors(values):

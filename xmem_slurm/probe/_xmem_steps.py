@@ -1,7 +1,8 @@
 """Counts optimizer steps, and tells when they only repeat what was seen."""
 
-import gc
 import weakref
+
+import _xmem_alive
 
 STEADY_STEPS = 3
 """So many steps of every optimizer without a new peak, and the run may be steady: the first step lacks the optimizer's
@@ -57,7 +58,7 @@ class Steps:
         return not self._waited_for or lasted >= WAIT_SECONDS
 
     def _has_unused(self, optimizer_class):
-        optimizers = [thing for thing in gc.get_objects() if issubclass(type(thing), optimizer_class)]
+        optimizers = _xmem_alive.instances(optimizer_class)
         return any(id(_first_parameter(optimizer)) not in self._seen for optimizer in optimizers)
 
 
