@@ -13,6 +13,7 @@ from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import gpu_steps
 from xmem_slurm.slurm.constraint import conjoin
 from xmem_slurm.slurm.edit import Edit, Job, apply, type_edits
+from xmem_slurm.slurm.request import Request
 
 
 class Change(NamedTuple):
@@ -22,6 +23,7 @@ class Change(NamedTuple):
     old: str | None
     new: str | None
     where: str
+    component: int = 0
 
     def __str__(self) -> str:
         """Write it as a person would type it."""
@@ -29,8 +31,10 @@ class Change(NamedTuple):
         return f"{before} -> {after}"
 
 
-def rewrite(job: Job, option: Option, reason: str, granted: Grant | None = None) -> tuple[Job, Sequence[Change]]:
-    """Return the job asking for `option`, and what was changed; the same job if it asks for it already.
+def rewrite(
+    job: Job, option: Option, reason: str, granted: Grant | None = None, components: Sequence[int] = (0,)
+) -> tuple[Job, Sequence[Change]]:
+    """Return the job with these components asking for `option`, and what was changed; the same job if they do already.
 
     A GPU option with a GRES type is asked for by its type, one without by its node feature, AND-ed to the user's own; a
     share by what was `granted` of it.
@@ -38,7 +42,12 @@ def rewrite(job: Job, option: Option, reason: str, granted: Grant | None = None)
     Raises:
         UsageError: the request cannot be changed without changing something else; the message says what.
     """
-    edits = _edits(job, option, granted)
+    request = job.request()
+    edits = [
+        edit._replace(component=index)
+        for index in components
+        for edit in _edits(job, request.alone(index), option, granted)
+    ]
     if not edits:
         return job, []
     edited = apply(edits, *job)
@@ -51,12 +60,12 @@ def rewrite(job: Job, option: Option, reason: str, granted: Grant | None = None)
     return edited, changes
 
 
-def _edits(job: Job, option: Option, granted: Grant | None) -> Sequence[Edit]:
-    """Say what to set. Slurm refuses a job step whose GPU request has no type in a job whose request has one.
+def _edits(job: Job, request: Request, option: Option, granted: Grant | None) -> Sequence[Edit]:
+    """Say what to set in the component that asks for `request`.
 
-    So where a step of the script asks for GPUs itself, the type is left off and the option asked for by its feature.
+    Slurm refuses a job step whose GPU request has no type in a job whose request has one. So where a step of the
+    script asks for GPUs itself, the type is left off and the option asked for by its feature.
     """
-    request = job.request()
     steps = gpu_steps(job.script.decode(errors="surrogateescape")) if job.script is not None else ()
     if granted is not None and not steps:
         more = _constraint_edits(request.constraint, option) if option.constraint is not None else []
@@ -90,7 +99,8 @@ def _changes(before: Job, after: Job, edits: Sequence[Edit]) -> list[Change]:
         setting = now or was
         assert setting is not None
         value = now.value or "" if now is not None else None
-        found.append(Change(edit.name, was.value if was is not None else None, value, setting.where))
+        old_value = was.value if was is not None else None
+        found.append(Change(edit.name, old_value, value, setting.where, edit.component))
     return found
 
 

@@ -89,3 +89,24 @@ def test_where_a_type_has_several_kinds_of_gpu_the_feature_goes_with_it() -> Non
     option = Option(gpu="a100-sxm4-80gb", type="a100", constraint="gpu80", both=True, cost=1)
     edited, _ = rewrite(job("--gres=gpu:1", "--constraint=ib", "--wrap=x", script=None), option, "because")
     assert edited.argv == ("--gres=gpu:a100:1", "--constraint=ib&gpu80", "--wrap=x")
+
+
+HET = b"#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH -n1\n#SBATCH hetjob\n#SBATCH -G h200:2 -C ib\ntrue\n"
+
+
+def test_a_component_is_rewritten_alone() -> None:
+    edited, changes = rewrite(job("job.sh", script=HET), L4, "because", components=[2])
+    assert [str(change) for change in changes] == ["--gpus=h200:2 -> --gpus=l4:2"]
+    assert changes[0].component == 2
+    assert edited.script is not None
+    kept = [line for line in edited.script.splitlines() if not line.startswith(b"# xmem-slurm")]
+    assert kept == HET.replace(b"h200", b"l4").splitlines()
+
+
+def test_components_that_one_place_sets_are_rewritten_together() -> None:
+    before = job("job.sh", script=HET.replace(b"--gres=gpu:1", b"-n1").replace(b"-G h200:2 ", b""), SBATCH_GRES="gpu:1")
+    edited, changes = rewrite(before, L4, "because", components=[0, 1, 2])
+    assert (edited.script, edited.environ["SBATCH_GRES"]) == (before.script, "gpu:l4:1")
+    assert [change.component for change in changes] == [0, 1, 2]
+    with pytest.raises(UsageError, match="another component"):
+        rewrite(before, L4, "because", components=[0, 2])

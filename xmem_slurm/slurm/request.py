@@ -83,6 +83,10 @@ class Request(NamedTuple):
         """All components, this one first."""
         return (self, *self.others)
 
+    def alone(self, component: int) -> "Request":
+        """Return what one component asks for, as a job of its own."""
+        return self.components[component]._replace(others=())
+
     def value(self, name: str) -> str | None:
         """Return the value of an option; None if it is not set, or is a flag."""
         setting = self.settings.get(name)
