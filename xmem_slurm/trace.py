@@ -8,6 +8,7 @@ by the probe, so that a reader sees either the last complete state of a process 
                     "running" (it was killed), "steady" (steps no longer change the peak), "budget", "signal", "exit"
     error           the exception that ended the script, or null
     pid, argv, rank, world_size
+    component       the component of a heterogeneous job that the process belongs to (XMEM_COMPONENT); else 0
     torch_version, cuda_version                      as torch says them; null for what is not there
     allocator_settings                               PYTORCH_CUDA_ALLOC_CONF as the job set it
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
@@ -121,6 +122,7 @@ class Process:
     argv: Sequence[str]
     rank: int
     world_size: int
+    component: int
     state: str
     error: str | None
     torch_version: str
@@ -170,7 +172,8 @@ def read(path: Path) -> Trace:
 
 def process_fields(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Process` from a file's object."""
-    return {each.name: raw[each.name] for each in fields(Process)} | {"gpu": Gpu(**raw["gpu"])}
+    raw = {"component": 0, **raw, "gpu": Gpu(**raw["gpu"])}
+    return {each.name: raw[each.name] for each in fields(Process)}
 
 
 def _from_json(raw: dict[str, Any]) -> Trace:

@@ -232,6 +232,7 @@ class Profiler:
             "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
             "rank": int(os.environ.get("RANK") or 0),
             "world_size": int(os.environ.get("WORLD_SIZE") or 1),
+            "component": int(self._environ.get("XMEM_COMPONENT", "0")),
             "torch_version": self._build[0],
             "cuda_version": self._build[1],
             "allocator_settings": os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")),

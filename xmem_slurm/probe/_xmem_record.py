@@ -310,6 +310,7 @@ class Recorder:
             "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
             "rank": rank,
             "world_size": world_size,
+            "component": int(self._environ.get("XMEM_COMPONENT", "0")),
             "torch_version": self._build[0],
             "cuda_version": self._build[1],
             "allocator_settings": ",".join(filter(None, self._settings.values())),

@@ -176,6 +176,7 @@ def _trace(analysis: Analysis, blocks: Sequence[Block]) -> Trace:
         argv=recording.argv,
         rank=recording.rank,
         world_size=recording.world_size,
+        component=recording.component,
         state=recording.state,
         error=recording.error,
         torch_version=recording.torch_version,
