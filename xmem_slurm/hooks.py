@@ -14,8 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jinja2
-
 from xmem_slurm import __version__, resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site.schema import Site
@@ -35,13 +33,6 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     ours = [sys.executable, "-I", "-c", "from xmem_slurm.filter import main; main()"]
     words = [*(program or ours), str(site_file.absolute())]
     limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
-    environment = jinja2.Environment(  # noqa: S701 - Lua, not HTML
-        loader=jinja2.FileSystemLoader(resources.tree("templates") / "hooks"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["lua"] = _lua_string
     values = {
         "site": site.name,
         "version": __version__,
@@ -51,7 +42,8 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],
     }
-    return {name: environment.get_template(f"{name}.j2").render(values) for name in NAMES}
+    places = resources.template_places("hooks", site.templates)
+    return {name: resources.render(places, f"{name}.j2", values, filters={"lua": _lua_string}) for name in NAMES}
 
 
 def check(name: str, text: str) -> bool:

@@ -1,6 +1,7 @@
 """Which job templates are there, what can be set in each, and what do they give?
 
-A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/` or in a folder of the user's own, which goes first. Its
+A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which goes first, or
+in the site's. Its
 first comment is TOML: `about`, whether it makes an `array`, and its variables, each with what it is and a default
 (without one it must be set; a default that is a whole number wants a whole number). The variables of `_head.sh.j2` are
 every template's. Beside its variables a template is given
@@ -20,8 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-import jinja2
-from jinja2.sandbox import SandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xmem_slurm import resources
@@ -67,9 +66,11 @@ class Template:
     """The folders that it may include from."""
 
 
-def folders(own: Path | None) -> list[Path]:
-    """Return where templates are looked for: the user's own folder first, then those that ship."""
-    return [*([own] if own is not None else []), resources.tree("templates") / "jobs"]
+def folders(own: Path | None, site: Path | None = None) -> list[Path]:
+    """Return where templates are looked for: the user's own folder, then the site's, then those that ship."""
+    shipped = resources.tree("templates") / "jobs"
+    theirs = [place for place in resources.template_places("jobs", site) if place.is_dir() or place == shipped]
+    return [own, *theirs] if own is not None else theirs
 
 
 def available(places: Sequence[Path]) -> list[Template]:
@@ -135,24 +136,9 @@ def render(template: Template, settings: Mapping[str, int | str], commands: Sequ
     Raises:
         UsageError: the template has a mistake; names file and line.
     """
-    environment = SandboxedEnvironment(
-        loader=jinja2.FileSystemLoader(template.places),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["sh"] = lambda value: shlex.quote(str(value))
     lines = [shlex.join(command) for command in commands]
-    try:
-        text = environment.get_template(template.path.name).render(
-            settings, command=lines[0], commands=lines, torchrun=_for_torchrun(commands[0])
-        )
-    except jinja2.TemplateSyntaxError as error:
-        raise UsageError(f"{error.filename or template.path}: line {error.lineno}: {error.message}") from error
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
-        raise UsageError(f"{template.path}: {error}") from error
-    return text
+    values = {**settings, "command": lines[0], "commands": lines, "torchrun": _for_torchrun(commands[0])}
+    return resources.render(template.places, template.path.name, values, filters={"sh": _quoted}, sandboxed=True)
 
 
 def describe(template: Template) -> str:
@@ -163,6 +149,10 @@ def describe(template: Template) -> str:
         setting = f"{key} (must be set)" if variable.default is None else f"{key} = {variable.default}"
         lines.append(f"  {setting:24} {variable.about}")
     return "\n".join([*lines, "", (body or head).rstrip()])
+
+
+def _quoted(value: object) -> str:
+    return shlex.quote(str(value))
 
 
 def _for_torchrun(command: Sequence[str]) -> str:

@@ -9,14 +9,12 @@ A job that changes these variables itself is on its own honour, and so is memory
 CUDA context that was reckoned with.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from xmem_slurm.allocator.releases import release
 from xmem_slurm.errors import UsageError
 from xmem_slurm.site.schema import Gpu, Option
-from xmem_slurm.slurm import gres
-from xmem_slurm.slurm.edit import Edit
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB
 
@@ -58,21 +56,14 @@ def grant(option: Option, gpu: Gpu, units: int, environ: Mapping[str, str]) -> G
     return Grant(entry, {name: ",".join(filter(None, [environ.get(name), setting]))})
 
 
-def edits(request: Request, granted: Grant) -> Sequence[Edit]:
-    """Say what to set so that a job of one GPU asks for the share instead; Slurm takes no GPU and share at once.
+def check_exported(request: Request) -> None:
+    """Make sure that the job will get the variables that hold it to its share.
 
     Raises:
-        UsageError: the job would not get the variables that hold it to its share.
+        UsageError: it would not.
     """
     if request.export is not None and "ALL" not in request.export.split(","):
         raise UsageError(f"--export={request.export} would keep the limit of its share from the job")
-    listed = gres.parse_option("gres", request.value("gres") or "none")
-    others = [str(entry) for entry in listed if not entry.is_gpu]
-    elsewhere = {gpu.setting.name for gpu in request.gpus} - {"gres"}
-    return [
-        *(Edit(name, None) for name in sorted(elsewhere)),
-        Edit("gres", ",".join([*others, granted.entry])),
-    ]
 
 
 def _variable(environ: Mapping[str, str]) -> str:

@@ -4,10 +4,10 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import jinja2
 import pytest
 
 from xmem_slurm import resources
+from xmem_slurm.errors import UsageError
 from xmem_slurm.lab import settings
 from xmem_slurm.site.loading import load_catalogue, option_gpus
 from xmem_slurm.site.schema import Site
@@ -200,5 +200,5 @@ def test_a_name_that_a_template_misspells_is_an_error(tmp_path, monkeypatch):
     broken = tmp_path / "lab" / "slurm.conf.j2"
     broken.write_text(broken.read_text().replace("{{ user }}", "{{ usr }}"))
     monkeypatch.setattr(resources, "tree", lambda name: tmp_path)
-    with pytest.raises(jinja2.UndefinedError, match="usr"):
+    with pytest.raises(UsageError, match=r"slurm\.conf\.j2: line \d+: 'usr' is undefined"):
         settings.files(SITE, GPUS, NAMES, AROUND)

@@ -8,8 +8,6 @@ python -m xmem_slurm.cli.pages man > /usr/share/man/man1/xsbatch.1
 import sys
 from typing import NamedTuple
 
-import jinja2
-
 from xmem_slurm import __version__, kept, resources
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY
 from xmem_slurm.errors import UsageError
@@ -69,20 +67,16 @@ def render(page: str) -> str:
     ours = [_Entry(o.name, "", o.value, o.help.replace("[", "(").replace("]", ")")) for o in OWN_OPTIONS]
     words = [f"--{e.name}" + ("=" if e.value else "") for e in [*ours, *theirs]]
     words += [f"--{o.name}=" for o in SBATCH.options if o.arity not in (NONE, REQUIRED)]
-    environment = jinja2.Environment(  # noqa: S701 - for a shell or man, not HTML
-        loader=jinja2.FileSystemLoader(resources.tree("templates") / "pages"),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template(PAGES[page]).render(
-        options=[*ours, *theirs],
-        own=OWN_OPTIONS,
-        words=words,
-        values=_bash_values(),
-        summary=SUMMARY,
-        version=__version__,
-        kept_days=kept.KEPT_DAYS,
-    )
+    values = {
+        "options": [*ours, *theirs],
+        "own": OWN_OPTIONS,
+        "words": words,
+        "values": _bash_values(),
+        "summary": SUMMARY,
+        "version": __version__,
+        "kept_days": kept.KEPT_DAYS,
+    }
+    return resources.render([resources.tree("templates") / "pages"], PAGES[page], values)
 
 
 def _bash_values() -> dict[str, str]:

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import jinja2
-
 from xmem_slurm import resources
 from xmem_slurm.dryrun import stand_in
 from xmem_slurm.lab.programs import Version
@@ -129,14 +127,7 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         "tres": sorted({f"gres/{gpu.name}" for node in nodes for gpu in node.gpus} | {"gres/gpu"})
         + sorted({f"gres/{gpu.name}:{gpu.type}" for node in nodes for gpu in node.gpus if gpu.type}),
     }
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resources.tree("templates") / "lab"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - configuration files, not HTML
-    )
+    places = resources.template_places("lab", site.templates)
     wanted = [
         "slurm.conf",
         "gres.conf",
@@ -144,7 +135,7 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         "task_prolog.sh",
         *(["slurmdbd.conf"] if around.accounting else []),
     ]
-    return {name: templates.get_template(f"{name}.j2").render(values) for name in wanted} | dict(around.hooks)
+    return {name: resources.render(places, f"{name}.j2", values) for name in wanted} | dict(around.hooks)
 
 
 def device_count(site: Site) -> int:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from xmem_slurm import __version__, resources
 from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.report import files, json, terminal
@@ -38,45 +36,39 @@ MOST_PHASES = 36
 """Lines of the table that stands for the chart: twelve steps."""
 
 
-def render(sizing: Sizing) -> str:
-    """Return the page.
+def render(sizing: Sizing, templates: Path | None = None) -> str:
+    """Return the page; `templates` is the site's own folder.
 
     Raises:
         UsageError: as `replay` does.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(resources.tree("templates") / "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["human"] = human
     ranks = sorted(sizing.estimate.ranks, key=lambda rank: rank.required_bytes, reverse=True)
     drawn = ranks[:MOST_CHARTS]
     options = outlooks(sizing)
     columns = max(LEAST_COLUMNS, COLUMNS // len(drawn))
-    return environment.get_template("report.html.j2").render(
-        version=__version__,
-        estimate=sizing.estimate,
-        command=shlex.join(sizing.estimate.largest.trace.argv),
-        ranks=sorted(ranks, key=lambda rank: rank.trace.rank),
-        charts=[_rank(rank, columns, options) for rank in drawn],
-        options=options,
-        remedy=remedy(sizing),
-        choice=sizing.placement.choice,
-        why=terminal.reason(sizing) if sizing.placement.choice else terminal.too_small(sizing),
-        answers=terminal.ANSWERS,
-        names=CATEGORY_NAMES,
-        stack=STACK,
-        height=HEIGHT,
-        document=json.estimate_object(sizing),
-    )
+    values = {
+        "version": __version__,
+        "estimate": sizing.estimate,
+        "command": shlex.join(sizing.estimate.largest.trace.argv),
+        "ranks": sorted(ranks, key=lambda rank: rank.trace.rank),
+        "charts": [_rank(rank, columns, options) for rank in drawn],
+        "options": options,
+        "remedy": remedy(sizing),
+        "choice": sizing.placement.choice,
+        "why": terminal.reason(sizing) if sizing.placement.choice else terminal.too_small(sizing),
+        "answers": terminal.ANSWERS,
+        "names": CATEGORY_NAMES,
+        "stack": STACK,
+        "height": HEIGHT,
+        "document": json.estimate_object(sizing),
+    }
+    places = resources.template_places("report", templates)
+    return resources.render(places, "report.html.j2", values, filters={"human": human}, html=True)
 
 
-def write(path: Path, sizing: Sizing) -> None:
+def write(path: Path, sizing: Sizing, templates: Path | None = None) -> None:
     """Write the page to a file."""
-    files.replace(path, render(sizing).encode())
+    files.replace(path, render(sizing, templates).encode())
 
 
 def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:

@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import jinja2
-
 from xmem_slurm import resources
 from xmem_slurm.site import guess
 from xmem_slurm.site.live import Cluster, Node
@@ -49,16 +47,8 @@ def write(cluster: Cluster, catalogue: Mapping[str, Gpu], host_list: Callable[[S
             alike.setdefault(node._replace(name=""), []).append(node.name)
     for node, names in alike.items():
         draft.groups.append(_Group(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
-    environment = jinja2.Environment(  # noqa: S701 - TOML, not HTML
-        loader=jinja2.FileSystemLoader(resources.tree("templates")),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    # JSON's strings are TOML's basic strings.
-    environment.filters["toml"] = lambda value: json.dumps(value, ensure_ascii=False)
-    text = environment.get_template("site.toml.j2").render(cluster=cluster, draft=draft, catalogue=catalogue)
+    values = {"cluster": cluster, "draft": draft, "catalogue": catalogue}
+    text = resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
     return text, len(draft.questions) + sum(len(option.questions) for option in draft.options.values())
 
 
@@ -103,3 +93,8 @@ def _share(kind: str, whole: str, per_gpu: int, draft: _Draft) -> str:
     cost = max(round(of.cost / per_gpu, 4), 0.0001)
     draft.options.setdefault(name, _Option(of.gpu, of.type, of.constraint, cost, (kind, whole, per_gpu)))
     return name
+
+
+def _toml(value: object) -> str:
+    """Write a value as TOML: JSON's strings are TOML's basic strings."""
+    return json.dumps(value, ensure_ascii=False)

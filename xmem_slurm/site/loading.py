@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
+from xmem_slurm.site import consistency
 from xmem_slurm.site.schema import Catalogue, Gpu, Option, Site
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -42,28 +43,63 @@ def load_site(path: Path) -> Site:
     """Read a site file and check it against itself.
 
     Raises:
-        SiteError: it cannot be read, or says something that the schema does not allow; names the file and each key.
+        SiteError: it cannot be read, or is wrong; names the file and the first keys that are.
     """
-    return _load(path, Site)
+    site, problems = examine(path)
+    if site is None or problems:
+        more = f"; {len(problems) - 3} more: `xmem-slurm site check` lists them" if len(problems) > 3 else ""
+        raise SiteError(f"{path}: {'; '.join(problems[:3])}{more}")
+    return site
+
+
+def examine(path: Path) -> tuple[Site | None, list[str]]:
+    """Read a site file and say all that is wrong with it; None where it is not by the schema.
+
+    Raises:
+        SiteError: it cannot be read, or is no TOML.
+    """
+    site, problems = _read(path, Site)
+    if site is None:
+        return None, problems
+    if site.templates is not None:
+        site = site.model_copy(update={"templates": path.absolute().parent / site.templates})
+    return site, consistency.problems(site)
 
 
 def load_catalogue() -> dict[str, Gpu]:
-    """Read the GPU catalogue that ships with the code: GPU models by name."""
-    return _load(resources.tree("site-config") / "gpus.toml", Catalogue).gpu
+    """Read the GPU catalogue that ships with the code: GPU models by name.
+
+    Raises:
+        SiteError: it is wrong; names the keys.
+    """
+    path = resources.tree("site-config") / "gpus.toml"
+    catalogue, problems = _read(path, Catalogue)
+    if catalogue is None:
+        raise SiteError(f"{path}: {'; '.join(problems)}")
+    return catalogue.gpu
 
 
 def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
     """Return the catalogue's entry of every option of the site, by the option's name.
 
     Raises:
-        SiteError: an option names a GPU that the catalogue does not have.
+        SiteError: options name GPUs that the catalogue does not have.
     """
+    unknown = unknown_gpus(site, catalogue)
+    if unknown:
+        raise SiteError(f"site {site.name}: {'; '.join(unknown)}")
+    return {name: _as_measured(catalogue[option.gpu], option) for name, option in site.option.items()}
+
+
+def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
+    """Return a line for each option whose GPU the catalogue does not have, with the entries that are near."""
+    found = []
     for name, option in site.option.items():
         if option.gpu not in catalogue:
             near = [known for known in catalogue if known.split("-")[0] == option.gpu.split("-")[0]]
             hint = f"; near it: {', '.join(near)}" if near else ""
-            raise SiteError(f"site {site.name}: option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
-    return {name: _as_measured(catalogue[option.gpu], option) for name, option in site.option.items()}
+            found.append(f"option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
+    return found
 
 
 def _as_measured(gpu: Gpu, option: Option) -> Gpu:
@@ -75,16 +111,16 @@ def _as_measured(gpu: Gpu, option: Option) -> Gpu:
     )
 
 
-def _load(path: Path, model: type[_Model]) -> _Model:
+def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
+    """Return what a file says, or all that the schema does not allow in it."""
     try:
-        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))), []
     except (OSError, UnicodeDecodeError) as error:
         raise SiteError(f"{path}: cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SiteError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:
-        problems = [_problem(each, model) for each in error.errors()]
-        raise SiteError(f"{path}: {'; '.join(problems[:3])}") from error
+        return None, [_problem(each, model) for each in error.errors()]
 
 
 def _problem(found: ErrorDetails, model: type[BaseModel]) -> str:

@@ -5,12 +5,17 @@ one cluster: which GPU options its users may ask for, how a request for each is 
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Bytes = Annotated[int, Field(gt=0)]
+Mib = Annotated[int, Field(gt=0)]
+Time = Annotated[str, Field(pattern=r"^(UNLIMITED|INFINITE|\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2})$")]
+GpuOption = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
+Order = Literal["cost", "memory", "start"]
 
 
 class _Strict(BaseModel):
@@ -61,12 +66,14 @@ class Share(_Strict):
     """A part of a GPU: Slurm hands out `per_gpu` units of each, and several jobs run on one GPU at once.
 
     `of` names the option of the whole GPU; a unit stands for an equal part of that GPU's memory. Slurm fences nothing:
-    a job's share holds as far as its own torch obeys the limit that it is given (`sharing`).
+    a job's share holds as far as its own torch obeys the limit that it is given (`sharing`). No job gets fewer than
+    `least` units: of MPS they are percent of the GPU's threads, too.
     """
 
     kind: Literal["shard", "mps"]
     of: Name
     per_gpu: Annotated[int, Field(gt=1)]
+    least: Annotated[int, Field(ge=1)] = 1
 
 
 class Option(_Strict):
@@ -75,25 +82,41 @@ class Option(_Strict):
     `gpu` names the catalogue's entry; `type` is the GRES type of the site (`a100_40` in `--gres=gpu:a100_40:1`), absent
     where the site has untyped GPUs and selects them by feature. `constraint` is AND-ed to the user's own. Beside a type
     it is used where a type would not do (`rewrite`), or always with `both`, which options of one type need.
+    `gres` is a further entry of --gres that this site wants beside the GPU: `VramPerGpu:24G`.
     `cost` is that of one GPU, or of one unit of a share. `context_bytes` is this site's measurement, in place of the
-    catalogue's bound.
+    catalogue's bound; `host_memory_mib` goes before the dialect's.
     """
 
     gpu: Name
     type: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] | None = None
     constraint: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:%-]+$")] | None = None
     both: bool = False
+    gres: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*:\d+[KMGTP]?$")] | None = None
     cost: Annotated[float, Field(gt=0)]
     context_bytes: Bytes | None = None
+    host_memory_mib: Mib | None = None
     share: Share | None = None
 
-    @model_validator(mode="after")
-    def _can_be_asked_for(self) -> "Option":
-        if self.type is None and self.constraint is None and self.share is None:
-            raise ValueError("an option needs a GRES type, a constraint, or both: else it cannot be asked for")
-        if self.both and (self.type is None or self.constraint is None):
-            raise ValueError("both = true needs a type and a constraint")
-        return self
+
+class Dialect(_Strict):
+    """How this site wants a request to be spelled; a user's own spelling stays where it is one of these.
+
+    `options` are sbatch's options in which GPUs may be asked for here; the first is written where the user's is not
+    among them. `select` says by what a kind of GPU is asked for: its GRES `type`, or its `constraint` alone.
+    Host memory is asked for where the user did not: `host_memory_mib` for each GPU, in `host_memory_option`.
+    """
+
+    options: Annotated[tuple[GpuOption, ...], Field(min_length=1)] = (
+        "gres",
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-task",
+        "gpus-per-socket",
+        "tres-per-task",
+    )
+    select: Literal["type", "constraint"] = "type"
+    host_memory_option: Literal["mem", "mem-per-cpu", "mem-per-gpu"] = "mem-per-gpu"
+    host_memory_mib: Mib | None = None
 
 
 class Nodes(_Strict):
@@ -104,7 +127,7 @@ class Nodes(_Strict):
 
     names: str
     cpus: Annotated[int, Field(gt=0)]
-    memory_mib: Annotated[int, Field(gt=0)]
+    memory_mib: Mib
     features: tuple[str, ...] = ()
     gpus: dict[Name, Annotated[int, Field(gt=0)]] = {}
     partitions: Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -114,7 +137,7 @@ class Partition(_Strict):
     """A partition: `default` marks the one a job gets when it names none; `sharing` lets its jobs have shares."""
 
     default: bool = False
-    max_time: str = "UNLIMITED"
+    max_time: Time = "UNLIMITED"
     sharing: bool = False
 
 
@@ -159,74 +182,35 @@ class JobSubmit(_Strict):
 class Policy(_Strict):
     """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only advises.
 
-    `order` ranks the options that fit: by `cost`, or by the GPU memory that is asked for, so that the least is wasted.
-    `spare` is the part of each GPU's memory to be left free beside the estimate's own margin; `least_bytes` is the
-    smallest GPU that a job is ever sent to.
+    `order` ranks the options that fit: by `cost`; by the GPU memory that is asked for, so that the least is wasted; or
+    by the `start` that Slurm expects. `spare` is the part of each GPU's memory to be left free beside the estimate's
+    own margin. `least_bytes` and `most_bytes` are the smallest and the largest GPU that a job is ever sent to.
     """
 
     rewrite: bool = True
     keep_type: bool = False
-    order: Literal["cost", "memory"] = "cost"
+    order: Order = "cost"
     spare: Annotated[float, Field(ge=0, lt=1)] = 0.0
     least_bytes: Annotated[int, Field(ge=0)] = 0
+    most_bytes: Bytes | None = None
 
 
 class Site(_Strict):
-    """A site file, whole."""
+    """A site file, whole. What its parts say of each other is looked at by `consistency`.
+
+    `templates` is a folder of the site's own templates (`resources`), beside the file where it is relative.
+    """
 
     schema_version: Literal[1]
     name: Name
+    templates: Path | None = None
     policy: Policy = Policy()
+    dialect: Dialect = Dialect()
     filter: Filter = Filter()
     job_submit: JobSubmit = JobSubmit()
     option: Annotated[dict[Name, Option], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]
     partition: Annotated[dict[Name, Partition], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _names_resolve(self) -> "Site":
-        for group in self.nodes:
-            for option in group.gpus:
-                if option not in self.option:
-                    raise ValueError(f"nodes {group.names}: gpus names {option!r}, which is not an option")
-            for partition in group.partitions:
-                if partition not in self.partition:
-                    raise ValueError(f"nodes {group.names}: partition {partition!r} is not defined")
-        for name in self.job_submit.reason_for:
-            if name not in self.option or self.option[name].type is None:
-                raise ValueError(f"job_submit.reason_for: {name!r} is not an option with a GRES type")
-        if sum(p.default for p in self.partition.values()) > 1:
-            raise ValueError("more than one partition has default = true")
-        return self
-
-    @model_validator(mode="after")
-    def _options_can_be_told_apart(self) -> "Site":
-        seen: dict[tuple[str | None, str | None], str] = {}
-        for name, option in self.option.items():
-            if option.type is None or option.share is not None:
-                continue
-            other = seen.setdefault((option.type, option.constraint if option.both else None), name)
-            if other != name and self.option[other].gpu != option.gpu:
-                raise ValueError(
-                    f"option.{other} and option.{name} have one type and different GPUs:"
-                    " give each a constraint and both = true"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _shares_are_of_whole_gpus(self) -> "Site":
-        for name, option in self.option.items():
-            if option.share is None:
-                continue
-            whole = self.option.get(option.share.of)
-            if whole is None or whole.share is not None or whole.gpu != option.gpu:
-                raise ValueError(
-                    f"option.{name}.share.of = {option.share.of!r}: not an option for whole GPUs of {option.gpu!r}"
-                )
-            for group in self.nodes:
-                if group.gpus.get(name, 0) > group.gpus.get(option.share.of, 0):
-                    raise ValueError(f"nodes {group.names}: more GPUs in {name!r} than in {option.share.of!r}")
-        return self
 
     def partitions_of(self, named: Sequence[str]) -> tuple[str, ...]:
         """Return the partitions that a job may run in: those it names, else the default one, if there is one."""

@@ -6,7 +6,7 @@ a number (with K, M, G, T or P) is a count and what is not is a type. A type tha
 `1g.10gb`) needs a count after it: Slurm refuses `gpu:1g.10gb` and takes `gpu:1g.10gb:1`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
@@ -103,6 +103,29 @@ def with_type(name: str, value: str, gpu_type: str | None) -> str:
     if in_family:
         return ",".join(_without_name(part) for part in changed if isinstance(part, Gres))
     return ",".join(map(str, changed))
+
+
+def with_entry(value: str | None, entry: str) -> str:
+    """Return a --gres list with `entry` in place of the one of its name, else at the end.
+
+    Raises:
+        GresError: as `parse`.
+    """
+    name = entry.partition(":")[0]
+    entries = _entries(value or "none")
+    kept = [entry if isinstance(each, Gres) and each.name == name else str(each) for each in entries]
+    return ",".join(kept if entry in kept else [*kept, entry])
+
+
+def without(name: str, value: str, resources: Collection[str]) -> str | None:
+    """Return the value of the option `name` without its entries of these resources; None if nothing is left of it.
+
+    Raises:
+        GresError: as `parse`.
+    """
+    entries = parse_option(name, value) if name in GPUS_FAMILY else _entries(value)
+    kept = [str(each) for each in entries if not (isinstance(each, Gres) and each.name in resources)]
+    return ",".join(kept) or None
 
 
 def parse_memory(text: str) -> int:
