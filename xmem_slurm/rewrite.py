@@ -97,9 +97,7 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"{len(numbers)} lines of the script, the first of them {numbers[0]}"
 
 
-def _edits(
-    request: Request, option: Option, granted: Grant | None, spelled: Dialect, *, typed: bool
-) -> Sequence[Edit]:
+def _edits(request: Request, option: Option, granted: Grant | None, spelled: Dialect, *, typed: bool) -> Sequence[Edit]:
     """Say what to set in the component that asks for `request`."""
     if granted is not None:
         sharing.check_exported(request)

@@ -1,24 +1,24 @@
 """Which files does a batch script read, as far as its text tells?
 
 Every word that names a file counts, variables replaced by what the environment and the script say of them; shell
-scripts that are sourced or run are read in turn. What is written to does not count. A script that sources or evaluates
-what cannot be told from here is Unknown.
+scripts that are sourced or run are read in turn. What is written to does not count. A script that cannot be read, or
+that sources or evaluates what cannot be told from here, is Unknown.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from xmem_slurm.slurm.body import commands
+from xmem_slurm.slurm import body
 
 DEPTH = 4
 """How deep scripts may run each other."""
 
 _SOURCE = ("source", ".")
-_SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_OUTPUT = re.compile(r"(?:\d*|&)>[>|&]?")
 _ENVIRONMENTS = re.compile(r"\$\((?:\S*/)?(?:conda|mamba|micromamba|spack|pyenv)\s")
 """What is commonly evaluated to set up an environment: programs of the site, which change as seldom as its modules."""
 
@@ -27,43 +27,56 @@ class Unknown(Exception):  # noqa: N818 - what it says: it is not known what the
     """The script reads something that cannot be told from its text."""
 
 
-def named_files(script: str, folder: Path, environ: Mapping[str, str], depth: int = DEPTH) -> set[Path]:
+class _Found(NamedTuple):
+    """What a script reads: every file, and of these the shell scripts that are sourced or run."""
+
+    files: set[Path]
+    scripts: dict[Path, bytes]
+
+
+def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[Path]:
     """Return the files that a shell script reads when it is run in `folder`.
 
     Raises:
         Unknown: it cannot be told.
     """
-    if not depth:
+    found = _Found(set(), {})
+    _read(script, folder, environ, found, DEPTH)
+    return found.files
+
+
+def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapping[Path, bytes]:
+    """Return the shell scripts that a shell script sources or runs, as far as that can be told."""
+    found = _Found(set(), {})
+    with suppress(Unknown):
+        _read(script, folder, environ, found, DEPTH)
+    return found.scripts
+
+
+def _read(script: bytes, folder: Path, environ: Mapping[str, str], found: _Found, depth: int) -> None:
+    lists = body.commands(script) if depth else None
+    if lists is None:
         raise Unknown
-    known, found = dict(environ), set[Path]()
-    for _, words in commands(script):
-        for name, value in (match.groups() for match in map(_ASSIGNMENT.fullmatch, words) if match):
-            known[name] = _expanded(value, known)
-        plain = [word for word in _read(words) if not _ASSIGNMENT.fullmatch(word)]
-        command = plain[0].rpartition("/")[2] if plain else ""
-        if command == "eval" and not (len(plain) > 1 and _ENVIRONMENTS.match(plain[1])):
+    known = dict(environ)
+    for words in lists:
+        assigned = _ASSIGNMENT.fullmatch(words[0]) if words else None
+        if assigned is not None:
+            known[assigned[1]] = _expanded(assigned[2], known)
+            continue
+        command = words[0].rpartition("/")[2] if words else ""
+        if command == "eval" and not (len(words) > 1 and _ENVIRONMENTS.match(words[1])):
             raise Unknown
-        files = [_file(_expanded(word, known), folder, known) for word in plain]
+        named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
+        files = [_file(_expanded(word, known), folder, known) for word in named]
         if command in _SOURCE and (len(files) < 2 or files[1] is None):
             raise Unknown
         for index, file in enumerate(files):
-            if file is not None and file not in found:
-                found.add(file)
-                run = command in _SOURCE or (command in _SHELLS and index > 0)
+            if file is not None and file not in found.files:
+                found.files.add(file)
+                run = command in _SOURCE or (command in body.SHELLS and index > 0)
                 if run or (index == 0 and _is_shell_script(file)):
-                    text = file.read_bytes().decode(errors="surrogateescape")
-                    found |= named_files(text, folder, known, depth - 1)
-    return found
-
-
-def _read(words: list[str]) -> Iterator[str]:
-    """Yield the words that can name what is read: not the target of a redirection, and without the sign of one."""
-    skip = False
-    for word in words:
-        output = _OUTPUT.match(word)
-        if not skip and output is None:
-            yield word.removeprefix("<").rpartition("=")[2] if word.startswith(("-", "<")) else word
-        skip = output is not None and output.end() == len(word)
+                    found.scripts[file] = file.read_bytes()
+                    _read(found.scripts[file], folder, known, found, depth - 1)
 
 
 def _expanded(word: str, known: Mapping[str, str]) -> str:
@@ -88,4 +101,4 @@ def _is_shell_script(file: Path) -> bool:
     with file.open("rb") as opened:
         first = opened.readline(200).decode(errors="replace")
     names = {Path(word).name for word in first.removeprefix("#!").split()}
-    return first.startswith("#!") and bool(names & set(_SHELLS))
+    return first.startswith("#!") and bool(names & set(body.SHELLS))

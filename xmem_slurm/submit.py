@@ -196,12 +196,13 @@ def _basis(job: Job, request: Request, site_file: Path) -> "list[trace.File] | N
 
     The site file and those that would go before it, the GPU catalogue, and what the batch script names.
     """
-    from xmem_slurm import cache, resources, scriptfiles  # noqa: PLC0415
+    from xmem_slurm import cache, jobsteps, resources, scriptfiles  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
 
-    text = job.script.decode(errors="surrogateescape") if job.script is not None else job.command_line().wrap
     try:
-        named = scriptfiles.named_files(text or "", Path(request.chdir or ".").absolute(), job.environ)
+        folder = Path(request.chdir or ".").absolute()
+        shell = jobsteps.is_for_a_shell(job)  # a Python script says itself what it reads
+        named = scriptfiles.named_files(jobsteps.text(job), folder, job.environ) if shell else set()
     except (scriptfiles.Unknown, OSError):
         return None
     facts = {site_file.absolute(), resources.tree("site-config") / "gpus.toml", *loading.site_places()}

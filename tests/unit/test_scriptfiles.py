@@ -43,19 +43,45 @@ def folder(tmp_path: Path) -> Path:
         ("# python train.py", set()),
         ('eval "$(conda shell.bash hook)"; python train.py', {"train.py"}),
         ("module load cuda\nconda activate x\npython train.py", {"train.py"}),
+        ("for f in list.txt conf.yaml; do cat $f; done", {"list.txt", "conf.yaml"}),
+        (
+            "FILES=(list.txt data.bin)\n[ -f conf.yaml ] && [[ -f out.txt ]]",
+            {"list.txt", "data.bin", "conf.yaml", "out.txt"},
+        ),
+        ("cat <<E | tee out.txt\ntrain.py\nE", {"out.txt"}),
+        ("python >out.txt train.py", {"train.py"}),
         ("x" * 9999, set()),
     ],
 )
 def test_files_named_by_a_script(script: str, expected: set[str], folder: Path) -> None:
-    found = scriptfiles.named_files(script, folder, {"HERE": str(folder), "PATH": "/nowhere"})
+    found = scriptfiles.named_files(script.encode(), folder, {"HERE": str(folder), "PATH": "/nowhere"})
     assert {path.name for path in found} == expected
 
 
 @pytest.mark.parametrize(
-    "script", ["source $UNSET/env.sh", ". /no/such/file", "source", 'eval "$COMMAND"', ". ./loop.sh"]
+    "script",
+    [
+        "source $UNSET/env.sh",
+        ". /no/such/file",
+        "source",
+        'eval "$COMMAND"',
+        ". ./1.sh",
+        "if no shell script",
+        'echo "',
+    ],
 )
 def test_what_cannot_be_told(script: str, folder: Path) -> None:
-    (folder / "loop.sh").write_text("#!/bin/sh\n. ./other.sh\n")
-    (folder / "other.sh").write_text(". ./loop.sh\n")
+    for number in range(9):
+        (folder / f"{number}.sh").write_text(f"#!/bin/sh\n. ./{number + 1}.sh\n")
     with pytest.raises(scriptfiles.Unknown):
-        scriptfiles.named_files(script, folder, {})
+        scriptfiles.named_files(script.encode(), folder, {})
+
+
+def test_scripts_that_run_in_circles_are_read_once(folder: Path) -> None:
+    (folder / "loop.sh").write_text("#!/bin/sh\n. ./other.sh\n")
+    (folder / "other.sh").write_text(". ./loop.sh\n. $UNKNOWN")
+    found = scriptfiles.scripts_run(b"./loop.sh", folder, {})
+    assert {path.name: text for path, text in found.items()} == {
+        "loop.sh": b"#!/bin/sh\n. ./other.sh\n",
+        "other.sh": b". ./loop.sh\n. $UNKNOWN",
+    }

@@ -7,7 +7,6 @@ import pytest
 
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm import client
-from xmem_slurm.slurm.body import gpu_steps
 from xmem_slurm.slurm.command_line import split_command_line
 
 
@@ -88,24 +87,3 @@ Help options:
         ("container-image", "required"),
         ("container-mount-home", "none"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("srun --gres=gpu:1 python x", [(1, "srun", "gres", "gpu:1")]),
-        ("true\n  FOO=1 srun \\\n  -n2 --gpus 1 a", [(2, "srun", "gpus", "1")]),
-        ("if a; then /usr/bin/srun -G1 x & fi", [(1, "srun", "gpus", "1")]),
-        ("x=$(srun --gpus-per-task=1 hostname)", [(1, "srun", "gpus-per-task", "1")]),
-        ("y=`srun --gres=gpu:1 x`", [(1, "srun", "gres", "gpu:1")]),
-        ('srun --gres="$G" x', [(1, "srun", "gres", "$G")]),
-        ("echo 'a\nsrun -G2 b", [(2, "srun", "gpus", "2")]),
-        ("srun -G1 a && srun --gres gpu:2 b", [(1, "srun", "gpus", "1"), (1, "srun", "gres", "gpu:2")]),
-        ("# srun --gres=gpu:1", []),
-        ("srun python t.py --gpus 2", []),
-        ("srun --gres=craynetwork:1 x", []),
-        ("python srun.py --gres=gpu:1", []),
-    ],
-)
-def test_steps_that_ask_for_gpus(body: str, expected: list[tuple[int, str, str, str]]) -> None:
-    assert [tuple(step) for step in gpu_steps(body)] == expected

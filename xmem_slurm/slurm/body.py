@@ -1,87 +1,323 @@
-"""Which job steps in a script's body ask for GPUs themselves?
+"""What does the body of a shell script run, and which of its job steps ask for GPUs themselves?
 
-A typed `--gres` of the job and an untyped one of an inner `srun` do not go together in Slurm, nor the reverse: whoever
-changes the type must know of them. This reads the body line by line, as a shell would read simple commands. It does not
-follow variables, functions or files that the script sources: what it finds is there, what it does not find may be.
+Slurm refuses a step that asks for another type of GPU than its job has, or for a type where its job has none: whoever
+changes the type must know of such steps, and changes them here. Scripts are read by the grammar of tree-sitter-bash, so
+that pipes, loops, functions, substitutions and here-documents are what they are to a shell.
+
+A step can be changed where its value stands in the script as plain text. What else looks like a step is given without a
+place, and is in the way of a change: a value or options from a variable, text for eval, `sh -c` or a here-document, and
+each mention of one in a script that the grammar cannot read, such as a Python script. Options from a variable that the
+script itself does not set are not seen.
+
+The parser is imported where a script is read: most submissions need none.
 """
 
-import shlex
-from collections.abc import Iterator
-from typing import NamedTuple
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from xmem_slurm.slurm import gres
 from xmem_slurm.slurm.options import Occurrence, Table, scan, srun_table
 from xmem_slurm.slurm.request import GPU_OPTIONS
 
-_COMMANDS = ("srun", "salloc", "sbatch")
-_SEPARATORS = ";&|()`"
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
+"""Interpreters whose scripts the grammar is for."""
+
+MOST_BYTES = 1 << 20
+"""A longer script is not parsed..."""
+MOST_SECONDS = 2.0
+"""...nor is one that takes longer: thousands of here-documents that never end do."""
+
+_OPTION = rb"(?:--gres\b(?!-)|--gpus\b(?!-[bf])|--tres-p|(?<=\s)-\w*G)"
+_ASKING = re.compile(_OPTION)
+_MENTION = re.compile(
+    rb"(?<![\w.-])srun(?![\w.-])(?=((?:[^\n\\]|\\.){0,2000}?" + _OPTION + rb"[^\s\"',;)]*))", re.DOTALL
+)
+_COMMENT_LINE = re.compile(rb"^[ \t]*#.*", re.MULTILINE)
+_PLAIN = re.compile(r"[\w.:,=/()-]+", re.ASCII)
+_VARIABLE = re.compile(rb"\$\{?([A-Za-z_]\w*|[@*1-9])")
+_POSITIONAL = b"@*123456789"
+_HET_GROUPS = ("het-group", "pack-group")
+
+_NO_WORDS = ("file_redirect", "heredoc_redirect", "herestring_redirect", "variable_assignment", "do_group")
+_LISTS = ("for_statement", "array", "unary_expression", "binary_expression")
+"""Nodes of the grammar that hold words and are no commands."""
+
+
+class Word(NamedTuple):
+    """One word, quotes and backslashes resolved, expansions as written; `at` has the offset of each of its bytes."""
+
+    raw: bytes
+    at: tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """One option with which an inner command asks for GPUs. `line` counts from 1, at the command's first line."""
+    """One option with which a job step asks for GPUs.
+
+    `line` counts from 1; `text` is for people. `components` are those of a heterogeneous job that are asked. The value
+    is `data[start:end]`; `start` is None where it cannot be changed for sure.
+    """
 
     line: int
-    command: str
-    option: str
-    value: str
+    text: str
+    option: str = ""
+    value: str = ""
+    components: tuple[int, ...] = (0,)
+    start: int | None = None
+    end: int = 0
+    file: str = "the script"
+
+    def with_type(self, gpu_type: str) -> str:
+        """Return the value with this type of GPU, its count as it is."""
+        return gres.with_type(self.option, self.value, gpu_type)
+
+    def can_have(self, types: Sequence[str | None]) -> bool:
+        """Whether it can be given the type of its component; `types` has one for each, None to leave it as it is."""
+        wanted = {types[index] if index < len(types) else "" for index in self.components}
+        return wanted == {None} or (self.start is not None and len(wanted) == 1 and "" not in wanted)
 
 
-def gpu_steps(script: str) -> tuple[Step, ...]:
-    """Return the options of `srun`, and of nested `salloc` and `sbatch`, that ask for GPUs, in order."""
-    table = srun_table()
-    return tuple(step for number, words in commands(script) for step in _steps(number, words, table))
+def gpu_steps(data: bytes, *, is_shell: bool = True) -> tuple[Step, ...]:
+    """Return what asks for GPUs by itself in a script, in order."""
+    if b"srun" not in data:
+        return ()
+    root = _parse(data) if is_shell else None
+    if root is None:
+        return tuple(_mentions(data, set(), [match.span() for match in _COMMENT_LINE.finditer(data)]))
+    nodes, table = list(_preorder(root)), srun_table()
+    values, found, known = _values(data, nodes), list[Step](), set[int]()
+    for node in nodes:
+        words = _words(data, node) if node.type == "command" else []
+        at = next((at for at, word in enumerate(words) if word.raw.rpartition(b"/")[2] == b"srun"), None)
+        if at is not None:
+            known.add(words[at].at[-4])
+            found += _steps(data, words[at], words[at + 1 :], table, values)
+    comments = [(node.start_byte, node.end_byte) for node in nodes if node.type == "comment"]
+    return tuple(sorted([*found, *_mentions(data, known, comments)], key=lambda step: (step.line, step.start or 0)))
 
 
-def commands(script: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the simple commands of a script, as words with their quotes resolved, and the line each begins in."""
-    for number, line in _logical_lines(script):
-        for words in _simple_commands(line):
-            yield number, words
+def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) -> bytes:
+    """Return the script whose `steps`, all of which `can_have` them, ask for the types of their components."""
+    for step in reversed(steps):
+        gpu_type = types[step.components[0]]
+        if gpu_type is not None:
+            assert step.start is not None
+            data = data[: step.start] + step.with_type(gpu_type).encode() + data[step.end :]
+    return data
 
 
-def _steps(number: int, words: list[str], table: Table) -> list[Step]:
-    at = next((at for at, word in enumerate(words) if word.rpartition("/")[2] in _COMMANDS), None)
-    if at is None:
-        return []
-    command = words[at].rpartition("/")[2]
-    options, _ = scan(words[at + 1 :], table)
-    return [Step(number, command, o.name, o.value or "") for o in options if _asks_for_gpu(o)]
+def commands(data: bytes) -> list[list[str]] | None:
+    """Return the commands of a shell script as words, in order; None where the script cannot be read.
+
+    Beside commands: each assignment as one word `NAME=value`, and words that stand in loops, arrays, tests and behind
+    "<" as arguments of a command "".
+    """
+    root = _parse(data)
+    if root is None:
+        return None
+    found: list[list[str]] = []
+    for node in _preorder(root):
+        if node.type == "command":
+            found.append([_text(word) for word in _words(data, node)])
+        elif node.type == "variable_assignment":
+            found.append([_text(_word(data, node.start_byte, node.end_byte))])
+        elif node.type in _LISTS or (
+            node.type == "file_redirect" and any(child.type == "<" for child in node.children)
+        ):
+            found.append(["", *(_text(word) for word in _runs(data, node.named_children))])
+    return found
 
 
-def _asks_for_gpu(occurrence: Occurrence) -> bool:
-    """Whether an option is of the GPU kind; a `--gres` of something else is not, one with a variable in it may be."""
-    if occurrence.name not in GPU_OPTIONS or occurrence.value is None:
-        return False
-    return occurrence.name.startswith("gpus") or "gpu" in occurrence.value or "$" in occurrence.value
+def _text(word: Word) -> str:
+    return word.raw.decode(errors="surrogateescape")
 
 
-def _logical_lines(script: str) -> list[tuple[int, str]]:
-    """Join lines that end with a backslash; comments and empty lines are left out."""
-    lines: list[tuple[int, str]] = []
-    joined, begun = "", 0
-    for number, line in enumerate(script.split("\n"), 1):
-        begun = begun or number
-        if line.endswith("\\"):
-            joined += line[:-1]
+def _parse(data: bytes) -> "Node | None":
+    """Return the root of the script's syntax tree, or None if the grammar does not take it, or not in time."""
+    if len(data) > MOST_BYTES:
+        return None
+    import tree_sitter_bash  # noqa: PLC0415
+    from tree_sitter import Language, Parser  # noqa: PLC0415
+
+    end = time.monotonic() + MOST_SECONDS
+
+    def read(offset: int, _point: object) -> bytes:
+        return data[offset : offset + 4096] if time.monotonic() < end else b""
+
+    root = Parser(Language(tree_sitter_bash.language())).parse(read).root_node
+    return None if root.has_error or time.monotonic() >= end else root
+
+
+def _preorder(root: "Node") -> "Iterator[Node]":
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def _words(data: bytes, command: "Node") -> list[Word]:
+    """Return the words of a command, those behind its redirections among them: `srun >out -G1 x`."""
+    around = command.parent
+    redirected = around.children if around is not None and around.type == "redirected_statement" else []
+    found = _runs(data, command.children)
+    for node in redirected:
+        if node.type == "file_redirect":
+            found += _runs(data, node.named_children)[1:]
+        elif node.type == "heredoc_redirect":
+            found += _runs(data, node.children_by_field_name("argument"))
+    return sorted(found, key=lambda word: word.at)
+
+
+def _runs(data: bytes, nodes: "Sequence[Node]") -> list[Word]:
+    """Make one word of nodes that touch."""
+    spans: list[list[int]] = []
+    for node in nodes:
+        if node.type in _NO_WORDS or node.type == "file_descriptor":
             continue
-        joined += line
-        if joined.strip() and not joined.lstrip().startswith("#"):
-            lines.append((begun, joined))
-        joined, begun = "", 0
-    return [*lines, (begun, joined)] if joined.strip() else lines
-
-
-def _simple_commands(line: str) -> list[list[str]]:
-    """Split a line into simple commands; one whose quotes go on in the next line is split at white space."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=_SEPARATORS)
-    lexer.whitespace_split = True
-    try:
-        words = list(lexer)
-    except ValueError:
-        words = line.split()
-    commands: list[list[str]] = [[]]
-    for word in words:
-        if word.strip(_SEPARATORS):
-            commands[-1].append(word)
+        if spans and spans[-1][1] == node.start_byte:
+            spans[-1][1] = node.end_byte
         else:
-            commands.append([])
-    return commands
+            spans.append([node.start_byte, node.end_byte])
+    return [_word(data, start, end) for start, end in spans]
+
+
+def _word(data: bytes, start: int, end: int) -> Word:
+    """Resolve quotes and backslashes as a shell does."""
+    at: list[int] = []
+    quote, escaped = 0, False
+    for index in range(start, end):
+        byte = data[index]
+        if escaped:
+            escaped = False
+            if byte == ord("\n"):
+                continue
+        elif byte == ord("\\") and quote != ord("'"):
+            escaped = True
+            continue
+        elif quote and byte == quote:
+            quote = 0
+            continue
+        elif not quote and byte in b"\"'":
+            quote = byte
+            continue
+        at.append(index)
+    return Word(bytes(data[index] for index in at), tuple(at))
+
+
+def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
+    """Return all that the script assigns to each variable; what it calls its functions with, as the positional ones."""
+    found: dict[bytes, bytes] = {}
+    for node in nodes:
+        text = data[node.start_byte : node.end_byte]
+        if node.type == "variable_assignment":
+            name, _, value = text.partition(b"=")
+            name = name.partition(b"[")[0].rstrip(b"+")
+            found[name] = found.get(name, b"") + b" " + value
+        elif node.type == "command":
+            found[b"@"] = found.get(b"@", b"") + b" " + text
+    return found | dict.fromkeys((bytes([each]) for each in _POSITIONAL), found.get(b"@", b""))
+
+
+def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
+    """Whether a word may bring a GPU option along, by the variables in it and those in their values."""
+    seen: set[bytes] = set()
+    texts = [word]
+    while texts:
+        text = texts.pop()
+        if text is not word and _ASKING.search(b" " + text.replace(b'"', b" ").replace(b"'", b" ")):
+            return True
+        new = set(_VARIABLE.findall(text)) - seen
+        seen |= new
+        texts += [values[name] for name in new if name in values]
+    return False
+
+
+def _steps(
+    data: bytes, srun: Word, words: Sequence[Word], table: Table, values: Mapping[bytes, bytes]
+) -> Iterator[Step]:
+    """Yield the steps of one srun, whose ":" divides the components of a heterogeneous job."""
+    line = data.count(b"\n", 0, srun.at[0]) + 1
+    begin = 0
+    for piece, end in enumerate([*(at for at, word in enumerate(words) if word.raw == b":"), len(words)]):
+        part = words[begin:end]
+        texts = [word.raw.decode("latin-1") for word in part]
+        options, variables = _options(texts, table)
+        components = _components(options, piece)
+        for at in variables:
+            if _may_ask(part[at].raw, values):
+                yield Step(line, f"srun {texts[at]}")
+        for occurrence in options:
+            if _asks(occurrence):
+                sure = components is not None and all(occurrence.at < at for at in variables)
+                step = _step(line, part[occurrence.value_at], occurrence)
+                yield step._replace(components=components or (0,), start=step.start if sure else None)
+        begin = end + 1
+
+
+def _options(words: Sequence[str], table: Table) -> tuple[list[Occurrence], list[int]]:
+    """Return srun's own options, and where a variable stands that may be more of them, or the program.
+
+    What follows it may then be srun's or the program's.
+    """
+    found: list[Occurrence] = []
+    variables: list[int] = []
+    begin = 0
+    while True:
+        options, stop = scan(words[begin:], table)
+        found += [o._replace(at=o.at + begin, value_at=o.value_at + begin) for o in options]
+        begin += stop
+        if begin >= len(words) or not words[begin].startswith("$"):
+            return found, variables
+        variables.append(begin)
+        begin += 1
+
+
+def _components(options: Sequence[Occurrence], piece: int) -> tuple[int, ...] | None:
+    """Return the components of a heterogeneous job that `--het-group` names, else the one whose turn it is."""
+    text = next((o.value for o in reversed(options) if o.name in _HET_GROUPS and o.value), str(piece))
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or not (last if dash else first).isdecimal() or len(part) > 9:
+            return None
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found) or None
+
+
+def _asks(occurrence: Occurrence) -> bool:
+    """Whether an option is for GPUs; a `--gres` of something else is not, one with a variable in it may be."""
+    if occurrence.name not in GPU_OPTIONS or not occurrence.value:
+        return False
+    if "$" in occurrence.value or "`" in occurrence.value:
+        return True
+    try:
+        return any(entry.is_gpu and entry.amount for entry in gres.parse_option(occurrence.name, occurrence.value))
+    except gres.GresError:
+        return occurrence.name in gres.GPUS_FAMILY or "gpu" in occurrence.value
+
+
+def _step(line: int, word: Word, occurrence: Occurrence) -> Step:
+    """Return the step, with the place of its value if that is plain text and has one type of GPU."""
+    value, at = occurrence.value or "", word.at[occurrence.value_start :]
+    step = Step(line, f"srun --{occurrence.name}={value}", occurrence.name, value)
+    try:
+        step.with_type("type")
+    except gres.GresError:
+        return step
+    together = at[-1] - at[0] == len(at) - 1
+    return step._replace(start=at[0], end=at[-1] + 1) if together and _PLAIN.fullmatch(value) else step
+
+
+def _mentions(data: bytes, known: set[int], comments: Sequence[tuple[int, int]]) -> Iterator[Step]:
+    """Yield what looks like a step and is neither one of the `known` ones nor in a comment."""
+    for match in _MENTION.finditer(data):
+        if match.start() not in known and not any(start <= match.start() < end for start, end in comments):
+            text = (match[0] + match[1]).decode(errors="replace").split()
+            yield Step(
+                data.count(b"\n", 0, match.start()) + 1, f"{text[0]} ... {text[-1]}" if text[2:] else " ".join(text)
+            )
