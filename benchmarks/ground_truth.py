@@ -5,7 +5,8 @@
     python -m benchmarks.ground_truth --capped [--seconds 540]  on a GPU: run again, capped at the estimates: PEF
 
 Every run is a fresh process of this Python. Rerun any of the three to go on where it stopped; none exceeds --seconds.
-Measuring needs torch, torchvision and transformers (Python 3.9 or newer) and this repository, nothing of the product.
+Measuring needs torch, torchvision and transformers (Python 3.9 or newer) and this repository; of the product one file,
+probe/_xmem_outside.py.
 
 DIR (benchmarks/data/ground-truth) gets runs.jsonl, traces/KEY.json.gz, estimates.jsonl and capped.jsonl.
 """

@@ -1,12 +1,11 @@
 """What does one process really take of its GPU? Torch's peaks and history, and what the device and NVML say.
 
-For Python 3.9, with torch only. All sizes are bytes.
+For Python 3.9, with torch only and what `xmem-slurm site calibrate` measures with. All sizes are bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.metadata
 import os
 import sys
@@ -16,12 +15,14 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "xmem_slurm" / "probe"))
+
+from _xmem_outside import device_used, gpu, process_bytes, versions
+
 AfterStep = Callable[[], None]
 
 SCHEMA_VERSION = 1
 """Of the trace format that `xmem_slurm/trace.py` describes."""
-
-_MOST_PROCESSES = 64
 
 
 class Measurement:
@@ -30,7 +31,7 @@ class Measurement:
     def __init__(self, cap: int | None = None) -> None:
         torch.cuda.init()
         torch.cuda.current_stream().synchronize()
-        self._used_before = _device_used()
+        self._used_before = device_used()
         self._process_before = process_bytes()
         if cap is not None:
             torch.cuda.set_per_process_memory_fraction(min(1.0, cap / torch.cuda.mem_get_info()[1]))
@@ -45,10 +46,10 @@ class Measurement:
         """Return the measurements and the allocator's history."""
         torch.cuda.synchronize()
         stats = torch.cuda.memory_stats()
-        used = _device_used()
+        used = device_used()
         history = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]  # noqa: SLF001
         run = {
-            "gpu": _gpu(),
+            "gpu": gpu(),
             "versions": _versions(),
             "settings": _settings(),
             "peak_allocated_bytes": stats["allocated_bytes.all.peak"],
@@ -64,64 +65,11 @@ class Measurement:
         return {"run": run, "trace": _trace(history, stats), "frames": _frames(history)}
 
 
-def process_bytes() -> int | None:
-    """Return what NVML says that this process holds of its GPU; None where it does not say (no NVML, a container)."""
-    with contextlib.suppress(OSError, AttributeError):
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        handle, count = ctypes.c_void_p(), ctypes.c_uint(_MOST_PROCESSES)
-        found = (_ProcessInfo * _MOST_PROCESSES)()
-        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(handle)):
-            return None
-        if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), found):
-            return None
-        for each in found[: count.value]:
-            if each.pid == os.getpid() and each.used != _NOT_AVAILABLE:
-                return each.used
-    return None
-
-
-_NOT_AVAILABLE = 2**64 - 1
-
-
-class _ProcessInfo(ctypes.Structure):
-    """nvmlProcessInfo_t of nvml.h, CUDA 12 and 13."""
-
-    _fields_ = [
-        ("pid", ctypes.c_uint),
-        ("used", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    ]
-
-
-def _device_used() -> int:
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
-def _gpu() -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "name": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "total_bytes": properties.total_memory,
-    }
-
-
 def _versions() -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "python": sys.version.split()[0],
-    }
+    found = {**versions(), "python": sys.version.split()[0]}
     for package in ("torchvision", "transformers", "triton"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-    with contextlib.suppress(OSError):
-        found["driver"] = Path("/sys/module/nvidia/version").read_text(encoding="utf-8").strip()
     return found
 
 
@@ -149,7 +97,7 @@ def _trace(history: list[dict[str, Any]], stats: dict[str, int]) -> dict[str, An
         "torch_version": torch.__version__,
         "cuda_version": torch.version.cuda,
         "allocator_settings": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-        "gpu": _gpu(),
+        "gpu": gpu(),
         "events": {column: [event.get(key, 0) for event in history] for column, key in columns.items()},
         "marks": [],
         "tags": [],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, Cluster
-from xmem_slurm.site.loading import load_site
+from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
 
 pytestmark = pytest.mark.slurm
@@ -76,3 +76,44 @@ def test_the_hooks_are_installed_with_a_backup_and_can_be_looked_at_first(cluste
     assert len(list(tmp_path.iterdir())) == 3
     refused = site(cluster, "install", "--folder", "/nowhere/slurm")
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+@pytest.mark.torch
+def test_each_kind_of_gpu_is_measured_once_and_kept_in_the_site_file(
+    cluster: Cluster, tmp_path: Path, job_python: Path
+) -> None:
+    """The lab's GPUs are stand-ins, which hold of each GPU what the catalogue says."""
+    path = tmp_path / "site.toml"
+    path.write_text(EXAMPLE_SITE.read_text())
+    catalogue = load_catalogue()
+
+    shown = site(cluster, "calibrate", "--site", str(path), "--print")
+    assert [line.split("--gres=")[1].split()[0] for line in shown.stdout.splitlines()] == [
+        "gpu:l4:2",
+        "gpu:a100_40:2",
+        "gpu:a100_80:2",
+        "gpu:h200:2",
+    ]
+    assert path.read_text() == EXAMPLE_SITE.read_text(), "--print changes nothing"
+
+    broken = site(cluster, "calibrate", "--site", str(path), "--python", "/nowhere/python")
+    assert broken.returncode == 2
+    assert [line.split(":")[0] for line in broken.stderr.splitlines()[:4]] == [
+        f"option {name}" for name in ("l4", "a100_40", "a100_80", "h200")
+    ]
+    assert path.read_text() == EXAMPLE_SITE.read_text()
+
+    path.write_text(path.read_text() + '\n[option.l4.measured]\ncontext_bytes = 7\nsource = "another day"\n')
+    done = site(cluster, "calibrate", "--site", str(path), "--python", str(job_python), "--seconds", "120")
+    assert done.returncode == 0, done.stderr
+    found = load_site(path)
+    for name in ("a100_40", "a100_80", "h200"):
+        measured = found.option[name].measured
+        assert measured is not None
+        assert measured.context_bytes == catalogue[found.option[name].gpu].context_bytes
+        assert measured.nccl_bytes is None, "the stand-ins know nothing of NCCL's buffers"
+        assert "NVML does not say" in measured.source
+    assert found.option["l4"].measured is not None
+    assert found.option["l4"].measured.source == "another day", "what is measured already is not measured again"
+    assert site(cluster, "calibrate", "--site", str(path), "--print").stdout.strip() == ""
+    assert option_gpus(found, catalogue)["l4"].context_bytes == 7

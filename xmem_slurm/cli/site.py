@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from xmem_slurm import hooks
-from xmem_slurm.errors import SiteError
-from xmem_slurm.site import comparison, discovery, live, loading
+from xmem_slurm.errors import SiteError, SlurmError
+from xmem_slurm.report import files
+from xmem_slurm.site import calibration, comparison, discovery, live, loading
 
 app = typer.Typer(help="Site files: what this cluster offers.")
 
@@ -49,6 +50,38 @@ def show(site: SiteFile = None) -> None:
     gpus = loading.option_gpus(loaded, loading.load_catalogue())
     shown = loaded.model_dump(mode="json") | {"gpu": {name: gpu.model_dump(mode="json") for name, gpu in gpus.items()}}
     typer.echo(json.dumps(shown, indent=2))
+
+
+@app.command("calibrate")
+def calibrate(
+    site: SiteFile = None,
+    python: Annotated[str, typer.Option("--python", help="A Python on the GPU nodes that has torch.")] = "python3",
+    seconds: Annotated[int, typer.Option("--seconds", help="How long Slurm may take to begin each job.")] = 600,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the jobs; run nothing, change nothing.")] = False,
+) -> None:
+    """Measure what a process holds of each kind of GPU beside torch's allocator, and add it to the site file.
+
+    One short job a GPU option that has no figures yet: run it again to go on with those that failed.
+    """
+    path = loading.site_file(site)
+    jobs = calibration.jobs(loading.load_site(path), python, seconds)
+    if only_print:
+        typer.echo("\n".join(map(str, jobs)))
+        return
+    failed = 0
+    for option, found in calibration.run(jobs):
+        if isinstance(found, SlurmError):
+            failed += 1
+            typer.echo(f"option {option}: {found}", err=True)
+            continue
+        text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, found)
+        try:
+            files.replace(path.resolve(), text.encode())
+        except OSError as error:
+            raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {found}") from error
+        typer.echo(f"option {option}: {found.context_bytes} bytes; {found.source}")
+    if failed:
+        raise SiteError(f"{path}: {failed} of {len(jobs)} options were not measured; run this again for those")
 
 
 @app.command("install")

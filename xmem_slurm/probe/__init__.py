@@ -12,6 +12,7 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_ends       makes every way out of the process lead past the recorder
     _xmem_redirect   lets a script that says "cuda" run on the CPU
     _xmem_profile    runs a few steps there under torch.profiler, and writes what it saw
+    _xmem_outside    in no dry run: what `xmem-slurm site calibrate` runs on a GPU node
 
 Python 3.9 and newer, the standard library and the job's torch (2.4 and newer), nothing else: nothing here imports the
 rest of xmem_slurm, and nothing there imports this. They meet in the trace file, described in `xmem_slurm/trace.py`.

@@ -41,7 +41,7 @@ def refusals(site: Site) -> list[str]:
     found: list[str] = []
     for name, option in site.option.items():
         for partition in dict.fromkeys(p for group in site.nodes if name in group.gpus for p in group.partitions):
-            words = [f"--partition={partition}", "--time=1", *_request(option)]
+            words = [f"--partition={partition}", "--time=1", *request_words(option)]
             try:
                 client.run([sbatch, "--test-only", *words, "--wrap=true"], _SECONDS)
             except SlurmError as error:
@@ -49,9 +49,10 @@ def refusals(site: Site) -> list[str]:
     return found
 
 
-def _request(option: Option) -> list[str]:
+def request_words(option: Option, count: int = 1) -> list[str]:
+    """Return the options of sbatch or srun that ask for `count` of an option on a node."""
     resource = option.share.kind if option.share is not None else "gpu"
-    words = [":".join(filter(None, ["--gres=" + resource, option.type, "1"]))]
+    words = [":".join(filter(None, ["--gres=" + resource, option.type, str(count)]))]
     return [*words, f"--constraint={option.constraint}"] if option.constraint is not None else words
 
 

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site import consistency
-from xmem_slurm.site.schema import Catalogue, Gpu, Option, Site
+from xmem_slurm.site.schema import Catalogue, Gpu, Measured, Option, Site
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -88,7 +88,7 @@ def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
     unknown = unknown_gpus(site, catalogue)
     if unknown:
         raise SiteError(f"site {site.name}: {'; '.join(unknown)}")
-    return {name: _as_measured(catalogue[option.gpu], option) for name, option in site.option.items()}
+    return {name: _as_measured(catalogue[option.gpu], _measured(option, site)) for name, option in site.option.items()}
 
 
 def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
@@ -102,13 +102,17 @@ def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
     return found
 
 
-def _as_measured(gpu: Gpu, option: Option) -> Gpu:
-    if option.context_bytes is None:
+def _measured(option: Option, site: Site) -> Measured | None:
+    """Return what was measured of an option's GPU; of a share's, on the whole one."""
+    whole = site.option[option.share.of] if option.measured is None and option.share is not None else option
+    return whole.measured
+
+
+def _as_measured(gpu: Gpu, measured: Measured | None) -> Gpu:
+    if measured is None:
         return gpu
-    source = "measured at this site: context_bytes of the option"
-    return gpu.model_copy(
-        update={"context_bytes": option.context_bytes, "context_source": source, "context_measured": True}
-    )
+    figures = {"context_bytes": measured.context_bytes, "nccl_bytes": measured.nccl_bytes}
+    return gpu.model_copy(update={**figures, "context_source": measured.source, "context_measured": True})
 
 
 def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:

@@ -26,8 +26,9 @@ class Gpu(_Strict):
     """One GPU model, or one MIG profile of a model, as CUDA shows it to a job.
 
     `total_bytes` is cudaDeviceProp.totalGlobalMem (what torch can share out, context included), not the figure on the
-    box. `context_bytes` is what a process holds outside torch's allocator: the CUDA context and loaded kernels.
-    Each figure has its source beside it; `context_measured` is false where it is an upper bound, not a measurement.
+    box. `context_bytes` is what a process holds outside torch's allocator: the CUDA context and loaded kernels;
+    `nccl_bytes` what NCCL's communicators take beside it, None where nobody measured it. Each figure has its source
+    beside it; `context_measured` is false where it is an upper bound, not a measurement.
     """
 
     description: str
@@ -38,6 +39,7 @@ class Gpu(_Strict):
     context_bytes: Bytes
     context_source: str
     context_measured: bool = False
+    nccl_bytes: Bytes | None = None
     mig_of: Name | None = None
     mig_profile: str | None = None
 
@@ -76,6 +78,14 @@ class Share(_Strict):
     least: Annotated[int, Field(ge=1)] = 1
 
 
+class Measured(_Strict):
+    """What `site calibrate` measured of an option's GPU here, in place of the catalogue's figures; see `Gpu`."""
+
+    context_bytes: Bytes
+    nccl_bytes: Bytes | None = None
+    source: str
+
+
 class Option(_Strict):
     """One thing a job can ask for: a GPU type of this site, a MIG profile as Slurm's type, or a share of a GPU.
 
@@ -83,8 +93,8 @@ class Option(_Strict):
     where the site has untyped GPUs and selects them by feature. `constraint` is AND-ed to the user's own. Beside a type
     it is used where a type would not do (`rewrite`), or always with `both`, which options of one type need.
     `gres` is a further entry of --gres that this site wants beside the GPU: `VramPerGpu:24G`.
-    `cost` is that of one GPU, or of one unit of a share. `context_bytes` is this site's measurement, in place of the
-    catalogue's bound; `host_memory_mib` goes before the dialect's.
+    `cost` is that of one GPU, or of one unit of a share. `measured` goes before the catalogue's figures, for the whole
+    GPU and its shares; `host_memory_mib` goes before the dialect's.
     """
 
     gpu: Name
@@ -93,7 +103,7 @@ class Option(_Strict):
     both: bool = False
     gres: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*:\d+[KMGTP]?$")] | None = None
     cost: Annotated[float, Field(gt=0)]
-    context_bytes: Bytes | None = None
+    measured: Measured | None = None
     host_memory_mib: Mib | None = None
     share: Share | None = None
 
