@@ -4,7 +4,7 @@ Run on a GPU node, nothing else on the GPU, it prints one JSON object: `xmem-slu
 Needs torch alone; reads NVML through its own library, which every driver brings. Sizes are bytes.
 
 Kernels are loaded when they are first used (CUDA_MODULE_LOADING=LAZY), so a few training steps are made of what most
-jobs use: convolutions, matrix products, attention, norms, losses, a fused and a plain optimizer, in fp32 and bf16. A job
+jobs use: convolutions, matrix products, attention, norms, losses, two optimizers, in fp32 and bf16. A job
 that uses others, or compiles its own, holds more.
 """
 
