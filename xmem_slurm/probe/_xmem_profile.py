@@ -6,27 +6,24 @@ really run. It begins when the script first uses the GPU, and ends the process a
 
 import contextlib
 import functools
-import gzip
 import importlib
 import json
 import os
 import resource
-import sys
 import threading
 import time
 
 import _xmem_alive
 import _xmem_device
 import _xmem_ends
+import _xmem_guard
+import _xmem_process
 import _xmem_redirect
+import _xmem_steps
 
 SCHEMA_VERSION = 1
 PROFILED_STEPS = 3
 """The first step lacks the optimizer's state, the second is the first whole one, the third frees what it left."""
-BACKWARD_SHARE = 2.0
-"""A backward pass computes two products for each one of the forward pass, and takes twice its time."""
-STATES = 3
-"""Gradients and, for most optimizers, two moments: so many times the trainable parameters come on top of a forward."""
 
 _BACKWARD = "xmem::backward"
 _TAG = "xmem::tag:"
@@ -39,7 +36,6 @@ class Profiler:
     def __init__(self, environ):
         self._environ = environ
         self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
-        self._memory = int(environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
         self._torch = None
         self._build = ("unknown", None)
         self._begin()
@@ -53,11 +49,13 @@ class Profiler:
         self._finished = False
         self._profile = None
         self._started = None
-        self._steps = 0
+        self._steps = _xmem_steps.Steps()
+        self._rounds = 0
         self._tags = []
         self._scopes = []
         self._names = {}
-        self._forecast_done = set()
+        memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
+        self._guard = _xmem_guard.Guard(self._deadline, memory, self._refuse)
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
 
@@ -96,15 +94,7 @@ class Profiler:
         self._profile = profiler.profile(use_kineto=True, profile_memory=True, record_shapes=True)
         self._profile.__enter__()
         self._started = time.monotonic()
-        if self._deadline != float("inf"):
-            threading.Thread(target=self._watch, name="xmem", daemon=True).start()
-
-    def _watch(self):
-        """End the process when its time is spent: nobody but its own thread could stop the profiler."""
-        pid = os.getpid()
-        time.sleep(max(0.0, self._deadline - time.monotonic()))
-        if not self._finished and os.getpid() == pid:
-            self._refuse_as_too_large("it was at optimizer step %d when the time was spent" % (self._steps + 1))
+        self._guard.begin(self._torch)
 
     # -- while the job runs --------------------------------------------------------------------------------------------
 
@@ -112,7 +102,7 @@ class Profiler:
         if not self._scopes:
             for name, part in module.named_modules():
                 self._names.setdefault(id(part), name or type(module).__name__)
-            self._forecast("forward", None)
+            self._guard.forward()
         scope = self._torch.autograd.profiler.record_function(
             _MODULE + self._names.get(id(module), type(module).__name__)
         )
@@ -126,9 +116,7 @@ class Profiler:
     def _around_backward(self, backward):
         @functools.wraps(backward)
         def wrapped(*args, **kwargs):
-            if self._started is not None:
-                spent = time.monotonic() - self._started
-                self._forecast("backward", spent * (1 + BACKWARD_SHARE) * PROFILED_STEPS - spent)
+            self._guard.backward()
             with self._torch.autograd.profiler.record_function(_BACKWARD):
                 return backward(*args, **kwargs)
 
@@ -141,15 +129,22 @@ class Profiler:
         self._tag("PARAM", parameters)
         self._tag("GRAD", [p.grad for p in parameters if p.grad is not None])
         self._tag("OPT", list(optimizer.state.values()))
-        if self._steps == 0:
+        if self._steps.number == 0:
             self._tag_modules()
-        self._steps += 1
-        if self._steps >= PROFILED_STEPS and self._deadline != float("inf"):
-            self.finish("steady")
-            _xmem_ends.kill_workers()
-            os._exit(0)
-        if self._steps == 1:
-            self._forecast("step", (time.monotonic() - self._started) * (PROFILED_STEPS - 1))
+        self._steps.stepped(optimizer, None, time.monotonic())
+        if self._steps.least() == self._rounds or self._deadline == float("inf"):
+            return
+        self._rounds = self._steps.least()
+        time_for_more = self._guard.stepped()
+        if self._rounds >= PROFILED_STEPS:
+            self._leave("steady")
+        if self._rounds >= _xmem_guard.LEAST_STEPS and not time_for_more:
+            self._leave("budget")
+
+    def _leave(self, state):
+        self.finish(state)
+        _xmem_ends.kill_workers()
+        os._exit(0)
 
     def _tag(self, category, values):
         addresses = set()
@@ -165,31 +160,6 @@ class Profiler:
         with contextlib.suppress(Exception):  # a module that is half built
             self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
             self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
-
-    # -- the guard -----------------------------------------------------------------------------------------------------
-
-    def _forecast(self, moment, seconds_left):
-        """Refuse early what would not end within its memory and time; `moment` is asked about once."""
-        if moment in self._forecast_done or self._deadline == float("inf"):
-            return
-        self._forecast_done.add(moment)
-        modules = _xmem_alive.instances(self._torch.nn.Module)
-        trainable = {id(p): p for m in modules for p in m._parameters.values() if p is not None and p.requires_grad}
-        states = 0 if moment == "step" else STATES * sum(p.numel() * p.element_size() for p in trainable.values())
-        needed = _resident_bytes() + states
-        if (self._memory is None or needed <= self._memory) and (
-            seconds_left is None or time.monotonic() + seconds_left <= self._deadline
-        ):
-            return
-        needs = "about %.1f GB" % (needed / 1e9)
-        if seconds_left is not None:
-            needs += " and %s more" % _duration(seconds_left)
-        allowed = "" if self._memory is None else "%.1f GB and " % (self._memory / 1e9)
-        allowed += _duration(max(0.0, self._deadline - time.monotonic()))
-        self._refuse_as_too_large("it needs %s here, and has %s" % (needs, allowed))
-
-    def _refuse_as_too_large(self, why):
-        self._refuse("too large to be run on this machine's CPU: " + why)
 
     def _refuse(self, why):
         self._error = why
@@ -215,44 +185,30 @@ class Profiler:
                 return
             self._error = error or _xmem_ends.uncaught() or self._exit
             self._finished = True
+            self._guard.end()
             rows = []
             if self._profile is not None:
                 for _, scope in reversed(self._scopes):
                     scope.__exit__(None, None, None)
-                if self._steps == 0:
+                if self._steps.number == 0:
                     self._tag_modules()
                 rows = _rows(self._torch.autograd._disable_profiler().experimental_event_tree())
             self._write(state, rows)
 
     def _write(self, state, rows):
+        settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+        ranks = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         recording = {
+            **_xmem_process.described(self._environ, self._build, settings, *ranks),
             "schema_version": SCHEMA_VERSION,
             "state": state,
             "error": self._error,
-            "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
-            "rank": int(os.environ.get("RANK") or 0),
-            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
-            "component": int(self._environ.get("XMEM_COMPONENT", "0")),
-            "torch_version": self._build[0],
-            "cuda_version": self._build[1],
-            "allocator_settings": os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")),
-            "gpu": {
-                "name": self._environ["XMEM_DEVICE_NAME"],
-                "capability": self._environ["XMEM_DEVICE_CAPABILITY"],
-                "multiprocessors": int(self._environ["XMEM_DEVICE_MULTIPROCESSORS"]),
-                "total_bytes": int(self._environ["XMEM_DEVICE_TOTAL_BYTES"]),
-            },
             "rows": rows,
             "tags": self._tags,
             "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "seconds": 0.0 if self._started is None else time.monotonic() - self._started,
         }
-        file = self._file + ".profile.gz"
-        content = gzip.compress(json.dumps(recording, separators=(",", ":")).encode(), compresslevel=1)
-        with contextlib.suppress(OSError):  # a full disk must not end the job
-            with open(file + ".part", "wb") as whole:
-                whole.write(content)
-            os.replace(file + ".part", file)
+        _xmem_process.write(self._file + ".profile.gz", recording)
 
 
 def _rows(roots):
@@ -288,12 +244,3 @@ def _tensors(values):
             yield from _tensors(value)
         else:
             yield value
-
-
-def _duration(seconds):
-    return "%.0f s" % seconds if seconds < 100 else "%.0f minutes" % (seconds / 60)
-
-
-def _resident_bytes():
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gzip
 import importlib
 import json
 import os
@@ -14,7 +13,7 @@ import _xmem_alive
 import _xmem_device
 import _xmem_ends
 import _xmem_epochs
-import _xmem_files
+import _xmem_process
 import _xmem_ranks
 import _xmem_steps
 
@@ -277,13 +276,7 @@ class Recorder:
             if self._finished:
                 return
             for device, trace in self._traces(state):
-                file = "%s-%d.json.gz" % (self._file, device)
-                content = gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=1)
-                part = "%s.%d.part" % (file, time.monotonic_ns())
-                with contextlib.suppress(OSError):  # a full disk must not end the job; what was written last stays
-                    with open(part, "wb") as whole:
-                        whole.write(content)
-                    os.replace(part, file)
+                _xmem_process.write("%s-%d.json.gz" % (self._file, device), trace)
 
     def _traces(self, state):
         """Yield (device, trace) of each device that was used, and in any case of the first."""
@@ -299,27 +292,15 @@ class Recorder:
                 yield device, self._trace(state, device, history)
 
     def _trace(self, state, device, history):
-        rank, world_size = _xmem_ranks.rank_and_size(self._torch)
+        settings = ",".join(filter(None, self._settings.values()))
+        ranks = _xmem_ranks.rank_and_size(self._torch)
         return {
+            **_xmem_process.described(self._environ, self._build, settings, *ranks),
             "schema_version": SCHEMA_VERSION,
             "state": state,
             "error": self._error,
             "pid": self._pid,
-            "files": _xmem_files.noted(self._environ["XMEM_TRACE_DIR"]),
             "device": device,
-            "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
-            "rank": rank,
-            "world_size": world_size,
-            "component": int(self._environ.get("XMEM_COMPONENT", "0")),
-            "torch_version": self._build[0],
-            "cuda_version": self._build[1],
-            "allocator_settings": ",".join(filter(None, self._settings.values())),
-            "gpu": {
-                "name": self._environ["XMEM_DEVICE_NAME"],
-                "capability": self._environ["XMEM_DEVICE_CAPABILITY"],
-                "multiprocessors": int(self._environ["XMEM_DEVICE_MULTIPROCESSORS"]),
-                "total_bytes": int(self._environ["XMEM_DEVICE_TOTAL_BYTES"]),
-            },
             "events": {
                 "action": [event["action"] for event in history],
                 "address": [event.get("addr", 0) for event in history],

@@ -46,6 +46,10 @@ class Steps:
                 each[2] = 0
         return seen[1]
 
+    def least(self):
+        """Return the steps of the optimizer that made the fewest of those that stepped at all."""
+        return min(seen[1] for seen in self._seen.values())
+
     def steady(self, optimizer_class, now):
         """Whether every optimizer in use has stepped often enough since the peak last grew."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen[0]() is not None}

@@ -12,7 +12,7 @@ while the script ran: `probe/_xmem_redirect.py`.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from xmem_slurm.profile import attention, reductions, workspaces
+from xmem_slurm.profile import attention, ordering, reductions, workspaces
 from xmem_slurm.profile.analyzer import Analysis, Block, analyze
 from xmem_slurm.profile.recording import Recording
 from xmem_slurm.trace import Allocation, Doubt, Event, Mark, Op, Trace
@@ -145,6 +145,7 @@ RULES: Sequence[Rule] = (
     only_device_blocks,
     without_wrapped_numbers,
     without_kernel_temporaries,
+    ordering.in_the_gpus_order,
     attention.attention_of_gpu,
     reductions.sums_over_rows,
     workspaces.matrix_products,
@@ -188,6 +189,7 @@ def _trace(analysis: Analysis, blocks: Sequence[Block]) -> Trace:
         marks=_marks(analysis, blocks),
         doubts=_doubts(analysis),
         recorded={},
+        files=recording.files,
     )
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Process, process_fields
+from xmem_slurm.trace import File, Process, process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -70,6 +70,7 @@ class Recording(Process):
     tags: Sequence[Tag]
     seconds: float
     peak_resident_bytes: int
+    files: Sequence[File] = ()
 
     @property
     def release(self) -> tuple[int, int]:
@@ -95,6 +96,7 @@ def read(path: Path) -> Recording:
             tags=[Tag(tag["category"], tag["addresses"]) for tag in raw["tags"]],
             seconds=raw["seconds"],
             peak_resident_bytes=raw["peak_resident_bytes"],
+            files=[File(*each) for each in raw.get("files", ())],
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error

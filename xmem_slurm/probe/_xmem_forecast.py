@@ -1,0 +1,123 @@
+"""Forecasts what real steps would take on this CPU, before they are taken: the forward pass on shapes alone.
+
+A forked process runs the first call of the model under torch's FakeTensorMode: nothing is computed, and whatever the
+model changes of itself is lost with the process. It counts operations, bytes moved and bytes kept for the backward
+pass, and times a product and a copy for this machine's pace. Where shapes depend on values there is no forecast.
+"""
+
+import json
+import os
+import signal
+import threading
+import time
+
+LONGEST_SECONDS = 20
+"""A forecast that takes longer comes too late."""
+_EDGE = 768
+"""Rows and columns of the product that is timed: large enough for a CPU's full pace, done in 1 to 100 ms."""
+_COPIED_BYTES = 32 << 20
+_TRIES = 5
+
+
+def forecast(torch, module, args, kwargs, answer):
+    """Call `answer(forward_seconds, kept_bytes)` from another thread once it is known; never, if it cannot be known."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:  # a grandchild is nobody's to wait for: a script that waits for its children is not confused
+            _answer(torch, module, args, kwargs, writing)
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    threading.Thread(target=_listen, args=(reading, answer), name="xmem-forecast", daemon=True).start()
+
+
+def _listen(reading, answer):
+    with os.fdopen(reading) as pipe:
+        said = pipe.read()
+    if said:
+        answer(*json.loads(said))
+
+
+def _answer(torch, module, args, kwargs, writing):
+    """Run in the forked process, which ends here."""
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LONGEST_SECONDS)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the other threads are the parent's
+        counts = _count(torch, module, args, kwargs)
+        rate, bandwidth = _pace(torch, counts.main_type())
+        seconds = sum(counts.flops.values()) / (rate * threads) + counts.moved / bandwidth
+        os.write(writing, json.dumps([seconds, counts.kept + counts.largest]).encode())
+    finally:
+        os._exit(0)
+
+
+class _Counts:
+    """Of one forward pass: operations by type, bytes read and written, bytes kept for backward, the largest tensor."""
+
+    def __init__(self):
+        self.flops = {}
+        self.moved = self.kept = self.largest = 0
+
+    def main_type(self):
+        return max(self.flops, key=self.flops.get, default=None)
+
+
+def _count(torch, module, args, kwargs):
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+    from torch.utils.flop_counter import flop_registry
+
+    counts = _Counts()
+    storages = {}  # what is kept is held, too: addresses are not used again
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            made = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+            bytes_made = sum(each.numel() * each.element_size() for each in made)
+            counts.largest = max(counts.largest, bytes_made)
+            counts.moved += 0 if func.is_view else 2 * bytes_made
+            known = flop_registry.get(func._overloadpacket)
+            if known is not None and made:
+                flops = known(*args, **(kwargs or {}), out_val=result)
+                counts.flops[made[0].dtype] = counts.flops.get(made[0].dtype, 0) + flops
+            return result
+
+    def keep(tensor):
+        storage = tensor.untyped_storage() if isinstance(tensor, FakeTensor) else None
+        if storage is not None and storage._cdata not in storages:
+            storages[storage._cdata] = storage
+            counts.kept += storage.nbytes()
+        return tensor
+
+    with (
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        Count(),
+    ):
+        result = module.forward(*args, **kwargs)
+    del result
+    return counts
+
+
+def _pace(torch, dtype):
+    """Return operations a second of one thread, and bytes a second."""
+    one = torch.ones(_EDGE, _EDGE, dtype=dtype or torch.float32)
+    copied = torch.ones(_COPIED_BYTES // 4)
+    product, copy = _seconds(lambda: one @ one), _seconds(copied.clone)
+    return 2 * _EDGE**3 / product, 2 * _COPIED_BYTES / copy
+
+
+def _seconds(work):
+    """Return the best of a few: what others do on this machine meanwhile is not its pace."""
+    best = float("inf")
+    for _ in range(_TRIES):
+        started = time.monotonic()
+        work()
+        best = min(best, time.monotonic() - started)
+    return best

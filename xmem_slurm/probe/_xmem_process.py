@@ -1,0 +1,43 @@
+"""What both engines write of the process that they watch, and how: a file is whole or not there."""
+
+import contextlib
+import gzip
+import json
+import os
+import sys
+import time
+
+import _xmem_files
+
+
+def described(environ, build, settings, rank, world_size):
+    """Return the fields of a trace that say which process it is of (`Process` in xmem_slurm/trace.py).
+
+    `environ` holds the XMEM_* variables of the dry run; `build` is what `_xmem_device.torch_build` gave.
+    """
+    return {
+        "files": _xmem_files.noted(environ["XMEM_TRACE_DIR"]),
+        "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
+        "rank": rank,
+        "world_size": world_size,
+        "component": int(environ.get("XMEM_COMPONENT", "0")),
+        "torch_version": build[0],
+        "cuda_version": build[1],
+        "allocator_settings": settings,
+        "gpu": {
+            "name": environ["XMEM_DEVICE_NAME"],
+            "capability": environ["XMEM_DEVICE_CAPABILITY"],
+            "multiprocessors": int(environ["XMEM_DEVICE_MULTIPROCESSORS"]),
+            "total_bytes": int(environ["XMEM_DEVICE_TOTAL_BYTES"]),
+        },
+    }
+
+
+def write(file, content):
+    """Write `content` as JSON (gzip), renamed into place. A full disk must not end the job; what was there stays."""
+    packed = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), compresslevel=1)
+    part = "%s.%d.part" % (file, time.monotonic_ns())
+    with contextlib.suppress(OSError):
+        with open(part, "wb") as whole:
+            whole.write(packed)
+        os.replace(part, file)
