@@ -7,7 +7,9 @@ Each input is a random batch script with a random command line and SBATCH_* vari
 - parsing raises nothing but its own ScriptError, and editing nothing but EditError, ScriptError or GresError;
 - editing nothing changes nothing;
 - an option that was set is read back, in every component, and every other as before (`apply` checks it);
-- all bytes outside the edited lines stay.
+- all bytes outside the edited lines stay;
+- reading the body raises nothing, changing no type in it changes nothing, and changing what can be changed of its job
+  steps leaves every byte outside the changed values.
 
 A failure is printed with its seed, and the command then ends with status 1.
 """
@@ -20,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.body import gpu_steps
+from xmem_slurm.slurm.body import commands, gpu_steps, with_types
 from xmem_slurm.slurm.edit import Edit, EditError, Job, apply, type_edits
 from xmem_slurm.slurm.gres import GresError
 from xmem_slurm.slurm.options import SBATCH
@@ -49,6 +51,15 @@ STARTS = [
     "",
     "srun ",
 ]
+SHELL = [
+    "srun ", "srun ", "--gres=gpu:1 ", "--gres=gpu:h200:2 ", "-G1 ", "--gpus 2 ", "--het-group=1 ", ": ", "$X ",
+    '"$@" ', "'", '"', "$(", "`", ")", "(", "{ ", "} ", "<<E\n", "\nE\n", "\n", "\n", "| ", "&& ", "; ", "if ",
+    "then ", "fi ", "for x in ", "do ", "done ", "case x in ",
+    "esac", ";; ", "${", "#", "[[ ", "]] ", "((", "))", "\\", "\\\n", "\t",
+    "\0", "é", "\udcff", "f() ", "! ", "<(", ">", "<", "&", "X=", "X=(", "time ", "eval ", "\r", "$'", "<<<",
+    "python t.py ",
+]  # fmt: skip
+"""What scripts are made of, to a shell."""
 VARIABLES = sorted({name for option in SBATCH.options for name in option.variables})
 
 
@@ -75,7 +86,8 @@ def check(dice: random.Random) -> str:
     """Run one input; return what became of it."""
     job = random_job(dice)
     assert job.script is not None
-    gpu_steps(job.script.decode(errors="surrogateescape"))
+    check_body(job.script)
+    check_body("".join(dice.choices(SHELL, k=dice.randrange(30))).encode(errors="surrogateescape"))
     refused = refusal(job)
     try:
         script = scripts.parse(job.script)
@@ -97,6 +109,23 @@ def check(dice: random.Random) -> str:
     kept = [line for line in before if b"SBATCH" not in line and b"SLURM" not in line]
     assert [line for line in after if b"SBATCH" not in line and b"SLURM" not in line] == kept
     return "edited" if edits else "as it was"
+
+
+def check_body(data: bytes) -> None:
+    """Read a script as a shell would, change no type in it, and then each that can be changed."""
+    commands(data)
+    steps = gpu_steps(data)
+    types = ("T", "U")
+    assert with_types(data, [step for step in steps if step.can_have([None, None])], [None, None]) == data
+    sure = [step for step in steps if step.can_have(types)]
+    changed = with_types(data, sure, types)
+    pieces, end = list[bytes](), 0
+    for step in sure:
+        assert step.start is not None
+        assert data[step.start : step.end].decode() == step.value
+        pieces += [data[end : step.start], step.with_type(types[step.components[0]]).encode()]
+        end = step.end
+    assert changed == b"".join([*pieces, data[end:]])
 
 
 def run_batch(seed: int, batch: int) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """Rewriting: one option changed where it was set, everything else byte for byte."""
 
+from pathlib import Path
+
 import pytest
 
 from xmem_slurm import resources
@@ -70,11 +72,62 @@ def test_a_feature_that_slurm_cannot_and_is_an_error() -> None:
         rewrite(job("--gres=gpu:1", "-C", "a*2&b*1", "job.sh"), BY_FEATURE, "because")
 
 
-INNER = b"#!/bin/bash\n#SBATCH --gres=gpu:%s1\nsrun --gres=gpu:1 python train.py\n"
+INNER = b"""#!/bin/bash
+#SBATCH --gres=gpu:%s1
+run() {
+  srun -n1 --gres="gpu:%s1" python "$@" # one
+}
+run a.py && srun -G%s1 \\
+  b.py \xff
+"""
 
 
-def test_beside_a_step_that_asks_for_a_gpu_the_type_is_left_off() -> None:
-    edited, changes = rewrite(job("job.sh", script=INNER % b""), L4, "because")
+def test_the_jobs_own_steps_ask_for_the_same_type_each_in_its_own_spelling() -> None:
+    for before in (b"", b"h200:"):
+        edited, changes = rewrite(job("job.sh", script=INNER % ((before,) * 3)), L4, "because")
+        assert edited.script is not None
+        kept = [line for line in edited.script.splitlines(keepends=True) if not line.startswith(b"# xmem-slurm")]
+        assert b"".join(kept) == INNER % ((b"l4:",) * 3)
+        assert [(change.command, change.name, change.where) for change in changes] == [
+            ("", "gres", "line 2 of the script"),
+            ("srun ", "gres", "line 4 of the script"),
+            ("srun ", "gpus", "line 6 of the script"),
+        ]
+
+
+def test_many_steps_are_told_as_one() -> None:
+    script = b"#!/bin/sh\n#SBATCH -G1\n" + b"srun --gpus=1 x\n" * 50
+    edited, changes = rewrite(job("job.sh", script=script), L4, "because")
+    assert edited.script is not None
+    assert edited.script.count(b"srun --gpus=l4:1 x\n") == 50
+    assert [change.where for change in changes] == [
+        "line 2 of the script",
+        "50 lines of the script, the first of them 3",
+    ]
+    assert str(changes[1]) == "srun --gpus=1 -> --gpus=l4:1"
+
+
+def test_a_wrapped_step_is_changed_too() -> None:
+    edited, _ = rewrite(job("-G1", "--wrap=no", "--wrap", "time srun -G 1 \udcff", script=None), L4, "because")
+    assert edited.argv == ("-Gl4:1", "--wrap=no", "--wrap", "time srun -G l4:1 \udcff")
+
+
+def test_only_the_components_that_are_meant_are_changed() -> None:
+    script = (
+        b"#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\n"
+        b"srun --gres=gpu:1 a : --gres=gpu:2 b\nsrun --het-group=1 --gres=gpu:2 c\n"
+    )
+    edited, changes = rewrite(job("job.sh", script=script), L4, "because", components=[1])
+    assert edited.script is not None
+    assert b"srun --gres=gpu:1 a : --gres=gpu:l4:2 b\nsrun --het-group=1 --gres=gpu:l4:2 c\n" in edited.script
+    assert changes[-1].where == "2 lines of the script, the first of them 5"
+
+
+STUCK = b"#!/bin/bash\n#SBATCH --gres=gpu:%s1\neval 'srun --gres=gpu:1 python train.py'\n"
+
+
+def test_beside_a_step_that_cannot_be_changed_the_type_is_left_off() -> None:
+    edited, changes = rewrite(job("job.sh", script=STUCK % b""), L4, "because")
     assert [str(change) for change in changes] == ["no --constraint -> --constraint=gpu_mem_24g"]
     assert edited.script is not None
     assert b"#SBATCH --gres=gpu:1\n#SBATCH --constraint=gpu_mem_24g\n" in edited.script
@@ -82,7 +135,20 @@ def test_beside_a_step_that_asks_for_a_gpu_the_type_is_left_off() -> None:
 
 def test_a_typed_request_beside_such_a_step_is_left_alone() -> None:
     with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:1 asks for a GPU itself"):
-        rewrite(job("job.sh", script=INNER % b"h200:"), L4, "because")
+        rewrite(job("job.sh", script=STUCK % b"h200:"), L4, "because")
+
+
+def test_a_step_in_a_script_that_is_sourced_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("true\nstart() { srun --gres=gpu:h200:1 $1; }\n")
+    script = f"#!/bin/sh\n#SBATCH --gres=gpu:h200:1\n. {tmp_path}/env.sh\nstart x\n".encode()
+    with pytest.raises(UsageError, match=r"line 2 of .*/env\.sh: srun --gres=gpu:h200:1 asks"):
+        rewrite(job("job.sh", script=script), L4, "because")
+
+
+def test_a_step_in_a_python_script_is_in_the_way() -> None:
+    script = b"#!/usr/bin/env python3\n#SBATCH --gres=gpu:h200:1\nos.system('srun --gres=gpu:h200:1 x')\n"
+    with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:h200:1 asks"):
+        rewrite(job("job.py", script=script), L4, "because")
 
 
 def test_where_a_type_has_several_kinds_of_gpu_the_feature_goes_with_it() -> None:

@@ -34,6 +34,7 @@ MOST_SECONDS = 2.0
 
 _OPTION = rb"(?:--gres\b(?!-)|--gpus\b(?!-[bf])|--tres-p|(?<=\s)-\w*G)"
 _ASKING = re.compile(_OPTION)
+_QUOTES = re.compile(rb"^|[\"'()]")
 _MENTION = re.compile(
     rb"(?<![\w.-])srun(?![\w.-])(?=((?:[^\n\\]|\\.){0,2000}?" + _OPTION + rb"[^\s\"',;)]*))", re.DOTALL
 )
@@ -218,7 +219,7 @@ def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
             name, _, value = text.partition(b"=")
             name = name.partition(b"[")[0].rstrip(b"+")
             found[name] = found.get(name, b"") + b" " + value
-        elif node.type == "command":
+        elif node.type == "command" and b"srun" not in text:
             found[b"@"] = found.get(b"@", b"") + b" " + text
     return found | dict.fromkeys((bytes([each]) for each in _POSITIONAL), found.get(b"@", b""))
 
@@ -229,7 +230,7 @@ def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
     texts = [word]
     while texts:
         text = texts.pop()
-        if text is not word and _ASKING.search(b" " + text.replace(b'"', b" ").replace(b"'", b" ")):
+        if text is not word and _ASKING.search(_QUOTES.sub(b" ", text)):
             return True
         new = set(_VARIABLE.findall(text)) - seen
         seen |= new
