@@ -25,6 +25,8 @@ _NOT_MEASURED = "no measurements yet; the margin is that of convolutions"
 
 MARGINS: Mapping[str, tuple[float, str]] = {
     "cudnn-plan": (0.10, "cuDNN chooses its plans and their workspace on the GPU"),
+    "cudnn-described": (0.05, "plans are those of the job's own {detail}, not yet compared with a GPU's (a prior)"),
+    "cudnn-benchmark": (0.10, "cudnn.benchmark keeps the fastest plan, which only a GPU can tell"),
     "cudnn-batchnorm": (0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"),
     "cudnn-rnn": (0.10, f"cuDNN's RNN workspace is not known ({_NOT_MEASURED})"),
     "cudnn-ctc": (0.10, f"cuDNN's CTC workspace is not known ({_NOT_MEASURED})"),
@@ -96,7 +98,7 @@ class Estimate:
     @property
     def reasons(self) -> Sequence[str]:
         """Why the margin is wider than the least, and what was not run, one line each."""
-        wider = [MARGINS[doubt.code][1] for doubt in self.doubts if doubt.code in MARGINS]
+        wider = [MARGINS[each.code][1].format(detail=each.detail) for each in self.doubts if each.code in MARGINS]
         not_run = [_others_not_run(rank.trace) for rank in self.ranks if rank.trace.world_size > 1]
         return list(dict.fromkeys([*wider, *not_run]))
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,6 +27,7 @@ from xmem_slurm.errors import DeviceBuildError
 
 COMPILERS_AT_ONCE = 2
 MANIFEST = "build.json"
+HELPER = "cudnn-plans"
 _FLAGS = ("-std=c11", "-O1", "-fPIC", "-shared", "-w", "-pipe")
 
 
@@ -127,7 +128,8 @@ def _build_into(done: Path, torch: Path, versions: needs.Versions, compiler: str
     try:
         libraries = needs.read_libraries(torch)
         with ThreadPoolExecutor(COMPILERS_AT_ONCE) as pool:
-            for finished in [pool.submit(_compile, each, work, versions, compiler) for each in libraries]:
+            compiling = [pool.submit(_compile, each, work, versions, compiler) for each in libraries]
+            for finished in [*compiling, pool.submit(_compile_helper, work, compiler)]:
                 finished.result()
         about = {**asdict(versions), "torch_folder": str(torch), "libraries": [each.soname for each in libraries]}
         (work / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
@@ -167,10 +169,21 @@ def _compile(library: needs.Library, work: Path, versions: needs.Versions, compi
             "-ldl",
             "-lpthread",
         ]
-        environment = {**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        _run(command, library.soname, scratch)
+
+
+def _compile_helper(work: Path, compiler: str) -> None:
+    """The program that the stand-in libcudnn asks; its library finds it by this name (src/plans/protocol.h)."""
+    source = generate.SOURCES / "plans" / "answer.c"
+    with tempfile.TemporaryDirectory(prefix="gcc.", dir=work) as scratch:
+        _run([compiler, "-std=c11", "-O1", "-w", "-o", str(work / HELPER), str(source), "-ldl"], HELPER, scratch)
+
+
+def _run(command: Sequence[str], made: str, scratch: str) -> None:
+    environment = {**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
-        raise DeviceBuildError(f"{Path(compiler).name} could not build {library.soname}: {_first_error(ran.stderr)}")
+        raise DeviceBuildError(f"{Path(command[0]).name} could not build {made}: {_first_error(ran.stderr)}")
 
 
 def _first_error(text: str) -> str:

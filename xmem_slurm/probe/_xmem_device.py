@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 
 _CUDA_VERSION = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
 _TORCH_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
@@ -24,6 +25,7 @@ def map_stand_ins(folder, command):
     The dynamic loader never looks for a library whose SONAME is mapped already, so this wins over torch's RPATH, and
     the real libraries may lie beside it. `command`, given the folder, prints where they are, built if need be.
     """
+    os.environ.setdefault("XMEM_DEVICE_CUDNN", real_cudnn(folder))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"}
     build = subprocess.run([*command, folder], env=clean, cwd="/", capture_output=True, text=True, check=False)
     if build.returncode:
@@ -32,6 +34,20 @@ def map_stand_ins(folder, command):
     names = sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name))
     libraries = [ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL) for name in names if ".so" in name]
     return libraries[0]
+
+
+def real_cudnn(folder):
+    """Return the path of the cuDNN that the torch in `folder` would load on a GPU, or "" if there is none.
+
+    The stand-in libcudnn asks it, from another process, for plans and workspaces. The places and their order are those
+    of torch's RPATH, torch/__init__.py (`_preload_cuda_deps`), the dynamic loader and conda.
+    """
+    beside = [os.path.dirname(folder), *sys.path]
+    places = [os.path.join(place, "nvidia", "cudnn", "lib") for place in beside]
+    places += [os.path.join(folder, "lib"), *os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)]
+    places += [os.path.join(sys.prefix, "lib")]
+    paths = [os.path.join(place, "libcudnn_graph.so.9") for place in places if place]
+    return next((path for path in paths if os.path.isfile(path)), "")
 
 
 def doubts(runtime):

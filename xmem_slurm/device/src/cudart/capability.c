@@ -161,8 +161,8 @@ int xmem_attribute(int *value, int attribute, int ordinal) {
     case 82: /* MaxRegistersPerMultiprocessor */
         *value = REGISTERS;
         break;
-    case 13: /* ClockRate, kHz: only ever used for estimates of time */
-        *value = 1500000;
+    case 13: /* ClockRate, kHz, of an H200: cuDNN's heuristics alone look at clocks, and on 9.0 alone */
+        *value = 1980000;
         break;
     case 14: /* TextureAlignment */
         *value = (int)all.textureAlignment;
@@ -193,7 +193,7 @@ int xmem_attribute(int *value, int attribute, int ordinal) {
         *value = all.pciBusID;
         break;
     case 36: /* MemoryClockRate, kHz: as ClockRate */
-        *value = 2000000;
+        *value = 3201000;
         break;
     case 37: /* GlobalMemoryBusWidth */
         *value = all.memoryBusWidth;

@@ -1,52 +1,16 @@
 /* libcudnn: the backend (graph) API, on which torch's convolutions and cuDNN attention stand (cudnn_graph.h).
  *
- * Everything there is a descriptor with attributes. Descriptors keep what they are given; questions that only the real
- * library can answer are answered with one engine, no knobs, no notes and a workspace of 0 bytes, which is a doubt.
+ * Everything there is a descriptor with attributes. Descriptors keep what they are given. Which engines there are for a
+ * graph, in which order, and the workspaces of their plans are answered by the job's own cuDNN (cudnn_plans.c). Where
+ * it gives no answer there is one engine, with no knobs, no notes and a workspace of 0 bytes, which is a doubt.
  */
-#include "cudnn.h"
+#include <stdio.h>
 
-/* cudnnBackendDescriptorType_t */
-enum { ENGINECFG_DESCRIPTOR = 3 };
+#include "cudnn_backend.h"
 
-/* cudnnBackendAttributeType_t, those that are not int-sized enumerations */
-enum {
-    TYPE_HANDLE = 0,
-    TYPE_BOOLEAN = 2,
-    TYPE_INT64 = 3,
-    TYPE_DOUBLE = 5,
-    TYPE_VOID_PTR = 6,
-    TYPE_BACKEND_DESCRIPTOR = 15,
-    TYPE_CHAR = 24,
-    TYPE_FRACTION = 26,
-};
+extern void xmem_default(const char *function) __attribute__((weak));
 
-/* cudnnBackendAttributeName_t */
-enum {
-    ENGINEHEUR_RESULTS = 202,
-    ENGINECFG_ENGINE = 300,
-    ENGINECFG_KNOB_CHOICES = 302,
-    ENGINECFG_WORKSPACE_SIZE = 303,
-    EXECUTION_PLAN_WORKSPACE_SIZE = 402,
-    EXECUTION_PLAN_JSON_REPRESENTATION = 405,
-    ENGINE_GLOBAL_INDEX = 1301,
-    ENGINE_KNOB_INFO = 1302,
-    ENGINE_NUMERICAL_NOTE = 1303,
-    ENGINE_BEHAVIOR_NOTE = 1305,
-};
-
-struct attribute {
-    int name, type;
-    int64_t count;
-    void *data;
-    struct attribute *next;
-};
-
-struct descriptor {
-    int type;
-    struct attribute *attributes;
-};
-
-static size_t type_bytes(int type) {
+size_t cudnn_attribute_bytes(int type) {
     switch (type) {
     case TYPE_HANDLE:
     case TYPE_INT64:
@@ -75,45 +39,60 @@ int cudnnBackendCreateDescriptor(int type, void **descriptor) {
     if (make_handle(descriptor, sizeof(struct descriptor)))
         return CUDNN_ALLOCATION_FAILED;
     ((struct descriptor *)*descriptor)->type = type;
+    ((struct descriptor *)*descriptor)->references = 1;
     return CUDNN_SUCCESS;
 }
 
+static void release_values(struct attribute *attribute);
+
+/* What another descriptor refers to lives on: callers destroy a tensor's descriptor when its operation is made. */
 int cudnnBackendDestroyDescriptor(struct descriptor *descriptor) {
-    if (!descriptor)
+    if (!descriptor || __atomic_sub_fetch(&descriptor->references, 1, __ATOMIC_ACQ_REL) > 0)
         return CUDNN_SUCCESS;
     for (struct attribute *attribute = descriptor->attributes, *next; attribute; attribute = next) {
         next = attribute->next;
-        free(attribute->data);
+        release_values(attribute);
         free(attribute);
     }
     free(descriptor);
     return CUDNN_SUCCESS;
 }
 
+static void release_values(struct attribute *attribute) {
+    if (attribute->type == TYPE_BACKEND_DESCRIPTOR)
+        for (int64_t i = 0; i < attribute->count; i++)
+            cudnnBackendDestroyDescriptor(((struct descriptor **)attribute->data)[i]);
+    free(attribute->data);
+}
+
 int cudnnBackendSetAttribute(struct descriptor *descriptor, int name, int type, int64_t count, const void *values) {
-    size_t bytes = (size_t)count * type_bytes(type);
+    size_t bytes = (size_t)count * cudnn_attribute_bytes(type);
+    void *data = calloc(1, bytes + 1);
     struct attribute *attribute = find(descriptor, name);
-    void *data = malloc(bytes + 1);
-    if (!attribute) {
-        attribute = calloc(1, sizeof *attribute);
-        if (!attribute || !data) {
-            free(attribute);
-            free(data);
-            return CUDNN_ALLOCATION_FAILED;
-        }
-        attribute->next = descriptor->attributes;
-        descriptor->attributes = attribute;
+    if (!attribute && data) {
+        struct attribute **end = &descriptor->attributes;
+        while (*end)
+            end = &(*end)->next;
+        *end = attribute = calloc(1, sizeof *attribute);
     }
-    if (!data)
+    if (!data || !attribute) {
+        free(data);
         return CUDNN_ALLOCATION_FAILED;
+    }
     if (values)
         memcpy(data, values, bytes);
-    free(attribute->data);
-    attribute->name = name;
-    attribute->type = type;
-    attribute->count = count;
-    attribute->data = data;
+    if (type == TYPE_BACKEND_DESCRIPTOR)
+        for (int64_t i = 0; i < count; i++)
+            if (((struct descriptor **)data)[i])
+                __atomic_add_fetch(&((struct descriptor **)data)[i]->references, 1, __ATOMIC_RELAXED);
+    release_values(attribute);
+    *attribute = (struct attribute){name, type, count, data, attribute->next};
     return CUDNN_SUCCESS;
+}
+
+static void copy_attributes(const struct descriptor *from, struct descriptor *to) {
+    for (const struct attribute *attribute = from->attributes; attribute; attribute = attribute->next)
+        cudnnBackendSetAttribute(to, attribute->name, attribute->type, attribute->count, attribute->data);
 }
 
 /* The caller made the descriptors that are to be filled: give them the attributes of ours. */
@@ -122,9 +101,88 @@ static void copy_descriptors(struct descriptor *const *from, struct descriptor *
         if (!from[i] || !to[i] || from[i] == to[i])
             continue;
         to[i]->type = from[i]->type;
-        for (struct attribute *attribute = from[i]->attributes; attribute; attribute = attribute->next)
-            cudnnBackendSetAttribute(to[i], attribute->name, attribute->type, attribute->count, attribute->data);
+        copy_attributes(from[i], to[i]);
     }
+}
+
+static void set_notes(struct descriptor *descriptor, int name, int type, unsigned long long set) {
+    int notes[64], count = 0;
+    for (int note = 0; note < 64; note++)
+        if (set >> note & 1)
+            notes[count++] = note;
+    cudnnBackendSetAttribute(descriptor, name, type, count, notes);
+}
+
+/* Heuristics that the real library answered: one line a configuration. What belongs to its engine stands on the
+ * configuration itself, and goes to the engine's descriptor when that is asked for. */
+static void get_configurations(const char *lines, struct descriptor **values, int64_t wanted, int64_t *count) {
+    int64_t there = 0;
+    for (const char *line = lines; *line; line = strchr(line, '\n') + 1, there++) {
+        long long engine = 0, workspace = 0;
+        unsigned long long numerical = 0, behavior = 0;
+        int status = 0;
+        if (!values || there >= wanted || !values[there])
+            continue;
+        if (sscanf(line, "%lld %d %lld %llx %llx", &engine, &status, &workspace, &numerical, &behavior) != 5)
+            status = CUDNN_NOT_SUPPORTED;
+        struct descriptor *configuration = values[there];
+        configuration->type = ENGINECFG_DESCRIPTOR;
+        cudnnBackendSetAttribute(configuration, OUR_PLAN_STATUS, TYPE_INT64, 1, &(int64_t){status});
+        cudnnBackendSetAttribute(configuration, ENGINECFG_WORKSPACE_SIZE, TYPE_INT64, 1, &(int64_t){workspace});
+        cudnnBackendSetAttribute(configuration, ENGINE_GLOBAL_INDEX, TYPE_INT64, 1, &(int64_t){engine});
+        set_notes(configuration, ENGINE_NUMERICAL_NOTE, TYPE_NUMERICAL_NOTE, numerical);
+        set_notes(configuration, ENGINE_BEHAVIOR_NOTE, TYPE_BEHAVIOR_NOTE, behavior);
+    }
+    if (count)
+        *count = there;
+}
+
+/* The first line of an answer is the status of the heuristics, the others are configurations. */
+static int finalize_heuristics(struct descriptor *heuristics) {
+    char *answer = cudnn_ask(heuristics);
+    if (!answer)
+        return CUDNN_SUCCESS;
+    const char *lines = strchr(answer, '\n') + 1;
+    int status = atoi(answer);
+    cudnnBackendSetAttribute(heuristics, OUR_CONFIGURATIONS, TYPE_CHAR, (int64_t)strlen(lines) + 1, lines);
+    free(answer);
+    return status;
+}
+
+static int plans_not_run;
+
+/* torch tries one plan after another until one runs; with torch.backends.cudnn.benchmark it makes them all, runs each,
+ * and keeps the fastest. Here all take the same time, so that the first one wins. */
+static int finalize_plan(struct descriptor *plan) {
+    const struct attribute *given = find(plan, EXECUTION_PLAN_ENGINE_CONFIG);
+    const struct descriptor *configuration = given ? *(struct descriptor **)given->data : NULL;
+    const struct attribute *status = configuration ? find(configuration, OUR_PLAN_STATUS) : NULL;
+    if (!status)
+        return CUDNN_SUCCESS;
+    if (*(int64_t *)status->data)
+        return (int)*(int64_t *)status->data;
+    const struct attribute *workspace = find(configuration, ENGINECFG_WORKSPACE_SIZE);
+    if (__atomic_fetch_add(&plans_not_run, 1, __ATOMIC_RELAXED))
+        doubt("cudnn-benchmark", "torch.backends.cudnn.benchmark");
+    return cudnnBackendSetAttribute(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, workspace->data);
+}
+
+int cudnnBackendFinalize(struct descriptor *descriptor) {
+    switch (descriptor->type) {
+    case ENGINEHEUR_DESCRIPTOR:
+        return finalize_heuristics(descriptor);
+    case EXECUTION_PLAN_DESCRIPTOR:
+        return finalize_plan(descriptor);
+    default:
+        return CUDNN_SUCCESS;
+    }
+}
+
+int cudnnBackendExecute(void *handle UNUSED, void *plan UNUSED, void *variant_pack UNUSED) {
+    __atomic_store_n(&plans_not_run, 0, __ATOMIC_RELAXED);
+    if (xmem_default)
+        xmem_default("cudnnBackendExecute");
+    return CUDNN_SUCCESS;
 }
 
 /* What nobody set. `values` has room for `wanted` values of `type`; *count is how many there are. */
@@ -142,11 +200,11 @@ static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, v
         case ENGINECFG_ENGINE: /* the caller's descriptor stays as it is */
             break;
         default:
-            memset(values, 0, (size_t)wanted * type_bytes(type));
+            memset(values, 0, (size_t)wanted * cudnn_attribute_bytes(type));
         }
     switch (name) {
     case EXECUTION_PLAN_WORKSPACE_SIZE:
-        doubt("cudnn-plan", "workspace of an execution plan");
+        doubt("cudnn-plan", cudnn_no_answer());
         /* fall through */
     case ENGINEHEUR_RESULTS:
     case ENGINECFG_ENGINE:
@@ -171,8 +229,18 @@ static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, v
 int cudnnBackendGetAttribute(const struct descriptor *descriptor, int name, int type, int64_t wanted, int64_t *count,
                              void *values) {
     const struct attribute *attribute = find(descriptor, name);
-    if (!attribute)
+    const struct attribute *configurations = name == ENGINEHEUR_RESULTS ? find(descriptor, OUR_CONFIGURATIONS) : NULL;
+    if (configurations) {
+        get_configurations(configurations->data, values, wanted, count);
+        return CUDNN_SUCCESS;
+    }
+    if (!attribute) {
+        if (name == ENGINECFG_ENGINE && values && wanted > 0 && *(struct descriptor **)values)
+            copy_attributes(descriptor, *(struct descriptor **)values);
         return unset_attribute(name, type, wanted, count, values);
+    }
+    if (name == EXECUTION_PLAN_WORKSPACE_SIZE)
+        doubt("cudnn-described", cudnn_name());
     int64_t given = wanted < attribute->count ? wanted : attribute->count;
     if (count)
         *count = attribute->count;
@@ -181,6 +249,6 @@ int cudnnBackendGetAttribute(const struct descriptor *descriptor, int name, int 
     if (type == TYPE_BACKEND_DESCRIPTOR && *(struct descriptor **)values)
         copy_descriptors(attribute->data, values, given);
     else
-        memcpy(values, attribute->data, (size_t)given * type_bytes(type));
+        memcpy(values, attribute->data, (size_t)given * cudnn_attribute_bytes(type));
     return CUDNN_SUCCESS;
 }

@@ -1,0 +1,255 @@
+"""Plans and workspaces from the job's own cuDNN: the stand-in libcudnn, its helper, and a fake of the real library.
+
+The fake (tests/data/fake_cudnn_graph.c) is no cuDNN: it shows that what is asked is what torch asked, and what happens
+when the library is slow, broken or another one. tests/integration/test_device_torch.py asks a real one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmem_slurm.device import generate
+
+FAKE = Path(__file__).parents[1] / "data" / "fake_cudnn_graph.c"
+
+ASK = """
+import ctypes, json, os, sys
+folder = sys.argv[1]
+runtime = ctypes.CDLL(folder + "/libcudart.so", mode=ctypes.RTLD_GLOBAL)
+cudnn = ctypes.CDLL(folder + "/libcudnn.so")
+HANDLE, INT64, DESCRIPTOR, MODE, NUMERICAL = 0, 3, 15, 8, 11
+
+def make(kind, *attributes):
+    made = ctypes.c_void_p()
+    assert cudnn.cudnnBackendCreateDescriptor(kind, ctypes.byref(made)) == 0
+    for name, type, values in attributes:
+        assert cudnn.cudnnBackendSetAttribute(made, name, type, ctypes.c_int64(len(values)), values) == 0
+    made.status = cudnn.cudnnBackendFinalize(made)
+    return made
+
+def get(of, name, type, values):
+    count = ctypes.c_int64()
+    size = ctypes.c_int64(len(values) if values is not None else 0)
+    assert cudnn.cudnnBackendGetAttribute(of, name, type, size, ctypes.byref(count), values) == 0
+    return count.value
+
+def pointers(*of):
+    return (ctypes.c_void_p * len(of))(*of)
+
+def ask(rows, columns):
+    tensor = make(17, (902, INT64, (ctypes.c_int64 * 2)(rows, columns)))
+    operation = make(10, (701, DESCRIPTOR, pointers(tensor)))
+    cudnn.cudnnBackendDestroyDescriptor(tensor)  # as torch does
+    graph = make(15, (800, HANDLE, pointers(0x1234)), (801, DESCRIPTOR, pointers(operation)))
+    heuristics = make(4, (201, DESCRIPTOR, pointers(graph)), (200, MODE, (ctypes.c_int * 1)(0)))
+    if heuristics.status:
+        return heuristics.status
+    configurations = [make(3) for _ in range(get(heuristics, 202, DESCRIPTOR, None))]
+    get(heuristics, 202, DESCRIPTOR, pointers(*configurations))
+    return [describe(each) for each in configurations]
+
+def describe(configuration):
+    engine, index, notes, workspace = make(2), (ctypes.c_int64 * 1)(), (ctypes.c_int * 8)(), (ctypes.c_int64 * 1)()
+    get(configuration, 300, DESCRIPTOR, pointers(engine))
+    get(engine, 1301, INT64, index)
+    noted = get(engine, 1303, NUMERICAL, notes)
+    plan = make(5, (400, HANDLE, pointers(0x1234)), (401, DESCRIPTOR, pointers(configuration)))
+    if not plan.status:
+        get(plan, 402, INT64, workspace)
+        if "--execute" in sys.argv:
+            cudnn.cudnnBackendExecute(None, plan, None)
+    return [index[0], plan.status, workspace[0], list(notes[:noted])]
+
+def doubts():
+    text = ctypes.create_string_buffer(1 << 16)
+    runtime.xmem_device_report(text, len(text))
+    return {each["code"]: each["detail"] for each in json.loads(text.value)}
+
+def out(**values):
+    print(json.dumps(values), flush=True)
+"""
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand-ins of runtime and cuDNN, the helper, and fakes of the real library, in one folder."""
+    folder = tmp_path_factory.mktemp("stand-ins")
+    numbers = ["-DXMEM_CUDA_MAJOR=13", "-DXMEM_CUDA_VERSION=13000", "-DXMEM_CUDNN_VERSION=91900", "-DANSWER_SECONDS=1"]
+    shared = ["gcc", "-std=c11", "-O1", "-w", "-fPIC", "-shared", *numbers]
+    sources = {name: sorted(generate.SOURCES.glob(name)) for name in ("cudart/*.c", "libraries/cudnn*.c")}
+    helper = ["gcc", "-std=c11", "-O1", "-DANSWER_SECONDS=1", generate.SOURCES / "plans" / "answer.c", "-ldl"]
+    commands = [
+        [*shared, *sources["cudart/*.c"], "-o", folder / "libcudart.so", "-ldl", "-lpthread"],
+        [*shared, *sources["libraries/cudnn*.c"], "-o", folder / "libcudnn.so", "-ldl"],
+        [*helper, "-o", folder / "cudnn-plans"],
+    ]
+    for name, flags in {"": [], "crash": ["-DCRASH"], "hang": ["-DHANG"], "refuse": ["-DREFUSE"]}.items():
+        commands.append([*shared, "-DVERSION=91900", *flags, FAKE, "-o", folder / f"graph{name}.so"])
+    commands.append([*shared, "-DVERSION=91800", FAKE, "-o", folder / "graphother.so"])
+    for command in commands:
+        subprocess.run(list(map(str, command)), check=True)
+    return folder
+
+
+@pytest.fixture
+def ask(built: Path, tmp_path: Path) -> Ask:
+    """Run code after `ASK` on a fresh copy of the stand-ins, with one of the fakes; its last line comes back."""
+    folder = tmp_path / "stand-ins"
+    folder.mkdir()
+    for name in ("libcudart.so", "libcudnn.so", "cudnn-plans"):
+        os.link(built / name, folder / name)
+
+    def ask(code: str, *options: str, library: str = "", **environment: str) -> Any:
+        gpu = {"XMEM_DEVICE_NAME": "Fake", "XMEM_DEVICE_CAPABILITY": "9.0"}
+        real = {"XMEM_DEVICE_CUDNN": str(built / f"graph{library}.so")}
+        ran = subprocess.run(
+            [sys.executable, "-c", ASK + code, str(folder), *options],
+            env={"PATH": os.environ["PATH"], **gpu, **real, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    return ask
+
+
+ONCE = "out(plans=ask(30, 70), doubts=doubts())"
+NO_PLANS = [[0, 0, 0, []]]
+"""Today's rule: one engine, no workspace."""
+
+
+def answered(elements: int) -> list[list[Any]]:
+    return [[7, 3000, 0, []], [9, 0, elements, [0, 4]], [11, 0, 2 * elements, []]]
+
+
+def test_plans_are_those_of_the_library(ask: Ask) -> None:
+    seen = ask(ONCE, "--execute")
+    assert seen == {"plans": answered(2100), "doubts": {"cudnn-described": "cuDNN 9.19.0"}}
+
+
+def test_each_operation_has_its_own_answer(ask: Ask) -> None:
+    assert ask("out(plans=[ask(2, 3), ask(5, 7), ask(2, 3)])")["plans"] == [answered(6), answered(35), answered(6)]
+
+
+def test_plans_made_before_one_ran_are_a_benchmark(ask: Ask) -> None:
+    assert "cudnn-benchmark" in ask(ONCE)["doubts"]
+
+
+def test_a_known_operation_needs_no_library(ask: Ask, tmp_path: Path) -> None:
+    ask(ONCE)
+    (tmp_path / "stand-ins" / "cudnn-plans").unlink()
+    assert ask(ONCE, library="gone")["plans"] == answered(2100)
+    assert ask("out(plans=ask(30, 71))")["plans"] == NO_PLANS
+
+
+def test_another_gpu_or_a_damaged_answer_is_asked_again(ask: Ask, tmp_path: Path) -> None:
+    ask(ONCE)
+    (kept,) = (tmp_path / "stand-ins" / "plans").iterdir()
+    kept.write_text(kept.read_text().replace("9 0 2100", "9 0 9999"))
+    assert ask(ONCE)["plans"][1][2] == 9999  # it is read
+    kept.write_text(kept.read_text()[:-5])
+    assert ask(ONCE)["plans"] == answered(2100)
+    refused = ask(ONCE, XMEM_DEVICE_CAPABILITY="8.0")
+    assert refused["plans"] == NO_PLANS
+
+
+def test_answers_are_bounded(ask: Ask, tmp_path: Path) -> None:
+    """Four files a set: of many operations, each set keeps four, and every one is answered all the same."""
+    folder = tmp_path / "stand-ins" / "plans"
+    folder.mkdir()
+    for number in range(1024):
+        for way in range(4):
+            (folder / f"{number:03x}.{way}").touch()
+    assert ask("out(plans=[ask(1, n)[1][2] for n in range(1, 50)])")["plans"] == list(range(1, 50))
+    assert len(list(folder.iterdir())) == 4096
+    assert sum(file.stat().st_size > 0 for file in folder.iterdir()) > 40
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [
+        ("other", "the cuDNN library beside torch is of another version than torch's"),
+        ("gone", "the cuDNN library beside torch could not be loaded"),
+        ("crash", "cuDNN gave no answer"),
+        ("hang", "cuDNN gave no answer"),
+    ],
+)
+def test_no_answer_is_the_old_rule_and_a_doubt(ask: Ask, library: str, reason: str) -> None:
+    seen = ask("out(plans=[ask(30, 70) for _ in range(5)][-1], doubts=doubts())", library=library)
+    assert seen == {"plans": NO_PLANS, "doubts": {"cudnn-plan": reason}}
+
+
+def test_no_library_is_the_old_rule_and_a_doubt(ask: Ask) -> None:
+    seen = ask(ONCE, XMEM_DEVICE_CUDNN="")
+    assert seen == {"plans": NO_PLANS, "doubts": {"cudnn-plan": "no cuDNN library was found beside torch"}}
+
+
+def test_what_the_library_refuses_is_refused(ask: Ask) -> None:
+    assert ask("out(plans=ask(30, 70))", library="refuse")["plans"] == 3001
+
+
+def test_asking_ends_in_time_for_the_dry_run(ask: Ask) -> None:
+    seen = ask(ONCE, XMEM_DEADLINE=str(time.monotonic() - 1))
+    assert seen == {"plans": NO_PLANS, "doubts": {"cudnn-plan": "the time for asking cuDNN ran out"}}
+
+
+def helpers(folder: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "exe").readlink() == folder / "cudnn-plans":
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_helper_is_no_child_and_ends_with_its_process(built: Path, ask: Ask, tmp_path: Path) -> None:
+    folder = tmp_path / "stand-ins"
+    code = """
+import threading
+ask(1, 2)
+try:
+    os.wait()
+except ChildProcessError:
+    out(children=0)
+threading.Event().wait()
+"""
+    environment = {"XMEM_DEVICE_NAME": "Fake", "XMEM_DEVICE_CUDNN": str(built / "graph.so"), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        [sys.executable, "-c", ASK + code, str(folder)], env=environment, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"children": 0}
+        assert len(helpers(folder)) == 1
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while helpers(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert helpers(folder) == []
+
+
+def test_a_fork_has_a_helper_of_its_own(ask: Ask) -> None:
+    code = """
+ask(1, 2)
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, json.dumps(ask(1, 3)).encode())
+    os._exit(0)
+theirs = json.loads(os.read(reader, 4096))
+os.wait()
+out(plans=[ask(1, 4), theirs])
+"""
+    assert ask(code)["plans"] == [answered(4), answered(3)]

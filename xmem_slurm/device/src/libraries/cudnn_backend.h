@@ -1,0 +1,69 @@
+/* The backend (graph) API's descriptors, shared by cudnn_backend.c and cudnn_plans.c. Numbers: cudnn_graph.h 9.19. */
+#ifndef XMEM_CUDNN_BACKEND_H
+#define XMEM_CUDNN_BACKEND_H
+
+#include "cudnn.h"
+
+/* cudnnBackendDescriptorType_t */
+enum {
+    ENGINECFG_DESCRIPTOR = 3,
+    ENGINEHEUR_DESCRIPTOR = 4,
+    EXECUTION_PLAN_DESCRIPTOR = 5,
+};
+
+/* cudnnBackendAttributeType_t, those that are not int-sized enumerations */
+enum {
+    TYPE_HANDLE = 0,
+    TYPE_BOOLEAN = 2,
+    TYPE_INT64 = 3,
+    TYPE_DOUBLE = 5,
+    TYPE_VOID_PTR = 6,
+    TYPE_NUMERICAL_NOTE = 11,
+    TYPE_BACKEND_DESCRIPTOR = 15,
+    TYPE_BEHAVIOR_NOTE = 19,
+    TYPE_CHAR = 24,
+    TYPE_FRACTION = 26,
+};
+
+/* cudnnBackendAttributeName_t; ours are negative */
+enum {
+    OUR_PLAN_STATUS = -1,    /* of an engine configuration: what finalizing its plan returns */
+    OUR_CONFIGURATIONS = -2, /* of heuristics: the real library's answer, text */
+    ENGINEHEUR_RESULTS = 202,
+    ENGINECFG_ENGINE = 300,
+    ENGINECFG_KNOB_CHOICES = 302,
+    ENGINECFG_WORKSPACE_SIZE = 303,
+    EXECUTION_PLAN_ENGINE_CONFIG = 401,
+    EXECUTION_PLAN_WORKSPACE_SIZE = 402,
+    EXECUTION_PLAN_JSON_REPRESENTATION = 405,
+    ENGINE_GLOBAL_INDEX = 1301,
+    ENGINE_KNOB_INFO = 1302,
+    ENGINE_NUMERICAL_NOTE = 1303,
+    ENGINE_BEHAVIOR_NOTE = 1305,
+};
+
+/* In the order in which they were set. A value of TYPE_BACKEND_DESCRIPTOR holds a reference. */
+struct attribute {
+    int name, type;
+    int64_t count;
+    void *data;
+    struct attribute *next;
+};
+
+struct descriptor {
+    int type;
+    int references;
+    struct attribute *attributes;
+};
+
+size_t cudnn_attribute_bytes(int type);
+
+/* The job's own cuDNN on heuristics: its answer as text (plans/answer.c), to be freed, or NULL: cudnn_no_answer() says
+ * why, in words that stay. */
+char *cudnn_ask(const struct descriptor *heuristics);
+const char *cudnn_no_answer(void);
+
+/* "cuDNN 9.19.0": the library that this torch has. */
+const char *cudnn_name(void);
+
+#endif

@@ -1,0 +1,233 @@
+/* cudnn-plans LIBRARY: answers which engines the job's own cuDNN would use, and how much workspace their plans take.
+ *
+ * LIBRARY is a real libcudnn_graph.so.9, of cuDNN 9.8 or newer. Its documented device-less mode is used, through its
+ * public API alone: a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, made from a description of a GPU, stands in for a handle
+ * (cudnn_graph.h 9.8 to 9.19). No GPU, driver or handle is needed.
+ *
+ * It talks over its standard input, a socket. It says the library's version, or 0 where it cannot be loaded. A question
+ * is what libraries/cudnn_plans.c writes; the last descriptor is that of the heuristics. The answer's first line is
+ * their status; then one line for each configuration that they give, in their order:
+ *
+ *     engine  status of its plan  bytes of workspace  set of numerical notes, hex  set of behavior notes, hex
+ *
+ * Plans are made for all configurations; but those that are compiled at run time only up to the first that could be
+ * made, as each takes seconds: the others read as not supported.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "protocol.h"
+
+enum {
+    NUMERICAL_NOTE_TYPE = 11,
+    BACKEND_DESCRIPTOR_TYPE = 15,
+    BEHAVIOR_NOTE_TYPE = 19,
+    CHAR_TYPE = 24,
+    INT64_TYPE = 3
+};
+enum { ENGINE = 2, ENGINECFG = 3, ENGINEHEUR = 4, EXECUTION_PLAN = 5, DEVICEPROP = 38 };
+enum {
+    ENGINEHEUR_RESULTS = 202,
+    ENGINEHEUR_DEVICEPROP = 204,
+    ENGINECFG_ENGINE = 300,
+    PLAN_ENGINE_CONFIG = 401,
+    PLAN_WORKSPACE_SIZE = 402,
+    PLAN_DEVICEPROP = 407,
+    ENGINE_GLOBAL_INDEX = 1301,
+    ENGINE_NUMERICAL_NOTE = 1303,
+    ENGINE_BEHAVIOR_NOTE = 1305,
+    DEVICEPROP_JSON = 2702,
+};
+enum { NOT_SUPPORTED = 3000, RUNTIME_COMPILATION = 1 /* bit of CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION */ };
+enum { MAX_MADE = 1024, MAX_CONFIGURATIONS = 256, MAX_NOTES = 32 };
+
+#define MEMORY_BYTES ((rlim_t)2 << 30) /* what it may map for itself; 0.1 GiB is usual, the compiler takes more */
+
+static int (*create)(int type, void **descriptor);
+static int (*destroy)(void *descriptor);
+static int (*finalize)(void *descriptor);
+static int (*set)(void *descriptor, int name, int type, int64_t count, const void *values);
+static int (*get)(void *descriptor, int name, int type, int64_t wanted, int64_t *count, void *values);
+static size_t (*version)(void);
+
+static void *made[MAX_MADE];
+static int made_count;
+
+/* Without memory for a descriptor there is no answer, rather than half of one. */
+static void *make(int type) {
+    void *descriptor = NULL;
+    if (made_count == MAX_MADE || create(type, &descriptor))
+        _exit(1);
+    return made[made_count++] = descriptor;
+}
+
+static void destroy_all(void) {
+    while (made_count)
+        destroy(made[--made_count]);
+}
+
+static int load(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return 0;
+    *(void **)&create = dlsym(library, "cudnnBackendCreateDescriptor");
+    *(void **)&destroy = dlsym(library, "cudnnBackendDestroyDescriptor");
+    *(void **)&finalize = dlsym(library, "cudnnBackendFinalize");
+    *(void **)&set = dlsym(library, "cudnnBackendSetAttribute");
+    *(void **)&get = dlsym(library, "cudnnBackendGetAttribute");
+    *(void **)&version = dlsym(library, "cudnnGetVersion");
+    return create && destroy && finalize && set && get && version;
+}
+
+/* The GPU of the question before is kept: making it takes a while, and it is the same nearly always. */
+static void *device_of(const char *json) {
+    static void *device;
+    static char *described;
+    if (described && strcmp(described, json) == 0)
+        return device;
+    if (device)
+        destroy(device);
+    free(described);
+    described = NULL;
+    device = NULL;
+    if (create(DEVICEPROP, &device) || set(device, DEVICEPROP_JSON, CHAR_TYPE, (int64_t)strlen(json), json) ||
+        finalize(device))
+        return NULL;
+    described = strdup(json);
+    return device;
+}
+
+/* One attribute: "name:type:count:values", values in hex or, for descriptors, their numbers in the question. Returns a
+ * status. */
+static int set_from_text(void *descriptor, const char *text, void *const *numbered, int numbered_count) {
+    int name, type, start;
+    long long count;
+    if (sscanf(text, "%d:%d:%lld:%n", &name, &type, &count, &start) != 3)
+        return NOT_SUPPORTED;
+    const char *values = text + start;
+    size_t bytes = 0;
+    unsigned char *data = malloc(strlen(values) * sizeof(void *) + sizeof(void *));
+    if (!data)
+        return NOT_SUPPORTED;
+    if (type == BACKEND_DESCRIPTOR_TYPE) {
+        for (long long i = 0; i < count; i++) {
+            char *end;
+            long number = strtol(values, &end, 10);
+            if (end == values || number < 0 || number >= numbered_count) {
+                free(data);
+                return NOT_SUPPORTED;
+            }
+            ((void **)data)[i] = numbered[number];
+            values = *end == ',' ? end + 1 : end;
+        }
+    } else {
+        for (unsigned byte; sscanf(values, "%2x", &byte) == 1; values += 2)
+            data[bytes++] = (unsigned char)byte;
+    }
+    int status = set(descriptor, name, type, count, data);
+    free(data);
+    return status;
+}
+
+static unsigned long long notes_of(void *engine, int name, int type) {
+    int notes[MAX_NOTES] = {0};
+    int64_t count = 0;
+    unsigned long long set_of_notes = 0;
+    if (get(engine, name, type, MAX_NOTES, &count, notes))
+        return 0;
+    for (int64_t i = 0; i < count && i < MAX_NOTES; i++)
+        set_of_notes |= 1ull << (notes[i] & 63);
+    return set_of_notes;
+}
+
+static int make_plan(void *configuration, void *device, int64_t *workspace) {
+    int64_t count;
+    void *plan = make(EXECUTION_PLAN);
+    int status = set(plan, PLAN_ENGINE_CONFIG, BACKEND_DESCRIPTOR_TYPE, 1, &configuration);
+    status = status ? status : set(plan, PLAN_DEVICEPROP, BACKEND_DESCRIPTOR_TYPE, 1, &device);
+    status = status ? status : finalize(plan);
+    return status ? status : get(plan, PLAN_WORKSPACE_SIZE, INT64_TYPE, 1, &count, workspace);
+}
+
+static void answer_configurations(void *heuristics, void *device, FILE *answer) {
+    void *configurations[MAX_CONFIGURATIONS];
+    int64_t count = 0, ignored;
+    int compiled = 0;
+    get(heuristics, ENGINEHEUR_RESULTS, BACKEND_DESCRIPTOR_TYPE, 0, &count, NULL);
+    count = count < MAX_CONFIGURATIONS ? count : MAX_CONFIGURATIONS;
+    for (int64_t i = 0; i < count; i++)
+        configurations[i] = make(ENGINECFG);
+    if (count && get(heuristics, ENGINEHEUR_RESULTS, BACKEND_DESCRIPTOR_TYPE, count, &count, configurations))
+        _exit(1);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t index = -1, workspace = 0;
+        void *engine = make(ENGINE);
+        if (get(configurations[i], ENGINECFG_ENGINE, BACKEND_DESCRIPTOR_TYPE, 1, &ignored, &engine))
+            _exit(1);
+        get(engine, ENGINE_GLOBAL_INDEX, INT64_TYPE, 1, &ignored, &index);
+        unsigned long long numerical = notes_of(engine, ENGINE_NUMERICAL_NOTE, NUMERICAL_NOTE_TYPE);
+        unsigned long long behavior = notes_of(engine, ENGINE_BEHAVIOR_NOTE, BEHAVIOR_NOTE_TYPE);
+        int compiles = (behavior & RUNTIME_COMPILATION) != 0;
+        int status = compiles && compiled ? NOT_SUPPORTED : make_plan(configurations[i], device, &workspace);
+        compiled |= compiles && !status;
+        fprintf(answer, "%lld %d %lld %llx %llx\n", (long long)index, status, (long long)workspace, numerical,
+                behavior);
+    }
+}
+
+/* Read a question and write its answer; 0 when the other side has hung up or makes no sense. */
+static int converse(FILE *in, FILE *out) {
+    static char *line;
+    static size_t size;
+    void *device = NULL, *last = NULL, *numbered[MAX_MADE];
+    int status = 0, type = 0, numbered_count = 0;
+    alarm(IDLE_SECONDS);
+    while (getline(&line, &size, in) > 0) {
+        alarm(ANSWER_SECONDS);
+        line[strcspn(line, "\n")] = 0;
+        if (strcmp(line, "end") == 0) {
+            fprintf(out, "%d\n", status);
+            if (last && type == ENGINEHEUR && !status)
+                answer_configurations(last, device, out);
+            fputs(END, out);
+            destroy_all();
+            return fflush(out) == 0;
+        }
+        if (strncmp(line, "gpu ", 4) == 0)
+            device = device_of(line + 4);
+        if (strncmp(line, "descriptor ", 11) != 0)
+            continue;
+        if (!device || numbered_count == MAX_MADE)
+            return 0;
+        char *rest = line + 11, *word = strsep(&rest, " ");
+        type = atoi(word);
+        last = numbered[numbered_count++] = make(type);
+        while (!status && (word = strsep(&rest, " ")))
+            status = set_from_text(last, word, numbered, numbered_count);
+        if (!status && type == ENGINEHEUR)
+            status = set(last, ENGINEHEUR_DEVICEPROP, BACKEND_DESCRIPTOR_TYPE, 1, &device);
+        status = status ? status : finalize(last);
+    }
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    if (count != 2 || fork())
+        return 0; /* the caller waits for this one, not for the helper */
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    setrlimit(RLIMIT_DATA, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
+    FILE *in = fdopen(STDIN_FILENO, "r"), *out = fdopen(dup(STDIN_FILENO), "w");
+    alarm(ANSWER_SECONDS);
+    int loaded = load(arguments[1]);
+    fprintf(out, "%d\n%s", loaded ? (int)version() : 0, END);
+    fflush(out);
+    while (loaded && converse(in, out))
+        ;
+    _exit(0); /* not cuDNN's own exit handlers */
+}
