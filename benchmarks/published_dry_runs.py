@@ -27,8 +27,19 @@ from xmem_slurm.estimate import capacity_for, estimate
 
 WORKLOAD = Path(__file__).parent / "workloads" / "published.py"
 
-BUDGET = runner.Budget(seconds=300)
-"""Five minutes for one row: models of some billion parameters are built on the CPU first."""
+BUDGETS = {"device": runner.Budget(seconds=300), "profile": runner.Budget(seconds=1800)}
+"""Five minutes for one row: models of some billion parameters are built on the CPU first. Real steps take longer."""
+
+GIGA_MACS = {
+    "VGG16": 15.47,
+    "ConvNeXtTiny": 4.46,
+    "RegNetX400MF": 0.41,
+    "MobileNetV2": 0.30,
+    "MnasNet": 0.31,
+    "MobeNetV3Large": 0.22,
+}
+"""Multiplications with addition of one forward pass at 224 x 224, 10**9. Source: torchvision.models, table of weights."""
+MILLION_PARAMETERS = {"distilbert/distilgpt2": 82, "EleutherAI/gpt-neo-125M": 125, "facebook/opt-125m": 125}
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ class Result:
     steps: int = 0
     state: str = ""
     doubts: Sequence[str] = ()
+    engine: str = "device"
+    host_bytes: int = 0
+    """The most host memory that the dry run had; 0 in lines from before it was noted."""
 
 
 def torch_version(python: str) -> str:
@@ -73,29 +87,46 @@ def load(path: Path) -> dict[str, Result]:
     return {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
 
 
-def run_missing(rows: Sequence[Row], python: str, path: Path, jobs: int) -> Iterator[tuple[Row, Result]]:
+def by_cost(rows: Sequence[Row]) -> list[Row]:
+    """Order rows by what their real steps cost on a CPU, the cheapest of each model early."""
+    ordered = sorted(rows, key=_giga_macs)
+    firsts = {row.model: row.key for row in reversed(ordered)}
+    return sorted(ordered, key=lambda row: _giga_macs(row) / (8 if firsts[row.model] == row.key else 1))
+
+
+def _giga_macs(row: Row) -> float:
+    """Of one forward pass: images are 86 x 86, sequences 128 tokens."""
+    if row.model in GIGA_MACS:
+        return GIGA_MACS[row.model] * (86 / 224) ** 2 * row.batch_size
+    return MILLION_PARAMETERS[row.model] / 1000 * 128 * row.batch_size
+
+
+def run_missing(
+    rows: Sequence[Row], python: str, path: Path, jobs: int, engine: str = "device"
+) -> Iterator[tuple[Row, Result]]:
     """Dry-run every row that has no estimate in `path`, append each result to it at once, and yield it."""
     version = torch_version(python)
     done = {key for key, result in load(path).items() if result.reason is None}
-    missing = [row for row in rows if row.key not in done]
+    missing = [row for row in (by_cost(rows) if engine == "profile" else rows) if row.key not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
     pool: Executor | nullcontext[None] = ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext()
     with pool as executor, path.open("a", encoding="utf-8") as file:
         each = executor.map if executor is not None else map
-        for row, result in zip(missing, each(dry_run, missing, repeat(python), repeat(version)), strict=True):
+        several = each(dry_run, missing, repeat(python), repeat(version), repeat(engine))
+        for row, result in zip(missing, several, strict=True):
             file.write(json.dumps(asdict(result)) + "\n")
             file.flush()
             yield row, result
 
 
-def dry_run(row: Row, python: str, torch: str) -> Result:
+def dry_run(row: Row, python: str, torch: str, engine: str = "device") -> Result:
     """Estimate one row as the product would on a machine without a GPU."""
     started = time.monotonic()
     name, gpu = gpus.named(row.gpu, row.total_bytes) or (None, None)
 
     def result(**found: object) -> Result:
         seconds, date = round(time.monotonic() - started, 2), time.strftime("%Y-%m-%d", time.gmtime())
-        return Result(row.key, date, torch, __version__, name, seconds, **found)  # type: ignore[arg-type]
+        return Result(row.key, date, torch, __version__, name, seconds, engine=engine, **found)  # type: ignore[arg-type]
 
     if gpu is None:
         return result(reason=f"the GPU catalogue has no {row.gpu}")
@@ -103,7 +134,8 @@ def dry_run(row: Row, python: str, torch: str) -> Result:
     if row.fp16:
         return result(reason="fp16 run: the workload's loop is fp32")
     try:
-        found = estimate(runner.run(_job(row, python), gpu, BUDGET).traces, name or "", gpu)
+        ran = runner.run(_job(row, python, engine), gpu, BUDGETS[engine])
+        found = estimate(ran.traces, name or "", gpu)
     except XmemError as error:
         return result(reason=str(error))
     rank = found.largest
@@ -119,12 +151,13 @@ def dry_run(row: Row, python: str, torch: str) -> Result:
         steps=rank.trace.steps,
         state=rank.trace.state,
         doubts=sorted({doubt.code for doubt in found.doubts}),
+        host_bytes=ran.outcome.peak_memory_bytes,
     )
 
 
-def _job(row: Row, python: str) -> Job:
+def _job(row: Row, python: str, engine: str) -> Job:
     words = [python, str(WORKLOAD), "--model", row.model, "--optimizer", row.optimizer]
     words += ["--batch-size", str(row.batch_size), "--zero-grad-mode", row.zero_grad_mode]
     script = f"#!/bin/sh\nexec {shlex.join(words)}\n".encode()
-    environ = {**os.environ, "SLURM_JOB_ID": "1", "SLURMD_NODENAME": platform.node()}
+    environ = {**os.environ, "SLURM_JOB_ID": "1", "SLURMD_NODENAME": platform.node(), "XMEM_ENGINE": engine}
     return Job(script, [], Path.cwd(), environ)

@@ -186,13 +186,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="where results, scores and the plot go")
     parser.add_argument("--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--engine", choices=tuple(published_dry_runs.BUDGETS), default="device")
     arguments = parser.parse_args()
     if arguments.python is None:
         parser.error("--python or XMEM_TEST_PYTHON must name a Python with torch 2.6.0, torchvision and transformers")
     rows = published_rows.read(arguments.data)
     name = f"published_runs-{published_dry_runs.torch_version(arguments.python)}"
+    name += "-profile" if arguments.engine == "profile" else ""
     path = arguments.out / f"{name}.jsonl"
-    for row, result in published_dry_runs.run_missing(rows, arguments.python, path, arguments.jobs):
+    for row, result in published_dry_runs.run_missing(rows, arguments.python, path, arguments.jobs, arguments.engine):
         said = result.reason or f"{result.peak_on_gpu_bytes / row.ground_bytes - 1:+.2%}"
         print(
             f"{row.model} {row.optimizer} {row.batch_size} {row.gpu}: {said} ({result.seconds:.0f} s)", file=sys.stderr
