@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm import handover
+from xmem_slurm import handover, jobsteps
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.site import loading
 from xmem_slurm.site.schema import Site
@@ -127,8 +127,13 @@ def _changes(before: Job, after: Job) -> Mapping[str, str]:
     """Return what differs, as options of sbatch; the hook can set variables of the job by --export only.
 
     Raises:
-        UsageError: a variable cannot be given that way.
+        UsageError: a variable cannot be given that way, or the script itself would have to be changed.
     """
+    for step, changed in zip(jobsteps.own_steps(before), jobsteps.own_steps(after), strict=True):
+        if step.value != changed.value:
+            raise UsageError(
+                f"line {step.line} of the script: {step.text} would have to be changed, too; xsbatch can do that"
+            )
     old, new = before.request(), after.request()
     found = {name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)}
     variables = {name: value for name, value in after.environ.items() if before.environ.get(name) != value}

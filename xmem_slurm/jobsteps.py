@@ -34,13 +34,18 @@ def is_for_a_shell(job: Job) -> bool:
     return script is None or script.interpreter in body.SHELLS
 
 
+def own_steps(job: Job) -> Sequence[Step]:
+    """Return the steps that the job's script or `--wrap` has itself."""
+    return body.gpu_steps(text(job), is_shell=is_for_a_shell(job))
+
+
 def in_the_way(before: Job, after: Job, components: Collection[int], *, shared: bool) -> Step | None:
     """Return the first step that would not fit the changed request of these components, and cannot be made to.
 
     `shared`: they ask for a share of a GPU now, and no step that asks for a GPU fits.
     """
     types, old = _types(after, components), before.request().components
-    for step in [*_own_steps(before), *_others_steps(before)]:
+    for step in [*own_steps(before), *_others_steps(before)]:
         asked = [index for index in step.components if index in components]
         lost = any(types[index] is None and old[index].gpu_types for index in asked)
         if asked and (shared or lost or not step.can_have(types)):
@@ -51,7 +56,7 @@ def in_the_way(before: Job, after: Job, components: Collection[int], *, shared: 
 def retyped(job: Job, components: Collection[int]) -> tuple[Job, Sequence[Retyped]]:
     """Let the job's own steps ask for the types that these components ask for; none of them is `in_the_way`."""
     types = _types(job, components)
-    steps = [step for step in _own_steps(job) if types[step.components[0]] is not None]
+    steps = [step for step in own_steps(job) if types[step.components[0]] is not None]
     lines: dict[tuple[str, str, str], list[int]] = {}
     for step in steps:
         new = step.with_type(types[step.components[0]] or "")
@@ -68,10 +73,6 @@ def _types(job: Job, components: Collection[int]) -> Sequence[str | None]:
     """Return for each component the type of GPU that it asks for; None for those that are not meant."""
     asked = enumerate(job.request().components)
     return [next(iter(request.gpu_types), None) if index in components else None for index, request in asked]
-
-
-def _own_steps(job: Job) -> Sequence[Step]:
-    return body.gpu_steps(text(job), is_shell=is_for_a_shell(job))
 
 
 def _others_steps(job: Job) -> Sequence[Step]:
