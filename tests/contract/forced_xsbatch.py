@@ -16,7 +16,7 @@ GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 def answer(option: str) -> None:
     """Let every job need the GPU option of this name."""
 
-    def size(_job: object, _site: object, gpus: Mapping[str, Gpu], _budget: object) -> sizing.Sizing:
+    def size(_job: object, _site: object, gpus: Mapping[str, Gpu], *_: object) -> sizing.Sizing:
         placement = Placement([Verdict(option, gpus[option], fits=True)], option)
         return sizing.Sizing(estimate([GPT2], option, gpus[option]), placement, 0.0)
 
