@@ -213,6 +213,8 @@ SUBMITTED = [
     ["-N", "2", "--ntasks-per-node=2", "--gpus-per-node=l4:1", "--chdir=/tmp"],
     ["-n", "2", "--gpus-per-task=l4:1", "--mem-per-cpu=100"],
     ["--gpus=l4:1", "--mem=1G", "--account=physics"],
+    ["-n2", "-c2", "-G", "l4:1", "-J", "a", ":", "-p", "cpu", "--ntasks-per-node=2", ":", "-N2", "--gres=gpu:l4:1"],
+    ["-p", "cpu", "--mem=1G", ":", "-n2", "--gpus-per-task=l4:1", "-c2", "-A", "physics", ":", "--gpus-per-node=l4:2"],
 ]
 
 
@@ -227,16 +229,19 @@ def test_slurm_s_variables_are_those_of_a_real_job(place: Place, cluster: Any, o
     script = f"#!/bin/bash\n[ ${{SLURM_ARRAY_TASK_ID:-2}} = 2 ] || exit 0\nenv -0 > {out}\n"
     Path("job.sh").write_text(script)
     subprocess.run(["sbatch", "-W", "-o", "/dev/null", *options, "job.sh"], env=cluster.environ, check=True)
-    real = dict(entry.partition("=")[::2] for entry in out.read_text().split("\0"))
+    found = dict(entry.partition("=")[::2] for entry in out.read_text().split("\0"))
+    real = {name: value for name, value in found.items() if "PACK" not in name}  # what came before HET (until 22.05)
     ours = from_submission(edit.Job((*options, "job.sh"), cluster.environ, script.encode())).environ
     named = {name for name in ours if name.startswith(("SLURM", "CUDA_VISIBLE")) and name != "SLURM_CONF"}
     elsewhere = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_SUBMIT_HOST"}
     elsewhere |= {"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME"}
     elsewhere |= {"SLURM_TOPOLOGY_ADDR", "SLURM_CLUSTER_NAME", "SLURM_TASK_PID"}
+    elsewhere |= {f"{name}_HET_GROUP_{index}" for name in elsewhere for index in range(3)}
     newer = {"SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME"}  # than Debian 12's Slurm
     named -= newer
     assert named - real.keys() == set()
     not_known = {"SLURM_CONF", "SLURM_WORKING_CLUSTER", "SLURM_MEM_PER_CPU"}  # the last: the cluster's default
+    not_known |= {f"SLURM_MEM_PER_CPU_HET_GROUP_{index}" for index in range(3)}
     assert {name for name in real if name.startswith("SLURM")} - named <= not_known
     assert {name: ours[name] for name in named - elsewhere} == {name: real[name] for name in named - elsewhere}
 
@@ -284,7 +289,7 @@ ANSWERS = {
     "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits": "81079",
     "nvidia-smi --query-gpu=index,memory.used,temperature.gpu --format=csv,noheader": "0, 0 MiB, [N/A]",
     "nvidia-smi --query-gpu=name,memory.total --format=csv | head -1": "name, memory.total [MiB]",
-    "nvidia-smi -L": f"GPU 0: {load_catalogue()[NAME].description} (UUID: GPU-00000000-0000-0000-0000-000000000000)",
+    "nvidia-smi -L": f"GPU 0: {load_catalogue()[NAME].cuda_name} (UUID: GPU-00000000-0000-0000-0000-000000000000)",
     "nvidia-smi | grep -c H100": "1",
     "nvidia-smi --query-compute-apps=pid --format=csv,noheader; echo none": "none",
     "scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1": os.uname().nodename,

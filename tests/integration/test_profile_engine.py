@@ -109,7 +109,7 @@ def test_torch_cuda_describes_the_sites_gpu(run: Run) -> None:
         run,
         f"""
 assert torch.cuda.is_available() and torch.cuda.device_count() == 2
-assert torch.cuda.get_device_name(0) == {RTX_3060.description!r}
+assert torch.cuda.get_device_name(0) == {RTX_3060.cuda_name!r}
 assert torch.cuda.get_device_capability() == (8, 6)
 properties = torch.cuda.get_device_properties("cuda:0")
 assert properties.total_memory == {RTX_3060.total_bytes}

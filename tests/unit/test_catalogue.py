@@ -160,3 +160,10 @@ def _slices_and_memory(gpu: Gpu) -> tuple[int, int]:
     found = re.fullmatch(r"(\d)g\.(\d+)gb", str(gpu.mig_profile))
     assert found, gpu.mig_profile
     return int(found[1]), int(found[2])
+
+
+def test_a_gpu_has_the_name_that_cuda_gives_it() -> None:
+    assert GPUS["h100-sxm5-80gb"].cuda_name == "NVIDIA H100 80GB HBM3"
+    assert GPUS["a100-pcie-80gb.3g.40gb"].cuda_name == "NVIDIA A100 80GB PCIe MIG 3g.40gb"
+    names = [gpu.cuda_name for gpu in GPUS.values()]
+    assert len(set(names)) == len(names), "a card is told from all others by its name"

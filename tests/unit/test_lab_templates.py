@@ -166,7 +166,7 @@ def prologue(tmp_path: Path, **environ: str) -> dict[str, str]:
 
 def test_a_job_with_gpus_finds_stand_ins_of_its_node_held_to_their_memory(tmp_path):
     found = prologue(tmp_path, SLURMD_NODENAME="t1", CUDA_VISIBLE_DEVICES="1", PYTHONPATH="/mine")
-    assert found["XMEM_DEVICE_NAME"] == GPUS["any"].description
+    assert found["XMEM_DEVICE_NAME"] == GPUS["any"].cuda_name
     assert found["XMEM_DEVICE_LIMIT_BYTES"] == found["XMEM_DEVICE_TOTAL_BYTES"] == str(GPUS["any"].total_bytes)
     assert found["XMEM_DEVICE_COUNT"] == "2"
     assert found["PYTHONPATH"].endswith("/probe:/mine")

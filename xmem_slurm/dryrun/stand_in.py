@@ -24,7 +24,7 @@ def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None, eng
         "XMEM_TRACE_DIR": str(traces),
         "XMEM_ENGINE": engine,
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-m", "xmem_slurm.device"]),
-        "XMEM_DEVICE_NAME": gpu.description,
+        "XMEM_DEVICE_NAME": gpu.cuda_name,
         "XMEM_DEVICE_CAPABILITY": gpu.capability,
         "XMEM_DEVICE_MULTIPROCESSORS": str(gpu.multiprocessors),
         "XMEM_DEVICE_TOTAL_BYTES": str(gpu.total_bytes),

@@ -23,7 +23,7 @@ class _Strict(BaseModel):
 
 
 class Gpu(_Strict):
-    """One GPU model, or one MIG profile of a model, as CUDA shows it to a job.
+    """One GPU model, or one MIG profile of a model, as CUDA shows it to a job, under the name `cuda_name`.
 
     `total_bytes` is cudaDeviceProp.totalGlobalMem (what torch can share out, context included), not the figure on the
     box. `context_bytes` is what a process holds outside torch's allocator: the CUDA context and loaded kernels;
@@ -32,6 +32,7 @@ class Gpu(_Strict):
     """
 
     description: str
+    cuda_name: str
     capability: Annotated[str, Field(pattern=r"^\d+\.\d$")]
     multiprocessors: Annotated[int, Field(gt=0)]
     total_bytes: Bytes
@@ -221,6 +222,11 @@ class Site(_Strict):
     option: Annotated[dict[Name, Option], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]
     partition: Annotated[dict[Name, Partition], Field(min_length=1)]
+
+    def ordered_by(self, order: str | None) -> "Site":
+        """Return the same site with this order of the options that fit; None leaves it as it is."""
+        policy = Policy.model_validate({**self.policy.model_dump(), "order": order or self.policy.order})
+        return self.model_copy(update={"policy": policy})
 
     def partitions_of(self, named: Sequence[str]) -> tuple[str, ...]:
         """Return the partitions that a job may run in: those it names, else the default one, if there is one."""
