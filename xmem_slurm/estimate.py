@@ -39,6 +39,11 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
+    "no-triton": (
+        0.10,
+        "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the job "
+        f"fails ({_NOT_MEASURED})",
+    ),
     "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which torch's history does not tell apart"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }

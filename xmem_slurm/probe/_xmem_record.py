@@ -16,6 +16,7 @@ import _xmem_epochs
 import _xmem_process
 import _xmem_ranks
 import _xmem_steps
+import _xmem_triton
 
 SCHEMA_VERSION = 1
 TAGGED_STEPS = 8
@@ -114,6 +115,7 @@ class Recorder:
         if self._deadline != float("inf"):
             self._epochs.install(torch)
         _xmem_ranks.install(torch)
+        _xmem_triton.install(torch)
         _xmem_ends.hook(self)
         self.write("running")
 
@@ -328,7 +330,7 @@ class Recorder:
             found.append({"code": "private-pool", "detail": detail, "count": len(self._pools) - 1})
         if self._recording and not self._has_optimizer():
             found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
-        return [*found, *_xmem_ranks.doubts()]
+        return [*found, *_xmem_ranks.doubts(), *_xmem_triton.doubts()]
 
     def _has_optimizer(self):
         return self._steps.number > 0 or bool(_xmem_alive.instances(self._torch.optim.Optimizer))
