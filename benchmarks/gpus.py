@@ -8,7 +8,7 @@ _LIKE_MEMORY = 0.05
 
 
 def named(card: str, total_bytes: int) -> tuple[str, Gpu] | None:
-    """Return the catalogue's name and entry for a card as CUDA names it, with this much memory (bytes); None if none."""
+    """Return the catalogue's name and entry for a card as CUDA names it, with this much memory (bytes), or None."""
     for name, gpu in load_catalogue().items():
         if gpu.cuda_name == card and abs(gpu.total_bytes / total_bytes - 1) < _LIKE_MEMORY:
             return name, gpu
