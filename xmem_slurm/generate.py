@@ -123,6 +123,9 @@ def _generated(
     target: Target,
 ) -> Generated:
     text = job_templates.render(template, settings, commands)
-    ready, _ = rewrite(_job(text, target), target.site.option[need.option], need.reason)
+    site = target.site
+    ready, _ = rewrite(
+        _job(text, target), site.option[need.option], need.reason, spelled=site.dialect, templates=site.templates
+    )
     assert ready.script is not None
     return Generated(ready.script.decode(), need.option, need.lines)

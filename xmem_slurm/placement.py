@@ -1,12 +1,16 @@
 """Choose what to ask for: the best of the site's GPU options on which the job fits, by the site's own order."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
-from xmem_slurm.site.schema import Gpu, Nodes, Site
-from xmem_slurm.slurm import constraint
+from xmem_slurm.site.schema import Gpu, Nodes, Order, Share, Site
+from xmem_slurm.slurm import constraint, hostlist
 from xmem_slurm.units import MIB
+
+_ALIKE_SECONDS = 60
+_NEVER = float("inf")
+_WORST = (_NEVER, _NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,10 @@ class Demand:
     cpus_per_node: int = 1
     memory_bytes: int = 0
     """Host memory of a node; 0: whatever there is."""
+    share: str | None = None
+    """`shard` or `mps` where the request is for shares of that kind; such a job stays with its kind."""
+    least_units: int = 1
+    """No fewer units of a share: percent of MPS are percent of the GPU's threads, which nobody has estimated."""
 
     @property
     def is_for_one_gpu(self) -> bool:
@@ -37,20 +45,29 @@ class Verdict:
     """One option that the job could go to. `fits` is None where a better one was taken before it was asked.
 
     `units` is how many units of a share the job needs; 1 for a whole GPU or MIG instance, 0 where it does not fit.
+    `share` is what the site file says of the share; None for a whole GPU or MIG instance.
     """
 
     name: str
     gpu: Gpu
     fits: bool | None
     units: int = 1
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The options in order of preference and the one chosen, None where the job fits none of them."""
+    """The options in order of preference and the one chosen, None where the job fits none of them.
+
+    `tied` are those that would have been no worse by the `order`, but are larger or come later by name. `starts` has
+    the seconds since the epoch at which Slurm expects each option to be free, where it was asked.
+    """
 
     verdicts: Sequence[Verdict]
     choice: str | None
+    order: Order = "cost"
+    tied: Sequence[str] = ()
+    starts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def units(self) -> int:
@@ -58,24 +75,35 @@ class Placement:
         return next((verdict.units for verdict in self.verdicts if verdict.name == self.choice), 0)
 
 
-def place(demand: Demand, site: Site, gpus: Mapping[str, Gpu], units: Callable[[str], int]) -> Placement:
+def place(
+    demand: Demand,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    units: Callable[[str], int],
+    starts: Mapping[str, float] = MappingProxyType({}),
+) -> Placement:
     """Ask `units` of each option that the job could go to, best first, until no other could be better.
 
     `units` says how many units of an option the job needs, 0 where it does not fit. One unit of a share is cheap, but
-    how many are needed is known only once it has been asked: a whole GPU may still be cheaper.
+    how many are needed is known only once it has been asked: a whole GPU may still be cheaper. `starts` counts where
+    the site ranks by it; without it that order is the one by cost.
     """
+    ranking = _Ranking(site, gpus, starts)
     verdicts: list[Verdict] = []
-    choice: str | None = None
-    price = float("inf")
-    for name in candidates(demand, site, gpus):
-        if _price(name, 1, site, gpus) >= price:
-            verdicts.append(Verdict(name, gpus[name], None))
+    choice, best = None, _WORST
+    tied: list[str] = []
+    for name in sorted(candidates(demand, site, gpus), key=lambda name: (ranking.price(name, 1), *_size(name, gpus))):
+        share = site.option[name].share
+        hope = ranking.price(name, share.least if share is not None else 1)
+        if hope >= best:
+            verdicts.append(Verdict(name, gpus[name], None, share=share))
+            tied += [name] if hope == best else []
             continue
         needed = units(name)
-        verdicts.append(Verdict(name, gpus[name], needed > 0, needed))
-        if needed and _price(name, needed, site, gpus) < price:
-            choice, price = name, _price(name, needed, site, gpus)
-    return Placement(verdicts, choice)
+        verdicts.append(Verdict(name, gpus[name], needed > 0, needed, share))
+        if needed and ranking.price(name, needed) < best:
+            choice, best, tied = name, ranking.price(name, needed), []
+    return Placement(verdicts, choice, site.policy.order, tied, starts)
 
 
 def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]:
@@ -85,19 +113,31 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     and the features of its constraint; where a constraint cannot be judged from here the option stays in. Shares and
     MIG instances are for jobs of one GPU: a process sees one instance only, and instances do not reach each other
     (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for jobs whose partitions all allow sharing, too.
+    What the request itself names is open to it, whatever the policy's bounds.
     """
     open_to = [group for group in site.nodes if _is_open(group, demand, site)]
     asked = site.partitions_of(demand.partitions)
     sharing = demand.is_for_one_gpu and bool(asked) and all(_allows_sharing(name, site) for name in asked)
+    kinds = (demand.share,) if demand.share is not None else (None, "shard", "mps")
+    most = site.policy.most_bytes or _NEVER
     possible = [
         name
         for name, option in site.option.items()
-        if sum(_count(g.names) for g in open_to if g.gpus.get(name, 0) >= demand.gpus_per_node) >= demand.nodes
-        and gpus[name].total_bytes >= site.policy.least_bytes
+        if sum(len(hostlist.expand(g.names)) for g in open_to if g.gpus.get(name, 0) >= demand.gpus_per_node)
+        >= demand.nodes
+        and (site.policy.least_bytes <= gpus[name].total_bytes <= most or name == demand.option)
+        and (option.share.kind if option.share is not None else None) in kinds
         and (option.share is None or sharing)
+        and (demand.share is None or demand.option in (None, name))
         and (gpus[name].mig_of is None or demand.is_for_one_gpu)
     ]
-    return sorted(possible, key=lambda name: (_price(name, 1, site, gpus), gpus[name].total_bytes, name))
+    ranking = _Ranking(site, gpus, {})
+    return sorted(possible, key=lambda name: (ranking.price(name, 1), *_size(name, gpus)))
+
+
+def _size(name: str, gpus: Mapping[str, Gpu]) -> tuple[int, str]:
+    """Return what decides between equal prices."""
+    return gpus[name].total_bytes, name
 
 
 def unit_bytes(name: str, site: Site, gpus: Mapping[str, Gpu]) -> int:
@@ -106,23 +146,27 @@ def unit_bytes(name: str, site: Site, gpus: Mapping[str, Gpu]) -> int:
     return gpus[name].total_bytes // (share.per_gpu if share is not None else 1)
 
 
-def _price(name: str, units: int, site: Site, gpus: Mapping[str, Gpu]) -> float:
-    """What is to be kept low: cost, or the GPU memory that is taken away from others."""
-    if site.policy.order == "memory":
-        return units * unit_bytes(name, site, gpus)
-    return units * site.option[name].cost
+@dataclass(frozen=True)
+class _Ranking:
+    """The site's order of options as a price, the lower the better."""
 
+    site: Site
+    gpus: Mapping[str, Gpu]
+    starts: Mapping[str, float]
 
-def _count(host_list: str) -> int:
-    """Return how many hosts a Slurm host list names: "a[1-2,7],b1" names four."""
-    count = 0
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", host_list):
-        hosts = 1
-        for numbers in re.findall(r"\[([^\]]*)\]", part):
-            ends = [each.partition("-") for each in numbers.split(",")]
-            hosts *= sum(int(last or first) - int(first) + 1 for first, _, last in ends)
-        count += hosts
-    return count
+    def price(self, name: str, units: int) -> tuple[float, float]:
+        """Return what is to be kept low: cost, the GPU memory that is taken away from others, or the wait and cost.
+
+        Starts within the same minute of the earliest are alike: Slurm is asked about one after the other.
+        """
+        order, cost = self.site.policy.order, units * self.site.option[name].cost
+        if order == "memory":
+            return units * unit_bytes(name, self.site, self.gpus), 0
+        if order == "start":
+            if name not in self.starts:
+                return _NEVER, cost
+            return (self.starts[name] - min(self.starts.values())) // _ALIKE_SECONDS, cost
+        return cost, 0
 
 
 def _allows_sharing(partition: str, site: Site) -> bool:

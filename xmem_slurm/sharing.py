@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from xmem_slurm.allocator.releases import release
 from xmem_slurm.errors import UsageError
+from xmem_slurm.site import dialect
 from xmem_slurm.site.schema import Gpu, Option
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB
@@ -47,7 +48,7 @@ def grant(option: Option, gpu: Gpu, units: int, environ: Mapping[str, str]) -> G
     share = option.share
     assert share is not None
     size = units * (gpu.total_bytes // share.per_gpu)
-    entry = ":".join(filter(None, [share.kind, option.type, str(units)]))
+    entry = dialect.share_entry(option, units)
     if share.kind == "mps":
         return Grant(entry, {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={size // MIB}M"})
     name = _variable(environ)

@@ -1,7 +1,7 @@
 """Decide which GPU option a job needs: dry run, estimate, placement, and again for each kind of GPU in question."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xmem_slurm.dryrun import runner
@@ -10,9 +10,9 @@ from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
 from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
 from xmem_slurm.sharing import is_held
-from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.site.schema import Gpu, Option, Site
 from xmem_slurm.slurm import edit, gres
-from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.trace import Doubt, Trace
 
 
@@ -25,25 +25,37 @@ class Sizing:
     seconds: float
 
 
-def size(job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget) -> Sizing:
+def size(
+    job: edit.Job,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    budget: runner.Budget,
+    starts: Callable[[Sequence[str]], Mapping[str, float]] = lambda names: {},
+) -> Sizing:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
-    The job is shown GPUs smaller by what the site's policy wants spared.
+    The job is shown GPUs smaller by what the site's policy wants spared. `starts` says when each of these options would
+    be free, in seconds since the epoch; it is asked where the site ranks by that.
 
     Raises:
+        NoEstimate: the job asks for shares, and the site lets none of that kind be changed.
         XmemError: as `runner.run` and `estimate.estimate` do, where the job fails on the GPU that it asks for, too.
     """
     started = time.monotonic()
     demand = demand_of(job.request(), site)
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
-    largest = max(candidates(demand, site, gpus) or gpus, key=lambda name: gpus[name].total_bytes)
+    names = candidates(demand, site, gpus)
+    if demand.share is not None and not names:
+        raise NoEstimate(f"the site file has no {demand.share} that this job could be given another number of")
+    largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     dry_runs = _DryRuns(from_submission(job), gpus, budget, demand.option or largest)
-    placement = place(demand, site, gpus, lambda name: _units(name, site, dry_runs))
+    known = starts(names) if site.policy.order == "start" else {}
+    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, dry_runs), known)
     return Sizing(dry_runs.on(placement.choice or largest), placement, time.monotonic() - started)
 
 
-def _units(name: str, site: Site, dry_runs: "_DryRuns") -> int:
+def _units(name: str, demand: Demand, site: Site, dry_runs: "_DryRuns") -> int:
     """Return how many units of an option the job needs: 1 for a whole GPU, 0 where it does not fit.
 
     A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest. The limits
@@ -57,12 +69,18 @@ def _units(name: str, site: Site, dry_runs: "_DryRuns") -> int:
     if len(found.ranks) > 1 or not is_held(option, found.largest.trace.torch_version, dry_runs.job.environ):
         return 0
     needed = -(-found.required_bytes // unit_bytes(name, site, dry_runs.gpus))
+    needed = max(needed, option.share.least, demand.least_units)
     return needed if needed <= option.share.per_gpu else 0
 
 
 def demand_of(request: Request, site: Site) -> Demand:
     """Return what a request leaves open, in the site's words."""
-    named = [name for name, option in site.option.items() if option.share is None and option.type in request.gpu_types]
+    shares = [each for each in request.accelerators if each.resource in gres.SHARED]
+    if shares:
+        named = [name for name, option in site.option.items() if _is_share_of(option, shares[0], site)]
+    else:
+        types = request.gpu_types
+        named = [name for name, option in site.option.items() if option.share is None and option.type in types]
     cpus = (request.cpus_per_task or 1) * max(1, request.ntasks // (request.nodes or 1))
     return Demand(
         gpus_per_node=request.gpus_per_node or 1,
@@ -73,7 +91,16 @@ def demand_of(request: Request, site: Site) -> Demand:
         nodes=request.nodes or 1,
         cpus_per_node=cpus,
         memory_bytes=_memory_per_node(request, cpus),
+        share=shares[0].resource if shares else None,
+        least_units=shares[0].amount if shares and shares[0].resource == "mps" else 1,
     )
+
+
+def _is_share_of(option: Option, asked: GpuRequest, site: Site) -> bool:
+    """Whether a request for shares means this option; Slurm types a share as its GPU."""
+    if option.share is None or option.share.kind != asked.resource:
+        return False
+    return asked.type in (None, option.type, site.option[option.share.of].type)
 
 
 def _memory_per_node(request: Request, cpus: int) -> int:

@@ -41,6 +41,7 @@ class Wishes(NamedTuple):
     site: str | None = None
     report: str | None = None
     fresh: bool = False
+    policy: str | None = None
 
 
 class _Ready(NamedTuple):
@@ -157,8 +158,11 @@ def _with_own_lines(wishes: Wishes, script: Script | None) -> Wishes:
 def _check_supported(request: Request) -> None:
     if len(request.components) > 1:
         raise NoEstimate("a heterogeneous job cannot be estimated yet")
-    if any(each.resource != "gpu" for each in request.accelerators):
-        raise NoEstimate("a request for shares of a GPU (shard, mps) is not changed yet")
+    resources = {each.resource for each in request.accelerators}
+    if resources - {"gpu"}:
+        if len(request.accelerators) > 1 or request.ntasks > 1 or (request.nodes or 1) > 1:
+            raise NoEstimate(f"a request for {' and '.join(sorted(resources))} is changed for one process only")
+        return
     if request.gpus_total is None:
         raise NoEstimate("how many GPUs the job gets is left to the scheduler")
     if request.ntasks > request.gpus_total:
@@ -170,31 +174,39 @@ def _size(job: Job, request: Request, wishes: Wishes, name: str) -> _Ready:
 
     Everything heavy is imported here, where a GPU job waits seconds anyway.
     """
-    from xmem_slurm import cache, report, sizing  # noqa: PLC0415
+    from xmem_slurm import cache, report, sizing, starts  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
 
     site_file = loading.site_file(wishes.site, job.environ)
-    basis = _basis(job, request, site_file)
-    site = loading.load_site(site_file)
+    site = loading.load_site(site_file).ordered_by(wishes.policy)
+    basis = _basis(job, request, site_file, site.templates)
     gpus = loading.option_gpus(site, loading.load_catalogue())
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
-        sized = sizing.size(job, site, gpus, runner.Budget(seconds=wishes.budget_seconds))
+        sized = sizing.size(
+            job,
+            site,
+            gpus,
+            runner.Budget(seconds=wishes.budget_seconds),
+            lambda names: starts.expected(client.find_sbatch(job.environ), job, site, names),
+        )
     if wishes.report is not None:
-        report.write(Path(wishes.report), sized)
+        report.write(Path(wishes.report), sized, site.templates)
     ready = _decide(job, wishes, site, gpus, sized)
     ranks = [rank.trace for rank in sized.estimate.ranks]
-    if basis is not None and all(trace.files and not trace.growing for trace in ranks):
+    lasting = site.policy.order != "start"  # the queue is another one each time
+    if basis is not None and lasting and all(trace.files and not trace.growing for trace in ranks):
         read = [file for trace in ranks for file in trace.files]
         cache.keep(name, job, cache.Answer(ready.job, ready.lines), [*basis, *read])
     return ready
 
 
-def _basis(job: Job, request: Request, site_file: Path) -> "list[trace.File] | None":
+def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":
     """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
 
-    The site file and those that would go before it, the GPU catalogue, and what the batch script names.
+    The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
+    own folder `templates`, too), and what the batch script names.
     """
     from xmem_slurm import cache, jobsteps, resources, scriptfiles  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
@@ -206,6 +218,7 @@ def _basis(job: Job, request: Request, site_file: Path) -> "list[trace.File] | N
     except (scriptfiles.Unknown, OSError):
         return None
     facts = {site_file.absolute(), resources.tree("site-config") / "gpus.toml", *loading.site_places()}
+    facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
     return [cache.as_it_is(path) for path in facts | named]
 
 
@@ -222,7 +235,9 @@ def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", s
         return _Ready(job, [*lines, terminal.advice(sized)])
     option, units = site.option[choice], sized.placement.units
     granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
-    ready, changes = rewrite.rewrite(job, option, terminal.reason(sized), granted)
+    ready, changes = rewrite.rewrite(
+        job, option, terminal.reason(sized), granted, spelled=site.dialect, templates=site.templates
+    )
     return _Ready(ready, [*lines, terminal.outcome(changes, sized)])
 
 

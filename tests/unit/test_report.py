@@ -92,9 +92,9 @@ def test_every_option_has_a_line() -> None:
     lines = terminal.option_lines(outlooks(SIZING), remedy(SIZING))
     assert lines == [
         "* l4        21.95 GiB  fits; 6.84 GiB to spare",
-        "  a100_40   39.38 GiB  not tried: a cheaper one fits; 24.27 GiB to spare",
-        "  a100_80   79.15 GiB  not tried: a cheaper one fits; 64.04 GiB to spare",
-        "  h200     139.71 GiB  not tried: a cheaper one fits; 124.47 GiB to spare",
+        "  a100_40   39.38 GiB  not tried: a better one fits; 24.27 GiB to spare",
+        "  a100_80   79.15 GiB  not tried: a better one fits; 64.04 GiB to spare",
+        "  h200     139.71 GiB  not tried: a better one fits; 124.47 GiB to spare",
     ]
 
 

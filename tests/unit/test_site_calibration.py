@@ -74,7 +74,7 @@ def test_a_job_asks_for_what_the_option_is(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text((EXAMPLES / "example.toml").read_text())
     site = load_site(tmp_path / "site.toml")
     job = next(job for job in calibration.jobs(site, "/opt/python", 60) if job.option == "a100_80")
-    assert {"--gres=gpu:a100_80:2", "--constraint=gpu_mem_80g", "--partition=gpu", "--immediate=60"} <= set(job.command)
+    assert {"--gres=gpu:a100_80:2", "--partition=gpu", "--immediate=60"} <= set(job.command)
     assert job.command[-3:-1] == ("/opt/python", "-c")
     assert str(job).endswith("_xmem_outside.py")
     compile(job.command[-1], "job", "exec")

@@ -92,11 +92,10 @@ def test_what_is_no_gpu_of_the_catalogue_is_not_guessed(kind: str) -> None:
 
 def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> None:
     site, text, _ = discovered()
-    names = [group.names.split(",") for group in site.nodes]
     unknown = ["node x1: has 2 of gpu:frontier_x, the file says 0"]
-    assert comparison.differences(site, CLUSTER, names) == unknown
+    assert comparison.differences(site, CLUSTER) == unknown
     changed = text.replace('"a100" = 4', '"a100" = 3').replace('"ib"]', '"ib", "nvlink"]').replace("UNLIMITED", "1:00")
-    told = comparison.differences(Site.model_validate(tomllib.loads(changed)), CLUSTER, names)
+    told = comparison.differences(Site.model_validate(tomllib.loads(changed)), CLUSTER)
     assert "node g1: has 4 of gpu:a100, the file says 3" in told
     assert "node g2: lacks the features nvlink" in told
     assert "partition long: max_time is UNLIMITED on the cluster" in told

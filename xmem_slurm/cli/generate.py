@@ -11,7 +11,7 @@ from xmem_slurm import generate as scripts
 from xmem_slurm import job_templates, sizing, sweep
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.dryrun import runner
-from xmem_slurm.errors import UsageError
+from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading
 
@@ -33,7 +33,7 @@ def generate(
     budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs of one job may take.")] = 60.0,
 ) -> None:
     """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
-    places = job_templates.folders(folder)
+    places = job_templates.folders(folder, _site_templates(site))
     if list_all:
         for each in job_templates.available(places):
             typer.echo(f"{each.name:20} {each.about}")
@@ -61,6 +61,14 @@ def generate(
     for script in made:
         typer.echo("\n".join(f"xmem-slurm: {line}" for line in script.lines), err=True)
     _hand_out(made, chosen.name, output)
+
+
+def _site_templates(named: str | None) -> Path | None:
+    """Return the site's own folder of templates; --list and --show do without a site file."""
+    try:
+        return loading.load_site(loading.site_file(named)).templates
+    except SiteError:
+        return None
 
 
 def _hand_out(made: Sequence[scripts.Generated], name: str, folder: Path | None) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -83,12 +84,14 @@ def estimate(
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
-        if gpu is None:
-            where = loading.load_site(loading.site_file(site))
+        where = loading.load_site(loading.site_file(site)) if gpu is None else None
+        if where is not None:
             sized = sizing.size(job, where, loading.option_gpus(where, catalogue), allowance)
         else:
+            assert gpu is not None
             sized = sizing.on_one(job, gpu, catalogue[gpu], allowance)
-    for write, path in ((html.write, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
+    page = partial(html.write, templates=where.templates if where is not None else None)
+    for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
         if path is not None:
             _written(write, path, sized)
     if as_json:

@@ -31,16 +31,17 @@ def check(
 ) -> None:
     """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there."""
     path = loading.site_file(site)
-    loaded = loading.load_site(path)
-    gpus = loading.option_gpus(loaded, loading.load_catalogue())
-    if not offline:
-        names = [live.host_names(group.names) for group in loaded.nodes]
-        wrong = [*comparison.differences(loaded, live.read(), names), *comparison.refusals(loaded)]
-        for line in wrong:
-            typer.echo(line)
-        if wrong:
-            raise SiteError(f"{path}: not as the cluster is, in {len(wrong)} points")
-    typer.echo(f"{path}: site {loaded.name}: {len(gpus)} GPU options on {len(loaded.nodes)} groups of nodes: no errors")
+    loaded, wrong = loading.examine(path)
+    if loaded is not None:
+        wrong += loading.unknown_gpus(loaded, loading.load_catalogue())
+    if loaded is not None and not offline:
+        wrong += comparison.against(loaded, live.read())
+    for line in wrong:
+        typer.echo(line)
+    if loaded is None or wrong:
+        raise SiteError(f"{path}: wrong in {len(wrong)} points" + ("" if loaded else "; the cluster was not asked yet"))
+    groups = len(loaded.nodes)
+    typer.echo(f"{path}: site {loaded.name}: {len(loaded.option)} GPU options on {groups} groups of nodes: no errors")
 
 
 @app.command("show")

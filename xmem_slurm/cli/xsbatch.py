@@ -31,12 +31,16 @@ OWN_OPTIONS = (
     OwnOption("xmem-off", "", "submit as written, without a look at it"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
+    OwnOption("xmem-policy", "order", "which GPU that fits: the least cost, the least memory, or the first to start"),
     OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)"),
     OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
         "xmem-report", "file", "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON"
     ),
 )
+_ORDERS = ("cost", "memory", "start")
+"""What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
+
 SUMMARY = "sbatch that asks for the GPU that the job needs"
 
 _FLAGS = tuple(option.name for option in OWN_OPTIONS if not option.value)
@@ -103,8 +107,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         site=given["xmem-site"],
         report=given["xmem-report"],
         fresh=flags["xmem-fresh"],
+        policy=_one_of(given["xmem-policy"], _ORDERS),
     )
     return without(argv, own), wishes
+
+
+def _one_of(text: str | None, words: Sequence[str]) -> str | None:
+    if text and text not in words:
+        raise UsageError(f"--xmem-policy={text}: not one of {', '.join(words)}")
+    return text or None
 
 
 def _seconds(text: str | None) -> float:

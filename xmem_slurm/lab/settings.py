@@ -62,6 +62,8 @@ class _Node:
     memory_mib: int
     features: tuple[str, ...]
     gpus: tuple[_NodeGpus, ...]
+    extras: Mapping[str, str]
+    """Amounts of what the site's options want beside the GPU (`VramPerGpu`: `24G`), of which no job uses any up."""
     stand_in: Mapping[str, str]
     """The environment of a job with GPUs there."""
 
@@ -70,8 +72,13 @@ class _Node:
         return f"slurmd.{self.name}"
 
     @property
+    def resources(self) -> Sequence[str]:
+        return [*(gpu.name for gpu in self.gpus), *self.extras]
+
+    @property
     def gres(self) -> str:
-        return ",".join(gpu.gres for gpu in self.gpus)
+        more = (f"{name}:no_consume:{amount}" for name, amount in self.extras.items())
+        return ",".join([*(gpu.gres for gpu in self.gpus), *more])
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         "cgroup_plugin": "disabled" if around.version >= _CGROUP_DISABLED_SINCE else "cgroup/v1",
         # A job that names no memory gets its CPUs' share of the poorest node, so that jobs can share every node.
         "memory_per_cpu_mib": min(group.memory_mib // group.cpus for group in site.nodes) or 1,
-        "gres_types": list(dict.fromkeys(["gpu", *(gpu.name for node in nodes for gpu in node.gpus)])),
+        "gres_types": list(dict.fromkeys(["gpu", *(name for node in nodes for name in node.resources)])),
         "tres": sorted({f"gres/{gpu.name}" for node in nodes for gpu in node.gpus} | {"gres/gpu"})
         + sorted({f"gres/{gpu.name}:{gpu.type}" for node in nodes for gpu in node.gpus if gpu.type}),
     }
@@ -175,7 +182,9 @@ def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -
             first = firsts[site.option[share.of].type]
             units, kind = count * share.per_gpu, site.option[option].type
             gpus.append(_NodeGpus(share.kind, kind, units, _devices(first, count)))
-    return _Node(name, group.cpus, group.memory_mib, group.features, tuple(gpus), environment)
+    wanted = [site.option[option].gres for option in group.gpus]
+    extras = {entry.partition(":")[0]: entry.partition(":")[2] for entry in wanted if entry is not None}
+    return _Node(name, group.cpus, group.memory_mib, group.features, tuple(gpus), extras, environment)
 
 
 def _devices(first: int, count: int) -> str:

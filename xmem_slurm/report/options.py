@@ -1,6 +1,6 @@
 """Of each GPU option: does the job fit, with how much to spare, where does it fail, and what would make it fit?
 
-All by replay. Where an option was not asked because a cheaper one fits, the trace at hand speaks for it.
+All by replay. Where an option was not asked because a better one fits, the trace at hand speaks for it.
 """
 
 from dataclasses import dataclass

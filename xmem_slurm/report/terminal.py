@@ -1,18 +1,22 @@
 """What a person reads on stderr: at most eight lines, the first one the answer."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from xmem_slurm.estimate import Estimate
+from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.words import CATEGORY_NAMES
 from xmem_slurm.rewrite import Change
 from xmem_slurm.sizing import Sizing
 from xmem_slurm.units import human
 
-ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a cheaper one fits"}
+ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
 """A placement's verdict, in words."""
+
+_UNITS = {"shard": "shards", "mps": "units of MPS"}
 
 
 def estimate_lines(estimate: Estimate) -> list[str]:
@@ -62,12 +66,33 @@ def _remedy(remedy: Remedy) -> str:
 
 def reason(sizing: Sizing) -> str:
     """Say in one line why the chosen option was chosen."""
-    choice = sizing.placement.choice
-    chosen = next(v for v in sizing.placement.verdicts if v.name == choice)
-    return (
-        f"{human(sizing.estimate.required_bytes)} of GPU memory needed; {choice} has {human(chosen.gpu.total_bytes)},"
-        f" the cheapest of {len(sizing.placement.verdicts)} options that fits"
-    )
+    placement = sizing.placement
+    chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
+    return f"{human(sizing.estimate.required_bytes)} of GPU memory needed; {_offer(chosen)}, {_rank(placement)}"
+
+
+def _offer(verdict: Verdict) -> str:
+    """Say what the chosen option gives to the job."""
+    if verdict.share is None:
+        return f"{verdict.name} has {human(verdict.gpu.total_bytes)}"
+    units, per_gpu, unit = verdict.units, verdict.share.per_gpu, _UNITS[verdict.share.kind]
+    size = units * (verdict.gpu.total_bytes // per_gpu)
+    return f"{units} of {per_gpu} {unit} of {verdict.share.of} {'has' if units == 1 else 'have'} {human(size)}"
+
+
+def _rank(placement: Placement) -> str:
+    """Say what the chosen option is the best in, and which would have been no worse."""
+    count, start = len(placement.verdicts), placement.starts.get(placement.choice or "")
+    if placement.order == "memory":
+        first = f"of {count} options the one that takes the least GPU memory"
+    elif start is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
+        first = f"of {count} options the first to start ({when}, as Slurm expects)"
+    else:
+        first = f"the cheapest of {count} options that fits"
+        first += "; Slurm did not say when each would start" if placement.order == "start" else ""
+    names, plural = ", ".join(placement.tied), len(placement.tied) > 1
+    return first + (f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else "")
 
 
 def outcome(changes: Sequence[Change], sizing: Sizing) -> str:
@@ -90,7 +115,10 @@ def nothing_fits(sizing: Sizing) -> str:
 
 def too_small(sizing: Sizing) -> str:
     """Say why no option was chosen."""
-    largest = max((v.gpu.total_bytes for v in sizing.placement.verdicts), default=0)
+    verdicts = sizing.placement.verdicts
+    if verdicts and all(verdict.share is not None for verdict in verdicts):
+        return "no share of a GPU that is open to this job is large enough, or nothing would hold the job to it"
+    largest = max((v.gpu.total_bytes for v in verdicts), default=0)
     return (
         f"no GPU option open to this job is large enough; the largest has {human(largest)}"
         if largest

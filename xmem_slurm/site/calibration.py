@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.site.comparison import request_words
+from xmem_slurm.site import dialect
 from xmem_slurm.site.schema import Measured, Site
 from xmem_slurm.slurm import client
 from xmem_slurm.units import MIB, round_up
@@ -53,7 +53,11 @@ def jobs(site: Site, python: str, seconds: int) -> list[Job]:
         group = max(groups, key=lambda each: each.gpus[name])
         gpus = min(_RANKS, group.gpus[name])
         words = ["srun", "--job-name=xmem-calibrate", "--nodes=1", "--ntasks=1", f"--time={_MINUTES}"]
-        words += [f"--immediate={seconds}", f"--partition={group.partitions[0]}", *request_words(option, gpus)]
+        words += [
+            f"--immediate={seconds}",
+            f"--partition={group.partitions[0]}",
+            *dialect.words(option, site.dialect, gpus),
+        ]
         found.append(Job(name, (*words, python, "-c", source), seconds))
     return found
 

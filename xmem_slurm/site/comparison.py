@@ -3,26 +3,40 @@
 import os
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from xmem_slurm.errors import SlurmError
+from xmem_slurm.errors import SlurmError, UsageError
+from xmem_slurm.site import dialect
 from xmem_slurm.site.live import Cluster, Node
-from xmem_slurm.site.schema import Nodes, Option, Site
-from xmem_slurm.slurm import client
+from xmem_slurm.site.schema import Nodes, Site
+from xmem_slurm.slurm import client, hostlist
 
 _SECONDS = 20.0
+_AT_ONCE = 4
+"""Questions to slurmctld at a time."""
 
 
-def differences(site: Site, cluster: Cluster, names: Sequence[Sequence[str]]) -> list[str]:
-    """Return a line for each thing that is not as the file says; `names` has each node group's names, in order."""
+def against(site: Site, cluster: Cluster) -> list[str]:
+    """Return a line for each thing that is not as the file says, and for each option that Slurm refuses.
+
+    Raises:
+        SlurmError: there is no sbatch.
+    """
+    return [*differences(site, cluster), *refusals(site)]
+
+
+def differences(site: Site, cluster: Cluster) -> list[str]:
+    """Return a line for each thing that is not as the file says; what the file cannot say is left out."""
     live = {node.name: node for node in cluster.nodes}
     found: list[str] = []
-    for group, members in zip(site.nodes, names, strict=True):
-        for name in members:
+    listed: set[str] = set()
+    for group in site.nodes:
+        for name in _names(group):
+            listed.add(name)
             if name in live:
                 found += [f"node {name}: {line}" for line in _of_node(site, group, live[name])]
             else:
                 found.append(f"node {name}: the cluster has none of this name")
-    listed = {name for members in names for name in members}
     found += [
         f"node {node.name}: not in the file, and has {','.join(map(str, node.gres))}"
         for node in cluster.nodes
@@ -34,26 +48,36 @@ def differences(site: Site, cluster: Cluster, names: Sequence[Sequence[str]]) ->
 def refusals(site: Site) -> list[str]:
     """Ask Slurm for each option in each partition that has it (`sbatch --test-only`); return what it refused, and why.
 
+    Options are asked for as a job would, in the site's dialect.
+
     Raises:
         SlurmError: there is no sbatch.
     """
     sbatch = str(client.find_sbatch(os.environ))
-    found: list[str] = []
-    for name, option in site.option.items():
-        for partition in dict.fromkeys(p for group in site.nodes if name in group.gpus for p in group.partitions):
-            words = [f"--partition={partition}", "--time=1", *request_words(option)]
-            try:
-                client.run([sbatch, "--test-only", *words, "--wrap=true"], _SECONDS)
-            except SlurmError as error:
-                found.append(f"option {name}: sbatch {' '.join(words)}: {error}")
-    return found
+    asked = [
+        (name, [f"--partition={partition}", "--time=1", *dialect.words(option, site.dialect)])
+        for name, option in site.option.items()
+        for partition in dict.fromkeys(p for group in site.nodes if name in group.gpus for p in group.partitions)
+    ]
+
+    def refusal(asked: tuple[str, Sequence[str]]) -> str | None:
+        name, words = asked
+        try:
+            client.run([sbatch, "--test-only", *words, "--wrap=true"], _SECONDS)
+        except SlurmError as error:
+            return f"option {name}: sbatch {' '.join(words)}: {error}"
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [line for line in pool.map(refusal, asked) if line is not None]
 
 
-def request_words(option: Option, count: int = 1) -> list[str]:
-    """Return the options of sbatch or srun that ask for `count` of an option on a node."""
-    resource = option.share.kind if option.share is not None else "gpu"
-    words = [":".join(filter(None, ["--gres=" + resource, option.type, str(count)]))]
-    return [*words, f"--constraint={option.constraint}"] if option.constraint is not None else words
+def _names(group: Nodes) -> Sequence[str]:
+    """Return the names of a group; none where they are no host list, which `consistency` says."""
+    try:
+        return hostlist.expand(group.names)
+    except UsageError:
+        return ()
 
 
 def _of_node(site: Site, group: Nodes, node: Node) -> list[str]:
@@ -78,7 +102,9 @@ def _of_node(site: Site, group: Nodes, node: Node) -> list[str]:
 def _wanted(site: Site, group: Nodes) -> Counter[tuple[str, str | None]]:
     counts: Counter[tuple[str, str | None]] = Counter()
     for name, count in group.gpus.items():
-        option = site.option[name]
+        option = site.option.get(name)
+        if option is None:
+            continue
         if option.share is None:
             counts["gpu", option.type] += count
         else:
@@ -97,11 +123,25 @@ def _configured(node: Node) -> Counter[tuple[str, str | None]]:
 def _of_partitions(site: Site, cluster: Cluster) -> list[str]:
     live = {partition.name: partition for partition in cluster.partitions}
     found = [f"partition {name}: the cluster has none of this name" for name in site.partition if name not in live]
+    used = {partition for node in cluster.nodes if node.gres for partition in node.partitions}
+    found += [f"partition {name}: not in the file, and has GPUs" for name in live if name in used - set(site.partition)]
     for name, partition in site.partition.items():
         if name not in live:
             continue
         if partition.default != live[name].default:
             found.append(f"partition {name}: default is {str(live[name].default).lower()} on the cluster")
-        if partition.max_time != live[name].max_time:
+        if _seconds(partition.max_time) != _seconds(live[name].max_time):
             found.append(f"partition {name}: max_time is {live[name].max_time} on the cluster")
     return found
+
+
+def _seconds(limit: str) -> float:
+    """Return a time limit in seconds: `M`, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S` (sbatch(1), --time)."""
+    if limit in ("UNLIMITED", "INFINITE"):
+        return float("inf")
+    days, dash, rest = limit.rpartition("-")
+    numbers = [int(number) for number in rest.split(":")]
+    if not dash:
+        numbers = [0, *numbers] if len(numbers) < 3 else numbers
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds

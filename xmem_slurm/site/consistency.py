@@ -22,20 +22,22 @@ def problems(site: Site) -> list[str]:
 
 
 def _of_options(site: Site) -> Iterator[str]:
-    kinds: dict[tuple[str, str | None], str] = {}
+    kinds: dict[tuple[str, str | None, str | None], str] = {}
     for name, option in site.option.items():
         where = f"option.{name}"
         if option.type is None and option.constraint is None and option.gres is None and option.share is None:
             yield f"{where}: an option needs a GRES type, a constraint, or a gres: else it cannot be asked for"
         if option.both and (option.type is None or option.constraint is None):
             yield f"{where}: both = true needs a type and a constraint"
+        feature = option.constraint if option.both or option.share is not None else None
+        kind = option.share.kind if option.share is not None else "gpu"
         if option.share is not None:
             yield from _of_share(name, site)
-        elif option.type is not None:
-            other = kinds.setdefault((option.type, option.constraint if option.both else None), name)
+        if option.share is not None or option.type is not None:
+            other = kinds.setdefault((kind, option.type, feature), name)
             if site.option[other].gpu != option.gpu:
-                told = "have one type and different GPUs: give each a constraint and both = true"
-                yield f"option.{other} and {where} {told}"
+                remedy = "constraint" if option.share is not None else "constraint and both = true"
+                yield f"option.{other} and {where} have one type and different GPUs: give each a {remedy}"
 
 
 def _of_share(name: str, site: Site) -> Iterator[str]:

@@ -60,14 +60,22 @@ def host_memory(request: Request, option: Option, dialect: Dialect, *, shared: b
     return {name: f"{per_gpu * gpus if name == 'mem' else -(-per_gpu * gpus // _cpus_on_node(request, gpus))}M"}
 
 
-def words(option: Option, dialect: Dialect) -> tuple[str, ...]:
-    """Return sbatch's options that ask for one GPU, or one unit, of `option` in this dialect."""
-    argv = ("--ntasks=1", "--gres=gpu:1")
+def words(option: Option, dialect: Dialect, count: int = 1) -> tuple[str, ...]:
+    """Return options of sbatch or srun that ask for `count` GPUs of an option on a node, or for its least share."""
+    argv = ("--ntasks=1", f"--gres=gpu:{count}")
     request = merge(split_command_line(argv), {}, None)
-    share = None
-    if option.share is not None:
-        share = ":".join(filter(None, [option.share.kind, option.type, str(option.share.least)]))
-    return apply(edits(request, option, dialect, share), argv, {}, None).argv
+    return apply(edits(request, option, dialect, least_share(option)), argv, {}, None).argv
+
+
+def share_entry(option: Option, units: int) -> str:
+    """Return the entry of --gres for so many units of a share."""
+    assert option.share is not None
+    return ":".join(filter(None, [option.share.kind, option.type, str(units)]))
+
+
+def least_share(option: Option) -> str | None:
+    """Return the entry for the fewest units that a job gets; None for a whole GPU."""
+    return share_entry(option, option.share.least) if option.share is not None else None
 
 
 def _with_type(request: Request, gpu_type: str | None, dialect: Dialect) -> dict[str, str | None]:

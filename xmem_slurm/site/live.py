@@ -69,15 +69,6 @@ def parse(config: str, nodes: str, partitions: str) -> Cluster:
     )
 
 
-def host_names(host_list: str) -> tuple[str, ...]:
-    """Return the names that a host list stands for, by Slurm's own reading.
-
-    Raises:
-        SlurmError: as `read`.
-    """
-    return tuple(client.run(["scontrol", "show", "hostnames", host_list], _SECONDS).split())
-
-
 def host_list(names: Sequence[str]) -> str:
     """Return the host list that stands for the names.
 

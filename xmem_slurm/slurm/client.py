@@ -4,9 +4,11 @@ The only module of this package that touches the world.
 """
 
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.command_line import CommandLine
@@ -14,6 +16,9 @@ from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 
 _OURS = b"xmem_slurm.cli.xsbatch"
+_START = re.compile(r" to start at (\d+)")
+"""What `sbatch --test-only` says on stderr (src/sbatch/sbatch.c), with the time in SLURM_TIME_FORMAT."""
+
 _HEAD_BYTES = 4096
 """How much of a program is read to see whether it is ours: an entry point names its module in its first lines."""
 
@@ -114,9 +119,36 @@ def check_accepted(sbatch: Path, job: Job, timeout: float = 10) -> None:
     Raises:
         SlurmError: it would not; the message has Slurm's own words.
     """
+    answer = _try_out(sbatch, job, job.script if job.command_line().reads_stdin else None, timeout)
+    if answer is not None and answer.code != 0:
+        words = answer.words.strip().rpartition("\n")[2]
+        raise SlurmError(f"Slurm would refuse the changed request ({words})")
+
+
+def expected_start(sbatch: Path, job: Job, timeout: float) -> float | None:
+    """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch; None where it does not say.
+
+    The script goes to sbatch's stdin, as it is in `job`: there need be no file of it.
+    """
+    at = job.command_line().script_index
+    argv = job.argv[:at] if at is not None else job.argv
+    environ = {**job.environ, "SLURM_TIME_FORMAT": "%s", "XMEM_ACTIVE": "1"}  # a site's filter has no part in this
+    answer = _try_out(sbatch, job._replace(argv=argv, environ=environ), job.script, timeout)
+    found = _START.search(answer.words) if answer is not None and answer.code == 0 else None
+    return float(found[1]) if found is not None else None
+
+
+class _Answer(NamedTuple):
+    """Exit status and stderr."""
+
+    code: int
+    words: str
+
+
+def _try_out(sbatch: Path, job: Job, stdin: bytes | None, timeout: float) -> _Answer | None:
+    """Run `sbatch --test-only`; None where it does not answer in `timeout` seconds."""
     import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
 
-    stdin = job.script if job.command_line().reads_stdin else None
     try:
         done = subprocess.run(
             [sbatch, "--test-only", *job.argv],
@@ -127,10 +159,8 @@ def check_accepted(sbatch: Path, job: Job, timeout: float = 10) -> None:
             check=False,
         )
     except (subprocess.TimeoutExpired, OSError):
-        return
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise SlurmError(f"Slurm would refuse the changed request ({words})")
+        return None
+    return _Answer(done.returncode, done.stderr.decode(errors="replace"))
 
 
 def run(command: Sequence[str], timeout: float) -> str:
