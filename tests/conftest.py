@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,13 @@ from xmem_slurm import lab, resources
 from xmem_slurm.site.loading import load_site
 
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
+
+
+def pytest_configure() -> None:
+    """Give our children the signals as a shell gives them: whoever runs us in the background may ignore them."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
