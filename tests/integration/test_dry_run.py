@@ -213,8 +213,8 @@ SUBMITTED = [
     ["-N", "2", "--ntasks-per-node=2", "--gpus-per-node=l4:1", "--chdir=/tmp"],
     ["-n", "2", "--gpus-per-task=l4:1", "--mem-per-cpu=100"],
     ["--gpus=l4:1", "--mem=1G", "--account=physics"],
-    ["-n2", "-c2", "-G", "l4:1", "-J", "a", ":", "-p", "cpu", "--ntasks-per-node=2", ":", "-N2", "--gres=gpu:l4:1"],
-    ["-p", "cpu", "--mem=1G", ":", "-n2", "--gpus-per-task=l4:1", "-c2", "-A", "physics", ":", "--gpus-per-node=l4:2"],
+    ["-n2", "-c2", "-Gl4:1", "-Ja", ":", "-pcpu", "--ntasks-per-node=2", ":", "-pgpu", "-N2", "--gres=gpu:a100_40:1"],
+    ["-pcpu", "--mem=1G", ":", "-n2", "-pgpu", "--gpus-per-task=l4:1", "-Ax", ":", "-pgpu", "--gpus-per-node=h200:2"],
 ]
 
 

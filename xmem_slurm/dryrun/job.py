@@ -25,34 +25,48 @@ TIME_LIMIT_SECONDS = 24 * 3600
 """Between the job's start and the end that it is told; the dry run has a budget of its own."""
 _MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
 
+_AS_ASKED = re.compile("SLURM_(CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|NTASKS_PER_NODE)")
+"""What a heterogeneous job's script finds of each component under a name of its own only: SLURM_GPUS_HET_GROUP_1."""
+_AS_GIVEN = re.compile(
+    "SLURM_(JOB_(ACCOUNT|CPUS_PER_NODE|ID|NAME|NODELIST|NUM_NODES|PARTITION)|MEM_PER_.*|NPROCS|NTASKS|TASKS_PER_NODE)"
+)
+"""What it finds of each component that way, and of the first one under the usual name, too."""
+
 _LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", "TMPDIR")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_* variables."""
+    """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_* variables.
+
+    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only component.
+    """
 
     script: bytes
     arguments: Sequence[str]
     folder: Path
     environ: Mapping[str, str]
-    gpus: int = 1
+    gpus: Sequence[int] = (1,)
 
 
 def from_submission(job: edit.Job) -> Job:
-    """Return what the first node of a submission (of its first component) would run."""
+    """Return what the first node of a submission would run: of a heterogeneous job, that of its first component."""
     request, command_line = job.request(), split_command_line(job.argv)
     folder = Path(request.chdir or ".").absolute()
     script = (
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
-    environ = exported(job.environ, request.export) | slurm_variables(request, folder)
-    return Job(script, command_line.script_arguments, folder, environ, _gpus_on_node(request))
+    environ = exported(job.environ, request.export) | slurm_variables(request)
+    return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
 
 
-def _gpus_on_node(request: Request) -> int:
-    """Return the GPUs that the first node gives; all of them where the scheduler decides how to spread them."""
-    return request.gpus_per_node or request.gpus_total or 1
+def _gpus(request: Request) -> list[int]:
+    """Return the GPUs of each component's first node; all of them where the scheduler decides how to spread them.
+
+    A job that asks for none is tried with one.
+    """
+    least = 0 if request.asks_for_gpu else 1
+    return [each.gpus_per_node or each.gpus_total or (1 if each.accelerators else least) for each in request.components]
 
 
 def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
@@ -83,12 +97,26 @@ def _words(text: str) -> list[str]:
     return [re.sub(r"""'([^']*)'|"([^"]*)\"""", lambda quoted: quoted[1] or quoted[2] or "", piece) for piece in pieces]
 
 
-def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
-    """Return what Slurm sets in a batch script; the host that we are on stands for the node.
+def slurm_variables(request: Request) -> dict[str, str]:
+    """Return what Slurm sets in a batch script; the host that we are on stands for the nodes of all components.
 
-    Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11.
+    Source: the section OUTPUT ENVIRONMENT VARIABLES of sbatch(1), Slurm 22.05 to 25.11; for heterogeneous jobs, what a
+    job of 22.05 finds (tests/integration/test_dry_run.py).
     """
-    host, nodes, gpus = platform.node(), request.nodes or 1, _gpus_on_node(request)
+    components = [_of_component(*each) for each in zip(request.components, _gpus(request), strict=True)]
+    if len(components) == 1:
+        return components[0]
+    found = {name: value for name, value in components[0].items() if not _AS_ASKED.fullmatch(name)}
+    for index, component in enumerate(components):
+        component["SLURM_JOB_ID"] = str(int(JOB_ID) + index)
+        for name, value in component.items():
+            if _AS_ASKED.fullmatch(name) or _AS_GIVEN.fullmatch(name):
+                found[f"{name}_HET_GROUP_{index}"] = value
+    return found | {"SLURM_HET_SIZE": str(len(components))}
+
+
+def _of_component(request: Request, gpus: int) -> dict[str, str]:
+    host, nodes = platform.node(), request.nodes or 1
     per_node = max(1, request.ntasks // nodes)
     visible, start = ",".join(map(str, range(gpus))), int(time.time())
     cpus, times = (request.cpus_per_task or 1) * per_node, "" if nodes == 1 else f"(x{nodes})"
@@ -109,8 +137,6 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         "SLURM_JOB_USER": pwd.getpwuid(os.getuid()).pw_name,
         "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_JOB_GID": str(os.getgid()),
-        "SLURM_GPUS_ON_NODE": str(gpus),
-        "SLURM_JOB_GPUS": visible,
         "SLURM_JOB_PARTITION": next(iter(request.partitions), NOT_CHOSEN),
         "SLURM_CLUSTER_NAME": NOT_CHOSEN,
         "SLURM_JOB_START_TIME": str(start),  # this and the next: since 23.02
@@ -125,9 +151,10 @@ def slurm_variables(request: Request, folder: Path) -> dict[str, str]:
         "SLURM_LOCALID": "0",
         "SLURM_NODEID": "0",
         "SLURM_GTIDS": "0",
-        "CUDA_VISIBLE_DEVICES": visible,
-        "GPU_DEVICE_ORDINAL": visible,
     }
+    if gpus:
+        found |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": visible}
+        found |= {"CUDA_VISIBLE_DEVICES": visible, "GPU_DEVICE_ORDINAL": visible}
     if request.value("ntasks") is not None or request.value("ntasks-per-node") is not None:
         found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:

@@ -140,7 +140,8 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
     return {
         **job.environ,
         **functions,
-        **stand_in.environment(gpu, job.gpus, traces, job.environ.get("PYTHONPATH"), engine),
+        **stand_in.environment(gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH"), engine),
+        **{f"XMEM_DEVICE_COUNT_HET_GROUP_{n}": str(gpus) for n, gpus in enumerate(job.gpus) if len(job.gpus) > 1},
         **stand_in.preloaded(job.environ.get("LD_PRELOAD")),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,

@@ -9,30 +9,109 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
+class _Step(NamedTuple):
+    """What srun starts in one component of the job: the first of so many tasks; an ordinary job is its own only one."""
+
+    component: int
+    given: dict[str, str]
+    command: Sequence[str]
+
+    def variable(self, name: str) -> str | None:
+        """Return what Slurm says of this component; where it says nothing, srun goes by the first component's."""
+        return os.environ.get(f"{name}_HET_GROUP_{self.component}", os.environ.get(name))
+
+    @property
+    def nodes(self) -> int:
+        given = self.given.get("nodes", "").partition("-")[0]
+        return _number(given) or _number(self.variable("SLURM_JOB_NUM_NODES")) or 1
+
+    @property
+    def tasks(self) -> int:
+        tasks = _number(self.given.get("ntasks")) or self.nodes * (_number(self.given.get("ntasks-per-node")) or 0)
+        return tasks or max(self.nodes, _number(self.variable("SLURM_NTASKS")) or 1)
+
+
+_OF_COMPONENT = ("CPUS_PER_NODE", "NAME", "NODELIST", "NUM_NODES", "PARTITION")
+"""The SLURM_JOB_* variables that a step has of its own component; the ids are the first one's (seen in 22.05)."""
+
+
 def srun(arguments: Sequence[str]) -> None:
-    """Run the first task of `srun [options] command`, here, with the variables of the first of so many tasks."""
+    """Run the first task of `srun [options] command`, here, with the variables of the first of so many tasks.
+
+    In a heterogeneous job that is the first task of each component that takes part, all at once: of those that
+    `--het-group` names, else of the first; of `command : command`, one each. Tasks are counted through in the order of
+    the components (srun(1), --het-group; seen so in 22.05).
+    """
+    steps = sorted(_steps(arguments), key=lambda step: step.component)
+    if len(steps) == 1:
+        _start(steps[0], steps)
+    children = []
+    for step in steps:
+        child = os.fork()
+        if child == 0:
+            _start(step, steps)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    raise SystemExit(max([code if code >= 0 else 128 - code for code in codes], default=0))
+
+
+def _steps(arguments: Sequence[str]) -> list[_Step]:
+    """Read srun's command line; nothing where it has no command."""
     sys.path.insert(0, str(_PACKAGE))
     from xmem_slurm.slurm import options  # noqa: PLC0415 - only this shim needs it
 
-    occurrences, command = options.scan(arguments, options.srun_table())
-    if command == len(arguments):
-        return
-    given = {each.name: each.value or "" for each in occurrences}
-    nodes = _number(given.get("nodes", "").partition("-")[0]) or _number(os.environ.get("SLURM_NNODES")) or 1
-    tasks = _number(given.get("ntasks")) or nodes * (_number(given.get("ntasks-per-node")) or 0)
-    tasks = tasks or max(nodes, _number(os.environ.get("SLURM_NTASKS")) or 1)
-    os.environ.update(dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID"), "0"))
+    found = []
+    colons = [at for at, word in enumerate(arguments) if word == ":"]
+    for index, (start, end) in enumerate(zip([-1, *colons], [*colons, len(arguments)], strict=True)):
+        words = arguments[start + 1 : end]
+        occurrences, command = options.scan(words, options.srun_table())
+        given = {each.name: each.value or "" for each in occurrences}
+        group = given.get("het-group") or given.get("pack-group") or str(index)
+        if command < len(words):
+            found += [_Step(component, given, words[command:]) for component in _numbers(group)]
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a list such as "0,2-3"."""
+    ends = [part.partition("-") for part in text.split(",")]
+    return [number for first, _, last in ends for number in range(int(first), int(last or first) + 1)]
+
+
+def _start(step: _Step, steps: Sequence[_Step]) -> NoReturn:
+    """Become the first task of one of the steps that srun starts together."""
+    nodes, tasks = sum(each.nodes for each in steps), sum(each.tasks for each in steps)
+    before = [(each.nodes, each.tasks) for each in steps if each.component < step.component]
+    per_node = -(-step.tasks // step.nodes)
+    of_task = _number(step.given.get("gpus-per-task") or step.variable("SLURM_GPUS_PER_TASK"))
+    of_job = {name: step.variable(name) for name in (f"SLURM_JOB_{each}" for each in _OF_COMPONENT)}
+    os.environ.update({name: value for name, value in of_job.items() if value is not None})
+    os.environ.update(dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_LOCALID"), "0"))
+    os.environ["SLURM_NODEID"] = str(sum(nodes for nodes, _ in before))
+    os.environ["SLURM_PROCID"] = str(sum(tasks for _, tasks in before))
     os.environ.update(dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(tasks)))
     os.environ.update(dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(nodes)))
-    os.environ["SLURM_NTASKS_PER_NODE"] = str(-(-tasks // nodes))
-    own = _number(given.get("gpus-per-task") or os.environ.get("SLURM_GPUS_PER_TASK"))
-    if own:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(own)))
-    _become(arguments[command:])
+    os.environ["SLURM_NTASKS_PER_NODE"] = str(per_node)
+    count = os.environ.get(f"XMEM_DEVICE_COUNT_HET_GROUP_{step.component}")
+    if count is not None:
+        os.environ.update(XMEM_COMPONENT=str(step.component), XMEM_DEVICE_COUNT=count, SLURM_GPUS_ON_NODE=count)
+        _see_gpus(int(count))
+    if of_task:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
+        _see_gpus(of_task)
+    _become(step.command)
+
+
+def _see_gpus(count: int) -> None:
+    """Set what Slurm tells a process of its GPUs; of none it tells nothing, and what was there before stays."""
+    if count:
+        os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["GPU_DEVICE_ORDINAL"] = ",".join(map(str, range(count)))
+    else:
+        os.environ.pop("SLURM_GPUS_ON_NODE", None)
 
 
 def _number(text: str | None) -> int | None:
@@ -198,7 +277,7 @@ def _find(command: str) -> str | None:
     return None
 
 
-def _become(words: Sequence[str]) -> None:
+def _become(words: Sequence[str]) -> NoReturn:
     if words[0] in SHIMS and words[0] not in ("srun", "sbatch"):
         SHIMS[words[0]](words[1:])
         raise SystemExit(0)
