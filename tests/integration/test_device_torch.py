@@ -484,3 +484,69 @@ block = torch.empty(70 << 30, dtype=torch.uint8, device="cuda")
 out(bytes=block.nbytes, address=block.data_ptr(), window="\\n100000000000-" in "\\n" + open("/proc/self/maps").read())
 """
     assert run(code, before=before) == {"bytes": 70 * GIB, "address": 16 << 40, "window": limit is None}
+
+
+@pytest.fixture
+def cudnn(python: str, torch_folder: Path) -> str:
+    """The real libcudnn_graph.so.9 that the probe finds for this torch: NVIDIA's wheel, 400 MB and more."""
+    probe = str(generate.SOURCES.parents[1] / "probe")
+    find = "import sys; sys.path.insert(0, sys.argv[1]); import _xmem_device as d; print(d.real_cudnn(sys.argv[2]))"
+    command = [python, "-c", find, probe, str(torch_folder)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    if not found.stdout.strip():
+        pytest.skip("no cuDNN is installed beside this torch (pip install nvidia-cudnn-cu13 nvidia-cublas)")
+    if needs.read_versions(torch_folder).cudnn < 90800:
+        pytest.skip("this torch's cuDNN is older than 9.8, which cannot be asked without a GPU")
+    return found.stdout.strip()
+
+
+def test_convolutions_take_the_workspaces_of_the_real_cudnn(run: Run, cudnn: str) -> None:
+    """VGG's and ResNet's 3 x 3 on a Hopper: the same in cuDNN 9.8, 9.10 and 9.19, asked directly with the same graph."""
+    code = """
+torch.backends.cudnn.allow_tf32 = True
+convolution = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+images = torch.randn(64, 64, 56, 56, device="cuda", requires_grad=True)
+torch.cuda.memory._record_memory_history()
+convolution(images).sum().backward()
+sizes = [e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+out(sizes=sizes, doubts=[[d["code"], d["detail"]] for d in doubts()])
+"""
+    seen = run(code, XMEM_DEVICE_CUDNN=cudnn)
+    workspaces = [size for size in seen["sizes"] if 99 * (1 << 20) > size > 98.05 * (1 << 20)]
+    assert len(workspaces) == 3, seen["sizes"]
+    assert [code for code, _ in seen["doubts"]] == ["cudnn-described"]
+    assert seen["doubts"][0][1].startswith("cuDNN 9.")
+    without = run(code)
+    assert len(without["sizes"]) == len(seen["sizes"]) - 3
+    assert without["doubts"][0][0] == "cudnn-plan"
+
+
+def test_attention_takes_the_plans_of_the_real_cudnn(run: Run, cudnn: str) -> None:
+    seen = run(
+        """
+q, k, v = (torch.randn(2, 12, 256, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+    torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+out(trained=q.grad is not None, codes=[d["code"] for d in doubts()])
+""",
+        XMEM_DEVICE_CUDNN=cudnn,
+    )
+    assert seen == {"trained": True, "codes": ["cudnn-described"]}
+
+
+def test_a_benchmark_takes_the_largest_workspace_once(run: Run, cudnn: str) -> None:
+    code = """
+torch.backends.cudnn.benchmark = {}
+convolution = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+images = torch.randn(64, 64, 56, 56, device="cuda")
+convolution(images)
+first = torch.cuda.max_memory_allocated()
+torch.cuda.reset_peak_memory_stats()
+convolution(images)
+out(first=first, second=torch.cuda.max_memory_allocated(), codes=sorted(d["code"] for d in doubts()))
+"""
+    usual, benchmark = (run(code.format(each), XMEM_DEVICE_CUDNN=cudnn) for each in (False, True))
+    assert usual["first"] == usual["second"] == benchmark["second"]
+    assert benchmark["first"] > usual["first"]
+    assert usual["codes"] == ["cudnn-described"]
+    assert benchmark["codes"] == ["cudnn-benchmark", "cudnn-described"]

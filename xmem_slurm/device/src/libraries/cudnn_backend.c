@@ -143,8 +143,7 @@ static int finalize_heuristics(struct descriptor *heuristics) {
     if (!answer)
         return CUDNN_SUCCESS;
     const char *lines = strchr(answer, '\n') + 1;
-    int status = atoi(answer);
-    cudnnBackendSetAttribute(heuristics, OUR_CONFIGURATIONS, TYPE_CHAR, (int64_t)strlen(lines) + 1, lines);
+    int status = cudnnBackendSetAttribute(heuristics, OUR_CONFIGURATIONS, TYPE_CHAR, (int64_t)strlen(lines) + 1, lines);
     free(answer);
     return status;
 }

@@ -289,15 +289,22 @@ static int say(const char *text) {
     return 1;
 }
 
-/* Start the helper with nothing of the job's but where libraries are found: it becomes nobody's child at once, so that
- * a script which waits for its children does not wait for this one. */
+/* Start the helper with nothing of the job's but where libraries are found: first where the wheels of CUDA 12 and 13
+ * keep NVRTC and cuBLASLt, which cuDNN loads by name. It becomes nobody's child at once, so that a script which waits
+ * for its children does not wait for this one. */
 static int spawn(int theirs, const char *library) {
-    char program[4096], libraries[8192];
-    const char *path = getenv("LD_LIBRARY_PATH");
-    snprintf(libraries, sizeof libraries, "LD_LIBRARY_PATH=%s", path ? path : "");
-    if (!path_beside(program, sizeof program, HELPER))
+    char program[4096], runtime[4096], driver[4096], libraries[16384];
+    const char *path = getenv("LD_LIBRARY_PATH"), *slash = strrchr(library, '/');
+    int folder = slash ? (int)(slash - library) : 0;
+    snprintf(libraries, sizeof libraries,
+             "LD_LIBRARY_PATH=%.*s/../../cu%d/lib:%.*s/../../cuda_nvrtc/lib:%.*s/../../cublas/lib:%s", folder, library,
+             XMEM_CUDA_MAJOR, folder, library, folder, library, path ? path : "");
+    snprintf(program, sizeof program, "libcudart.so.%d", XMEM_CUDA_MAJOR);
+    if (!path_beside(runtime, sizeof runtime, program) || !path_beside(driver, sizeof driver, "libcuda.so.1") ||
+        !path_beside(program, sizeof program, HELPER))
         return 0;
-    char *const arguments[] = {program, (char *)library, NULL}, *const environment[] = {libraries, NULL};
+    char *const arguments[] = {program, (char *)library, runtime, driver, NULL}, *const environment[] = {libraries,
+                                                                                                         NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t none, all;
@@ -370,6 +377,16 @@ static char *ask_helper(const char *library, const char *question) {
     return without_end(answer);
 }
 
+/* Whether a plan can be made of one configuration at least. Without a device cuDNN may have none where it has one on a
+ * GPU, and torch would give up. */
+static int has_plan(const char *answer) {
+    int status = 0;
+    for (const char *line = strchr(answer, '\n') + 1; *line; line = strchr(line, '\n') + 1)
+        if (sscanf(line, "%*d %d", &status) == 1 && status == CUDNN_SUCCESS)
+            return 1;
+    return 0;
+}
+
 char *cudnn_ask(const struct descriptor *heuristics) {
     const char *library = getenv("XMEM_DEVICE_CUDNN");
     if (!library || !*library || !xmem_device || !xmem_attribute)
@@ -381,6 +398,10 @@ char *cudnn_ask(const struct descriptor *heuristics) {
     char *answer = question ? known_answer(question) : no("an operation that cannot be described");
     if (question && !answer)
         answer = ask_helper(library, question);
+    if (answer && !has_plan(answer)) {
+        free(answer);
+        answer = no("cuDNN has no plan without a device");
+    }
     free(question);
     pthread_mutex_unlock(&lock);
     return answer;

@@ -1,8 +1,11 @@
-/* cudnn-plans LIBRARY: answers which engines the job's own cuDNN would use, and how much workspace their plans take.
+/* cudnn-plans LIBRARY [OTHER ...]: which engines would the job's own cuDNN use, and how much workspace do their plans
+ * take?
  *
  * LIBRARY is a real libcudnn_graph.so.9, of cuDNN 9.8 or newer. Its documented device-less mode is used, through its
  * public API alone: a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, made from a description of a GPU, stands in for a handle
- * (cudnn_graph.h 9.8 to 9.19). No GPU, driver or handle is needed.
+ * (cudnn_graph.h 9.8 to 9.19). No GPU and no handle is needed. Attention is compiled at run time, by NVRTC, and asks
+ * that a libcuda be there: the OTHERs are the stand-in runtime and driver, mapped first so that they are found by their
+ * names.
  *
  * It talks over its standard input, a socket. It says the library's version, or 0 where it cannot be loaded. A question
  * is what libraries/cudnn_plans.c writes; the last descriptor is that of the heuristics. The answer's first line is
@@ -218,12 +221,14 @@ static int converse(FILE *in, FILE *out) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 2 || fork())
+    if (count < 2 || fork())
         return 0; /* the caller waits for this one, not for the helper */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     setrlimit(RLIMIT_DATA, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
     FILE *in = fdopen(STDIN_FILENO, "r"), *out = fdopen(dup(STDIN_FILENO), "w");
     alarm(ANSWER_SECONDS);
+    for (int i = 2; i < count; i++)
+        dlopen(arguments[i], RTLD_NOW | RTLD_GLOBAL); /* convolutions do without */
     int loaded = load(arguments[1]);
     fprintf(out, "%d\n%s", loaded ? (int)version() : 0, END);
     fflush(out);
