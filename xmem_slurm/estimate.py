@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from xmem_slurm import margins
 from xmem_slurm.allocator.replay import Replay, replay
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.margins import Margin
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.trace import Category, Doubt, Trace
 from xmem_slurm.units import MIB, round_up
 
 BASE_MARGIN = 0.02
-"""Share of the peak added to every estimate. Source: docs/accuracy.md, 26 published runs of transformers in batches of
-15 and more: the shortfall was at most 0.8 % in 95 of 100. In smaller batches, where the measurements themselves
-scatter, it was up to 4.2 % in 90 of 100."""
+"""The least prior, for doubts that by themselves change no size."""
 
-_NOT_MEASURED = "no measurements yet; the margin is that of convolutions"
+_NOT_MEASURED = "no measurements yet"
 
 MARGINS: Mapping[str, tuple[float, str]] = {
     "cudnn-plan": (0.10, "cuDNN chooses its plans and their workspace on the GPU"),
@@ -41,16 +41,17 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
     "no-triton": (
         0.10,
-        "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the job "
-        f"fails ({_NOT_MEASURED})",
+        (
+            "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the"
+            f" job fails ({_NOT_MEASURED})"
+        ),
     ),
     "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which torch's history does not tell apart"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }
-"""Margin, as a share of the peak, and the reason, by the doubt's code; the widest one holds. Source of 0.10:
-docs/accuracy.md, 59 published runs of CNNs without cuDNN's workspaces: the shortfall was at most 7.6 % in 90 of 100,
-and a margin found on all models but one covered 91 of 100 runs of that one. It is no promise of more: 20 % covers
-95."""
+"""Prior of the margin, as a share of the peak, and the reason, by the doubt's code. It holds for runs that are not like
+those measured (`margins`). 0.10 is a round figure above the 0.076 that covers 90 of 100 runs with unknown cuDNN plans,
+the one doubt of this kind that was measured."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class RankEstimate:
 
     trace: Trace
     replay: Replay
+    margin: Margin
     margin_bytes: int
     outside_allocator_bytes: int
 
@@ -71,6 +73,10 @@ class RankEstimate:
     def breakdown(self) -> Mapping[Category, int]:
         """Bytes by category at the peak."""
         return self.replay.at_peak_allocated.allocated_bytes
+
+    def capacity_on(self, gpu: Gpu) -> int:
+        """Bytes that torch's allocator can have on `gpu` if the margin must stay free."""
+        return capacity_for(gpu, self.margin_bytes + _nccl_bytes(self.trace, gpu))
 
 
 @dataclass(frozen=True)
@@ -114,12 +120,12 @@ class Estimate:
 
     def fits(self, gpu: Gpu) -> bool:
         """Whether every rank runs to its end on `gpu`, with its margin to spare."""
-        return all(replay(rank.trace, capacity_for(gpu, rank.margin_bytes)).fits for rank in self.ranks)
+        return all(replay(rank.trace, rank.capacity_on(gpu)).fits for rank in self.ranks)
 
 
-def capacity_for(gpu: Gpu, margin_bytes: int) -> int:
-    """Bytes that torch's allocator can have on `gpu` if `margin_bytes` must stay free."""
-    return max(0, gpu.total_bytes - gpu.context_bytes - margin_bytes)
+def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
+    """Bytes that torch's allocator can have on `gpu` if `kept_bytes` must stay free beside the CUDA context."""
+    return max(0, gpu.total_bytes - gpu.context_bytes - kept_bytes)
 
 
 def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
@@ -144,9 +150,16 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
     if any(doubt.code == "pipeline" for doubt in trace.doubts):
         raise NoEstimate(f"pipeline stages differ, and only that of rank {trace.rank} of {trace.world_size} was run")
     unlimited = replay(trace)
-    share = max([BASE_MARGIN] + [MARGINS[doubt.code][0] for doubt in _doubts(trace) if doubt.code in MARGINS])
-    margin = round_up(int(share * unlimited.peak_reserved_bytes), 2 * MIB)
-    return RankEstimate(trace, unlimited, margin, gpu.context_bytes)
+    margin = margins.margin(
+        {doubt.code for doubt in _doubts(trace)} & set(MARGINS), {code: share for code, (share, _) in MARGINS.items()}
+    )
+    kept = round_up(int(margin.share * unlimited.peak_reserved_bytes), 2 * MIB)
+    return RankEstimate(trace, unlimited, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
+
+
+def _nccl_bytes(trace: Trace, gpu: Gpu) -> int:
+    """Return what NCCL takes beside the CUDA context, where the job uses it and its site measured it; else 0."""
+    return (gpu.nccl_bytes or 0) if any(doubt.code == "nccl" for doubt in trace.doubts) else 0
 
 
 def _doubts(trace: Trace) -> list[Doubt]:

@@ -7,6 +7,7 @@ import pytest
 
 from xmem_slurm import estimate, trace
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.margins import measured
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.trace import Category, Doubt, Trace
@@ -29,7 +30,9 @@ def test_required_is_peak_and_context_and_margin() -> None:
     rank = found.largest
     assert rank.replay.peak_reserved_bytes == GPT2.recorded["reserved_bytes"] == 15_252_586_496
     assert found.required_bytes == 15_252_586_496 + H200.context_bytes + rank.margin_bytes
-    assert 0.02 <= rank.margin_bytes / 15_252_586_496 < 0.021
+    (kind,) = (each for each in measured() if not each.unseen)
+    assert rank.margin == kind.margin
+    assert kind.margin.share <= rank.margin_bytes / 15_252_586_496 < kind.margin.share + 0.001
     assert found.confidence == "high"
 
 
@@ -55,13 +58,26 @@ def test_context_and_margin_are_kept_free() -> None:
 
 def test_a_doubt_widens_the_margin_and_is_told() -> None:
     doubtful = estimate.estimate([changed(doubts=[Doubt("cudnn-plan", "cudnnBackendFinalize", 3)])], "h200", H200)
-    assert doubtful.largest.margin_bytes > 4 * estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
+    assert doubtful.largest.margin_bytes > 1.5 * estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
+    assert doubtful.largest.margin.probability is not None
     assert doubtful.confidence == "medium"
     assert any("cuDNN" in reason for reason in doubtful.reasons)
 
 
-def test_a_run_cut_off_by_the_budget_is_doubtful() -> None:
-    assert estimate.estimate([changed(state="budget")], "h200", H200).confidence == "medium"
+def test_a_run_cut_off_by_the_budget_is_doubtful_and_promises_nothing() -> None:
+    found = estimate.estimate([changed(state="budget")], "h200", H200)
+    assert found.confidence == "medium"
+    assert found.largest.margin.probability is None
+
+
+def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
+    measured_here = H200.model_copy(update={"nccl_bytes": 400 * MIB})
+    alone, ranks = estimate.estimate([GPT2], "h200", measured_here), changed(doubts=[Doubt("nccl", "", 1)])
+    together = estimate.estimate([ranks], "h200", measured_here)
+    assert alone.largest.outside_allocator_bytes == H200.context_bytes
+    assert together.largest.outside_allocator_bytes == H200.context_bytes + 400 * MIB
+    without = estimate.estimate([ranks], "h200", H200).largest
+    assert without.capacity_on(H200) - together.largest.capacity_on(measured_here) == 400 * MIB
 
 
 def test_the_largest_process_decides_and_launchers_do_not_count() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from xmem_slurm import report, resources, trace
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.estimate import capacity_for, estimate
+from xmem_slurm.estimate import estimate
 from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report import html, perfetto, terminal
 from xmem_slurm.report import json as json_report
@@ -75,14 +75,14 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     change = Change("gres", "gpu:h200:1", "gpu:l4:1", "line 3 of the script")
     lines = [*terminal.estimate_lines(SIZING.estimate), terminal.outcome([change], SIZING)]
     assert lines == [
-        "GPU memory needed: 15.12 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 292.00 MiB margin",
+        "GPU memory needed: 15.44 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 620.00 MiB margin",
         (
             "at the peak: activations 8.14 GiB, temporary 3.07 GiB, optimizer state 963.40 MiB, parameters 475.46 MiB,"
             " other 65.06 MiB"
         ),
-        "confidence high: 3 optimizer steps seen",
+        "confidence high: 3 optimizer steps seen; the margin is enough for 90% of runs like the 37 measured",
         (
-            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): 15.12 GiB of GPU memory needed; l4 has 21.95"
+            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): 15.44 GiB of GPU memory needed; l4 has 21.95"
             " GiB, the cheapest of 4 options that fits [--xmem-keep-type keeps a type you wrote]"
         ),
     ]
@@ -91,17 +91,17 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
 def test_every_option_has_a_line() -> None:
     lines = terminal.option_lines(outlooks(SIZING), remedy(SIZING))
     assert lines == [
-        "* l4        21.95 GiB  fits; 6.84 GiB to spare",
-        "  a100_40   39.38 GiB  not tried: a better one fits; 24.27 GiB to spare",
-        "  a100_80   79.15 GiB  not tried: a better one fits; 64.04 GiB to spare",
-        "  h200     139.71 GiB  not tried: a better one fits; 124.47 GiB to spare",
+        "* l4        21.95 GiB  fits; 6.52 GiB to spare",
+        "  a100_40   39.38 GiB  not tried: a better one fits; 23.95 GiB to spare",
+        "  a100_80   79.15 GiB  not tried: a better one fits; 63.72 GiB to spare",
+        "  h200     139.71 GiB  not tried: a better one fits; 124.15 GiB to spare",
     ]
 
 
 def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     sizing = on_gpu_of(12 * GIB)
     small = outlooks(sizing)[0]
-    oom = replay(GPT2, capacity_for(small.gpu, sizing.estimate.largest.margin_bytes)).oom
+    oom = replay(GPT2, sizing.estimate.largest.capacity_on(small.gpu)).oom
     assert oom is not None
     assert small.failure is not None
     assert small.failure.requested_bytes == oom.requested_bytes

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.margins import Margin
 from xmem_slurm.report import files
 from xmem_slurm.report.options import OptionOutlook, outlooks
 from xmem_slurm.sizing import Sizing
@@ -43,6 +44,19 @@ class Confidence(_Part):
 
     level: Literal["high", "medium"]
     reasons: list[str]
+
+
+class Promise(_Part):
+    """With what probability `required_bytes` is enough, for runs like the `runs` measured, of `models` models.
+
+    `probability` is null where nothing like this was measured and the margin is a prior. `held_out` is the share of a
+    model's runs that a margin found on all other models covers.
+    """
+
+    probability: float | None
+    runs: Annotated[int, Field(ge=0)]
+    models: Annotated[int, Field(ge=0)]
+    held_out: float | None
 
 
 class Failure(_Part):
@@ -81,6 +95,7 @@ class Report(_Part):
     ranks: Annotated[list[Rank], Field(min_length=1)]
     required_bytes: _Bytes
     margin_bytes: _Bytes
+    promise: Promise
     confidence: Confidence
     options: list[Option]
     choice: str | None
@@ -98,6 +113,7 @@ def estimate_object(sizing: Sizing) -> dict[str, Any]:
         ranks=[_rank(rank) for rank in estimate.ranks],
         required_bytes=estimate.required_bytes,
         margin_bytes=estimate.largest.margin_bytes,
+        promise=_promise(estimate.largest.margin),
         confidence=Confidence.model_validate({"level": estimate.confidence, "reasons": list(estimate.reasons)}),
         options=[_option(option) for option in outlooks(sizing)],
         choice=sizing.placement.choice,
@@ -127,6 +143,10 @@ def _rank(rank: RankEstimate) -> Rank:
         steps=rank.trace.steps,
         growing=rank.trace.growing,
     )
+
+
+def _promise(margin: Margin) -> Promise:
+    return Promise(probability=margin.probability, runs=margin.runs, models=margin.models, held_out=margin.held_out)
 
 
 def _option(option: OptionOutlook) -> Option:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.estimate import RankEstimate, capacity_for
+from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.placement import Verdict
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.site.schema import Gpu
@@ -74,14 +74,14 @@ def remedy(sizing: Sizing) -> Remedy | None:
         return None
     pairs = zip(ranks, changed, strict=True)
     enough = all(
-        replay(rank.trace, capacity_for(nearest.gpu, rank.margin_bytes), settings).fits for rank, settings in pairs
+        replay(rank.trace, rank.capacity_on(nearest.gpu), settings).fits for rank, settings in pairs
     )
     return Remedy(nearest.name, EXPANDABLE, enough)
 
 
 def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     estimate = sizing.estimate
-    allocator_bytes = capacity_for(verdict.gpu, estimate.largest.margin_bytes)
+    allocator_bytes = estimate.largest.capacity_on(verdict.gpu)
     headroom = allocator_bytes - estimate.largest.replay.peak_reserved_bytes
     failures = (_failure(rank, verdict.gpu) for rank in estimate.ranks)
     # With room for the peak every request is served, and a replay that ends well takes its full time.
@@ -91,7 +91,7 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
 
 
 def _failure(rank: RankEstimate, gpu: Gpu) -> Failure | None:
-    oom = replay(rank.trace, capacity_for(gpu, rank.margin_bytes)).oom
+    oom = replay(rank.trace, rank.capacity_on(gpu)).oom
     if oom is None:
         return None
     live = sum(oom.allocated_bytes.values())

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from xmem_slurm.estimate import Estimate
+from xmem_slurm.margins import Margin
 from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.words import CATEGORY_NAMES
@@ -32,8 +33,14 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     return [
         f"GPU memory needed: {total}",
         f"at the peak: {parts}",
-        f"confidence {estimate.confidence}: {'; '.join([steps, *estimate.reasons])}",
+        f"confidence {estimate.confidence}: {'; '.join([steps, _promise(rank.margin), *estimate.reasons])}",
     ]
+
+
+def _promise(margin: Margin) -> str:
+    if margin.probability is None:
+        return "the margin is a prior: no such runs were measured"
+    return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured"
 
 
 def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None) -> list[str]:

@@ -1,0 +1,114 @@
+"""How wide must margins be? From measured runs to site-config/margins.toml, which the product reads.
+
+    python -m benchmarks.margins [--out site-config/margins.toml]
+
+Made from benchmarks/data alone, so it changes only when a benchmark was run again; needs no GPU and no torch.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import conformal, published_dry_runs, published_rows
+from benchmarks.published_dry_runs import Result
+from benchmarks.published_rows import Row
+from benchmarks.published_runs import DATA
+from xmem_slurm import margins
+from xmem_slurm.estimate import MARGINS
+
+COVERAGE = 0.9
+"""What a margin promises. Beyond it the published runs give no margin worth having: docs/accuracy.md has the curve."""
+
+RESULTS = DATA / "published_runs-2.6.0.jsonl"
+FILE = Path(__file__).parents[1] / "site-config" / margins.FILE
+
+HEAD = """\
+# Margins from measured runs: what to add to the peak of an estimate, as a share of it. Written by
+# `python -m benchmarks.margins` from benchmarks/data; do not edit. xmem_slurm/margins.py says what the rule is.
+schema_version = 1
+"""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One run without OOM: its row, our result, and the least margin, as a share of the peak, that would have done."""
+
+    row: Row
+    result: Result
+    shortfall: float
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """What the dry run could not see, of that which can change a size."""
+        return frozenset(self.result.doubts) & frozenset(MARGINS)
+
+
+def residuals(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Residual]:
+    """Return the residual of every row that has one."""
+    return [
+        Residual(row, result, conformal.shortfall(row.ground_bytes, result.peak_on_gpu_bytes))
+        for row, result in ((row, results.get(row.key)) for row in rows)
+        if result is not None and result.reason is None and not row.real_oom
+    ]
+
+
+def kinds(found: Sequence[Residual]) -> dict[str, list[Residual]]:
+    """Sort residuals by what the dry run could not see: margins are kept by that, never by model."""
+    sorts: dict[str, list[Residual]] = {"nothing was unseen": [], "cuDNN's plans were unseen": []}
+    nothing, plans = sorts.values()
+    for each in found:
+        (plans if each.unseen else nothing).append(each)
+    return sorts
+
+
+def measured(members: Sequence[Residual]) -> margins.Measured | None:
+    """Return the margin of a kind of run; None where too few were measured."""
+    share = conformal.margin([each.shortfall for each in members], COVERAGE)
+    if share is None:
+        return None
+    by_model = [(each.row.model, each.shortfall) for each in members]
+    found = margins.Margin(
+        share=math.ceil(share * 1e4) / 1e4,
+        probability=COVERAGE,
+        runs=len(members),
+        models=len({name for name, _ in by_model}),
+        held_out=conformal.left_out_coverage(by_model, COVERAGE),
+    )
+    return margins.Measured(frozenset().union(*(each.unseen for each in members)), found)
+
+
+def text(found: Sequence[Residual]) -> str:
+    """Return the file's text."""
+    lines = [HEAD]
+    for name, members in kinds(found).items():
+        kind = measured(members)
+        if kind is None:
+            continue
+        unseen = ", ".join(f'"{code}"' for code in sorted(kind.unseen))
+        dates = sorted({each.result.date for each in members})
+        versions = " and ".join(sorted({each.result.torch for each in members}))
+        lines += [f"# Runs in which {name}.", "[[measured]]", f"unseen = [{unseen}]"]
+        lines += [f"share = {kind.margin.share:.4f}", f"probability = {kind.margin.probability}"]
+        lines += [f"runs = {kind.margin.runs}", f"models = {kind.margin.models}"]
+        lines += [f"held_out = {kind.margin.held_out:.3f}"] if kind.margin.held_out is not None else []
+        lines += [
+            f'source = "published runs of xMem, RTX 3060 and 4060, torch {versions}, estimated {" to ".join(dates)}"',
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write site-config/margins.toml from the benchmarks' data")
+    parser.add_argument("--out", type=Path, default=FILE)
+    arguments = parser.parse_args()
+    rows = published_rows.read(DATA / "published_runs.csv")
+    arguments.out.write_text(text(residuals(rows, published_dry_runs.load(RESULTS))), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""The margin: like the runs that were measured, or a prior; and the file is the one that the data give."""
+
+import pytest
+
+from benchmarks import margins as benchmark
+from benchmarks import published_dry_runs, published_rows
+from benchmarks.published_runs import DATA
+from xmem_slurm.estimate import MARGINS
+from xmem_slurm.margins import Margin, Measured, margin, measured
+
+NOTHING = Measured(frozenset(), Margin(0.04, 0.9, 40, 4, 0.91))
+PLANS = Measured(frozenset({"plan", "norm"}), Margin(0.08, 0.9, 60, 6, 0.92))
+PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("unseen", "expected"),
+    [
+        (set(), NOTHING.margin),
+        ({"plan"}, PLANS.margin),
+        ({"plan", "norm"}, PLANS.margin),
+        ({"rnn"}, Margin(0.12)),
+        ({"plan", "rnn"}, Margin(0.12)),
+        ({"small"}, Margin(0.04)),  # a doubt makes no margin narrower than none
+        ({"plan", "small"}, Margin(0.1)),
+    ],
+)
+def test_a_margin_promises_something_only_for_runs_like_those_measured(unseen: set[str], expected: Margin) -> None:
+    assert margin(unseen, PRIORS, [NOTHING, PLANS]) == expected
+
+
+def test_without_measurements_the_prior_is_all() -> None:
+    assert margin({"rnn", "plan"}, PRIORS, []) == Margin(0.12)
+
+
+def test_what_ships_is_what_the_data_give() -> None:
+    rows = published_rows.read(DATA / "published_runs.csv")
+    found = benchmark.residuals(rows, published_dry_runs.load(benchmark.RESULTS))
+    assert benchmark.FILE.read_text(encoding="utf-8") == benchmark.text(found), "run `python -m benchmarks.margins`"
+    for kind in measured():
+        assert kind.unseen <= set(MARGINS)
+        assert kind.margin.probability == benchmark.COVERAGE
+        alike = [each for each in found if each.unseen <= kind.unseen and bool(each.unseen) == bool(kind.unseen)]
+        assert len(alike) == kind.margin.runs
+        assert sum(each.shortfall <= kind.margin.share for each in alike) >= benchmark.COVERAGE * len(alike)
+        assert kind.margin.held_out is not None
+        assert kind.margin.held_out >= benchmark.COVERAGE
