@@ -75,7 +75,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
         return {"key": config.key, "reason": f"the GPU catalogue has no {measured['gpu']['name']}"}
     gpu = card[1].model_copy(update={k: v for k, v in measured["gpu"].items() if k != "name"})
     try:
-        found = estimate(runner.run(_job(config, python), gpu, BUDGET).traces, card[0], gpu)
+        found = estimate(runner.run(job_of(config, python), gpu, BUDGET).traces, card[0], gpu)
     except XmemError as error:
         return {"key": config.key, "reason": str(error)}
     rank = found.largest
@@ -96,7 +96,8 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
     }
 
 
-def _job(config: Config, python: str) -> Job:
+def job_of(config: Config, python: str) -> Job:
+    """Return the run as a job, as its script would be submitted."""
     words = [python, str(RUN), "--config", config.to_json()]
     environ = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config.allocator}
     return Job(f"#!/bin/sh\nexec {shlex.join(words)}\n".encode(), [], Path.cwd(), environ)

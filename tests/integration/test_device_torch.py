@@ -501,7 +501,7 @@ def cudnn(python: str, torch_folder: Path) -> str:
 
 
 def test_convolutions_take_the_workspaces_of_the_real_cudnn(run: Run, cudnn: str) -> None:
-    """VGG's and ResNet's 3 x 3 on a Hopper: the same in cuDNN 9.8, 9.10 and 9.19, asked directly with the same graph."""
+    """A 3 x 3 of ResNet on a Hopper: the same in cuDNN 9.8, 9.10 and 9.19, asked directly with the same graph."""
     code = """
 torch.backends.cudnn.allow_tf32 = True
 convolution = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
