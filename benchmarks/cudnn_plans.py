@@ -111,10 +111,10 @@ def _cells(line: Mapping[str, Any]) -> list[str]:
 def _summary(group: Sequence[Mapping[str, Any]]) -> str:
     changes = [_change(line, "reserved_bytes") for line in group]
     host = [(line["with"]["host_bytes"] - line["without"]["host_bytes"]) / MIB for line in group]
+    median = quantile([abs(each) for each in changes], 0.5)
     return (
-        f"{len(group)} runs: the peak changes by {quantile([abs(each) for each in changes], 0.5):.1f} % in the median, "
-        f"by {min(changes):+.1f} to {max(changes):+.1f} % at the ends; {quantile(host, 0.5):+.0f} MiB of host memory in "
-        "the median."
+        f"{len(group)} runs: the peak changes by {median:.1f} % in the median, by {min(changes):+.1f} to "
+        f"{max(changes):+.1f} % at the ends; host memory by {quantile(host, 0.5):+.0f} MiB in the median."
     )
 
 
