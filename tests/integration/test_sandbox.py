@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -542,15 +542,19 @@ def wait_until(condition: Callable[[], bool]) -> None:
 STAYER = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; echo > keep/started; sleep 1000"""
 
 
-def started(user: User, **settings: Any) -> "subprocess.Popen[str]":
-    """Start a script that does not end, and return when it runs."""
+@contextmanager
+def started(user: User, **settings: Any) -> "Iterator[subprocess.Popen[str]]":
+    """Start a script that does not end, and go on when it runs; a test that fails does not wait for it."""
     keep = user.work / "keep"
     keep.mkdir()
     user.own(keep)
-    process = user.start(STAYER, keep=[keep], **settings)
-    wait_until((keep / "started").exists)
-    assert user.alive(besides=process.pid) != []
-    return process
+    with user.start(STAYER, keep=[keep], **settings) as process:
+        try:
+            wait_until((keep / "started").exists)
+            assert user.alive(besides=process.pid) != []
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
