@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm import handover, jobsteps
+from xmem_slurm import folding, handover, jobsteps
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.site import loading
 from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
-from xmem_slurm.slurm.request import GPU_OPTIONS, Request
+from xmem_slurm.slurm.request import GPU_OPTIONS
 from xmem_slurm.submit import Wishes, change
 
 _SETTABLE = ("constraint", *GPU_OPTIONS)
@@ -139,11 +139,5 @@ def _changes(before: Job, after: Job) -> Mapping[str, str]:
     variables = {name: value for name, value in after.environ.items() if before.environ.get(name) != value}
     variables = {name: value for name, value in variables.items() if not name.startswith("SBATCH_")}
     if variables:
-        found["export"] = _export(old, variables)
+        found["export"] = folding.export(old, variables)
     return found
-
-
-def _export(request: Request, variables: Mapping[str, str]) -> str:
-    if any("," in value for value in variables.values()):
-        raise UsageError(f"{', '.join(variables)}: --export cannot give a job a value with a comma")
-    return ",".join([request.export or "ALL", *(f"{name}={value}" for name, value in variables.items())])

@@ -63,6 +63,11 @@ def _has_filter(environ: Mapping[str, str]) -> bool:
     return any(place.with_name("cli_filter.lua").exists() for place in places)
 
 
+def die_of_broken_pipe() -> None:
+    """Let a reader that has read enough (`| head`) end this process as it ends sbatch."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
 def is_marked(process: int) -> bool:
     """Whether this process was xsbatch before it became sbatch: a site's filter need not look at its job again."""
     links = Path("/proc", str(process), "fd").iterdir()

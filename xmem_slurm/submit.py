@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MOST_SCRIPT_BYTES = 16 << 20
 """A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
 
+_AS_WRITTEN = "submitted as written"
+
 
 class Wishes(NamedTuple):
     """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM lines."""
@@ -68,18 +70,18 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
             ready = _prepare(written, wishes)
             if not wishes.dry_run:
                 ready = ready._replace(job=_with_script_kept(ready.job, written))
-                if ready.job != written:
-                    client.check_accepted(sbatch, ready.job)
+            if ready.job != written:
+                client.check_accepted(sbatch, _on_stdin(ready.job) if wishes.dry_run else ready.job)
         except XmemError as error:
             ready = _Ready(written, fault=str(error))
         except Exception as error:  # a fault of ours must not cost the user a job
             ready = _Ready(written, fault=f"{type(error).__name__}: {error}")
-    if not written.command_line().has("quiet"):
-        _tell(ready.lines)
-    if ready.fault is not None:
-        _tell([f"submitted as written: {ready.fault}"])
+    quiet = written.command_line().has("quiet")
+    would = "would be " if wishes.dry_run else ""
+    lines = [] if quiet else [would + line if line.startswith(_AS_WRITTEN) else line for line in ready.lines]
+    _tell(lines if ready.fault is None else [*lines, f"{would}{_AS_WRITTEN}: {ready.fault}"])
     if wishes.dry_run:
-        _show(ready.job)
+        _show(ready.job, written, quiet=quiet)
     _hand_over(sbatch, ready.job)
 
 
@@ -241,21 +243,38 @@ def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", s
     return _Ready(ready, [*lines, terminal.outcome(changes, sized)])
 
 
-def _tell(lines: Sequence[str]) -> None:
+def _tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
     """Write on stderr, if there is one and somebody still reads it: a job is not lost over that."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.writelines(f"xsbatch: {line}\n" for line in lines)
+            sys.stderr.writelines(f"{prefix}{line}\n" for line in lines)
             sys.stderr.flush()
 
 
-def _show(job: Job) -> NoReturn:
-    """Print the script that would be submitted, and on stderr what else would be given to sbatch; submit nothing."""
+def _show(job: Job, written: Job, *, quiet: bool) -> NoReturn:
+    """Print a script that plain sbatch makes the same job of; on stderr what is changed in it, and how to submit it."""
     import shlex  # noqa: PLC0415
 
-    sys.stdout.buffer.write(job.script or b"")
-    _tell([f"would submit this script: sbatch {shlex.join(job.argv)}"])
+    from xmem_slurm import folding  # noqa: PLC0415
+
+    refused = refusal(written)
+    if refused is not None or (job.script is None and job.command_line().wrap is None):
+        _tell([f"sbatch would refuse this job: {refused or 'its script cannot be read'}"])
+        raise SystemExit(1)
+    folded = folding.fold(job, written.environ)
+    if not quiet:
+        _tell(folding.differences(written, job, folded), prefix="")
+        why = f" ({folded.reason})" if folded.reason is not None else ""
+        _tell([f"nothing was submitted; as {folding.FILE} this is submitted by: {shlex.join(folded.words)}{why}"])
+    handover.die_of_broken_pipe()
+    sys.stdout.buffer.write(folded.script)
+    sys.stdout.flush()
     raise SystemExit(0)
+
+
+def _on_stdin(job: Job) -> Job:
+    """Return the job as sbatch would be given it without a file of its script."""
+    return job._replace(argv=job.argv[: job.command_line().script_index])
 
 
 def _with_script_kept(job: Job, written: Job) -> Job:

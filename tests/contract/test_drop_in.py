@@ -61,8 +61,10 @@ class Place:
             "XDG_CACHE_HOME": str(folder / "cache"),
         }
 
-    def submit(self, command: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Outcome:
-        done = subprocess.run(
+    def run(
+        self, command: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
             command,
             input=stdin,
             capture_output=True,
@@ -71,6 +73,9 @@ class Place:
             check=False,
             timeout=60,
         )
+
+    def submit(self, command: Sequence[str], stdin: bytes = b"", environ: Mapping[str, str] | None = None) -> Outcome:
+        done = self.run(command, stdin, environ)
         out, err = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
         found = re.search(r"(?:^|Submitted batch job )(\d+)(?:$|;| on )", out, re.MULTILINE)
         if found is None:

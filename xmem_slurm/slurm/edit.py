@@ -26,7 +26,7 @@ class EditError(UsageError):
 
 
 class Edit(NamedTuple):
-    """One option to set; `value` None takes the option away. `component` counts from 0 and is 0 for an ordinary job."""
+    """One option to set; `value` is "" for a flag, and None takes the option away. `component` counts from 0."""
 
     name: str
     value: str | None
@@ -89,7 +89,7 @@ def apply(
         if edit.value is None:
             wanted[edit.component].pop(edit.name, None)
         else:
-            wanted[edit.component][edit.name] = edit.value
+            wanted[edit.component][edit.name] = edit.value or None
     got = [{name: setting.value for name, setting in part.settings.items()} for part in job.request().components]
     if got != wanted:
         names = ", ".join(f"--{edit.name}" for edit in edits)
@@ -121,8 +121,10 @@ def _set(job: Job, edit: Edit, value: str) -> Job:
     foreign = job.request().foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
         raise EditError(f"--{edit.name}: the script has #{foreign} lines, which may say something else")
-    if setting is None:
+    if setting is None or _is_of_another(setting.place, edit.component):
         return _add(job, edit, value)
+    if setting.value == (value or None):
+        return job
     place = setting.place
     if isinstance(place, str):
         return job._replace(environ={**job.environ, place: value})
@@ -133,13 +135,19 @@ def _set(job: Job, edit: Edit, value: str) -> Job:
     return job._replace(argv=_with_value(job.argv, place, value))
 
 
+def _is_of_another(place: Directive | Occurrence | str, component: int) -> bool:
+    """Whether an option stands on the lines of a component before, and is carried over from there."""
+    return isinstance(place, Directive) and place.component != component
+
+
 def _add(job: Job, edit: Edit, value: str) -> Job:
     script = job.parsed_script()
     if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
-        return job._replace(script=scripts.with_option(script, edit.component, edit.name, value).data)
+        return job._replace(script=scripts.with_option(script, edit.component, edit.name, value or None).data)
     starts = job.command_line().starts
     at = starts[min(edit.component, len(starts) - 1)]
-    return job._replace(argv=(*job.argv[:at], f"--{edit.name}={value}", *job.argv[at:]))
+    word = f"--{edit.name}={value}" if value else f"--{edit.name}"
+    return job._replace(argv=(*job.argv[:at], word, *job.argv[at:]))
 
 
 def _has_room(script: Script, component: int) -> bool:
