@@ -66,7 +66,7 @@ def render(
     except jinja2.TemplateSyntaxError as error:
         raise UsageError(f"{error.filename or name}: line {error.lineno}: {error.message}") from error
     except jinja2.TemplateNotFound as error:
-        raise UsageError(f"{error}: no such template in {', '.join(map(str, places))}") from error
+        raise UsageError(f"{error.name}: no such template in {', '.join(map(str, places))}") from error
     except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
         raise UsageError(f"{_where(error, places) or name}: {error}") from error
 

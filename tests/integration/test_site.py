@@ -49,7 +49,7 @@ def test_a_file_that_is_not_as_the_cluster_is(cluster: Cluster, tmp_path: Path) 
     assert "node c9: the cluster has none of this name" in done.stdout
     refused = [line for line in done.stdout.splitlines() if line.startswith("option ")]
     assert len(refused) == 1
-    assert "option h200: sbatch --partition=gpu --time=1 --gres=gpu:h100:1" in refused[0]
+    assert "option h200: sbatch --partition=gpu --time=1 --ntasks=1 --gres=gpu:h100:1" in refused[0]
 
 
 def test_without_a_cluster_the_file_alone_can_be_checked(cluster: Cluster) -> None:

@@ -1,5 +1,7 @@
 """Placement: the cheapest option that fits, among those on whose nodes the job could run."""
 
+from dataclasses import replace
+
 import pytest
 
 from xmem_slurm import resources
@@ -118,6 +120,42 @@ def test_the_least_memory_can_go_before_the_least_cost() -> None:
     assert candidates(demand(), site, MIXED_GPUS) == ["shard", "slice", "h200"]
     placement = place(demand(partitions=("quiet",)), site, MIXED_GPUS, needing(15))
     assert placement.choice == "slice"
+
+
+STARTS = {"l4": 9000.0, "a100_40": 4010.0, "a100_80": 4055.0, "h200": 4000.0}
+
+
+def test_the_first_to_start_can_go_before_the_cheapest() -> None:
+    site = SITE.ordered_by("start")
+    placement = place(demand(), site, GPUS, lambda name: 1, STARTS)
+    assert (placement.choice, placement.order) == ("a100_40", "start"), "starts within a minute are alike: cost decides"
+    assert place(demand(), site, GPUS, lambda name: int(name == "l4"), STARTS).choice == "l4"
+
+
+def test_without_an_answer_from_slurm_the_cheapest_is_taken() -> None:
+    site = SITE.ordered_by("start")
+    assert place(demand(), site, GPUS, lambda name: 1).choice == "l4"
+    assert place(demand(), site, GPUS, lambda name: 1, {"a100_80": 5.0}).choice == "a100_80"
+
+
+def test_what_would_have_been_no_worse_is_known() -> None:
+    option = {name: each.model_copy(update={"cost": 2}) for name, each in SITE.option.items()}
+    placement = place(demand(), SITE.model_copy(update={"option": option}), GPUS, lambda name: int(name != "l4"))
+    assert (placement.choice, placement.tied) == ("a100_40", ["a100_80", "h200"])
+
+
+def test_a_request_for_shares_stays_with_its_kind_and_its_gpu() -> None:
+    asked = Demand(gpus_per_node=1, option=None, partitions=(), constraint=None, share="shard")
+    assert candidates(asked, MIXED, MIXED_GPUS) == ["shard"]
+    assert candidates(replace(asked, share="mps"), MIXED, MIXED_GPUS) == []
+    assert candidates(replace(asked, partitions=("quiet",)), MIXED, MIXED_GPUS) == [], "no sharing there"
+
+
+def test_no_job_goes_above_the_ceiling_unless_it_asks_for_that() -> None:
+    policy = SITE.policy.model_copy(update={"most_bytes": 50 * GIB})
+    site = SITE.model_copy(update={"policy": policy})
+    assert candidates(demand(), site, GPUS) == ["l4", "a100_40", "h200"]
+    assert candidates(replace(demand(), option=None), site, GPUS) == ["l4", "a100_40"]
 
 
 def test_no_job_goes_below_the_floor() -> None:

@@ -32,6 +32,44 @@ def test_the_example_is_valid() -> None:
         ("cost = 1.0", "cots = 1.0", "option.l4.cots: no such key; there are gpu, type, constraint, both, gres, cost"),
         ("memory_mib = 128000", "mem = 128000", "nodes.0.mem: no such key; there are names, cpus, memory_mib"),
         ("[policy]", "[filter]\nmode = 'on'\n[policy]", "filter.mode: Input should be 'off', 'advise' or 'rewrite'"),
+        ('names = "c1"', 'names = "l2"', "nodes l2: names: l2 is in nodes l[1-2], too"),
+        ('names = "c1"', 'names = "c[1-"', "nodes c[1-: names: 'c[1-' is no host list"),
+        ('max_time = "7-00:00:00"', 'max_time = "a week"', "partition.cpu.max_time"),
+        (
+            'features = ["gpu_mem_24g", "l4"]\ngpus = { l4 = 4 }',
+            "",
+            "option.l4: no nodes have it, so no partition offers",
+        ),
+        (
+            'constraint = "gpu_mem_24g"',
+            'constraint = "mem24"',
+            "option.l4.constraint = 'mem24': no nodes have this feature",
+        ),
+        (
+            'type = "l4"\nconstraint = "gpu_mem_24g"',
+            'constraint = "a100"',
+            "nodes l[1-2]: gpus has 'l4', but features lacks its constraint 'a100'",
+        ),
+        ("[policy]", "[dialect]\noptions = []\n[policy]", "dialect.options"),
+        (
+            "[policy]",
+            "[dialect]\noptions = ['gres', 'gpu']\n[policy]",
+            "dialect.options.1: Input should be 'gres', 'gpus'",
+        ),
+        ("[policy]", "[dialect]\noptions = ['gpus-per-socket']\n[policy]", "dialect.options: the first one is written"),
+        (
+            "[policy]",
+            "[dialect]\nhost_memory_mib = 99999\n[policy]",
+            "nodes l[1-2]: host_memory_mib of all its GPUs is",
+        ),
+        ("[policy]", "templates = 'nowhere'\n[policy]", "nowhere is no folder"),
+        (
+            "[policy]",
+            "[filter]\npartitions = ['gqu']\n[policy]",
+            "filter.partitions: 'gqu' is not a partition; there are",
+        ),
+        ("[policy]", "[policy]\nmost_bytes = 1\nleast_bytes = 2", "policy.most_bytes is less than policy.least_bytes"),
+        ("[policy]", "[policy]\norder = 'price'", "policy.order: Input should be 'cost', 'memory' or 'start'"),
         ("cost = 1.0", "cost = 1.0\nshare = {kind='shard', of='h200', per_gpu=4}", "share.of = 'h200': not an option"),
     ],
 )
@@ -43,6 +81,23 @@ def test_a_mistake_is_named(tmp_path: Path, old: str, new: str, told: str) -> No
         loading.load_site(file)
     assert told in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    text = EXAMPLE.replace('names = "b1"', 'names = "a1"').replace('names = "c1"', 'names = "["')
+    file.write_text(text.replace("{ h200 = 4 }", "{ h20 = 4 }").replace('["cpu"]', '["cqu"]'), encoding="utf-8")
+    site, problems = loading.examine(file)
+    assert site is not None
+    assert [line.split(":")[0] for line in problems] == [
+        "nodes h1",
+        "nodes [",
+        "nodes [",
+        "nodes a1",
+        "option.h200",
+    ]
+    with pytest.raises(SiteError, match="2 more: `xmem-slurm site check` lists them"):
+        loading.load_site(file)
 
 
 def test_an_unknown_gpu_is_named_with_its_neighbours() -> None:

@@ -118,9 +118,10 @@ def _count(request: Request, source: str, target: str) -> int:
     found: int | None = None
     if target in ("gres", "gpus-per-node"):
         found = per_node
+    elif source in ("gres", "gpus-per-node") and request.nodes is None and request.ntasks > 1:
+        found = None  # how many nodes there will be is Slurm's choice
     elif target == "gpus":
-        spread = source in ("gres", "gpus-per-node") and request.nodes is None and request.ntasks > 1
-        found = None if spread else total
+        found = total
     elif total is not None and request.value("ntasks") is not None and total % request.ntasks == 0:
         found = total // request.ntasks
     if not found:
