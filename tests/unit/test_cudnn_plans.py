@@ -123,6 +123,35 @@ def ask(built: Path, tmp_path: Path) -> Ask:
     return ask
 
 
+def test_the_library_is_the_one_that_torch_would_load(tmp_path: Path) -> None:
+    """Beside torch, on sys.path, in torch itself, in LD_LIBRARY_PATH, in the environment's own lib: in this order."""
+    torch = tmp_path / "site-packages" / "torch"
+    modules, elsewhere = tmp_path / "module" / "lib", tmp_path / "elsewhere"
+    code = """
+import sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+sys.prefix = sys.argv[3]
+import _xmem_device
+print(_xmem_device.real_cudnn(sys.argv[4]))
+"""
+    probe = generate.SOURCES.parents[1] / "probe"
+    environment = {"LD_LIBRARY_PATH": f":{modules}"}
+    command = [sys.executable, "-c", code, probe, elsewhere, tmp_path / "conda", torch]
+    found = []
+    for place in (
+        tmp_path / "conda" / "lib",
+        modules,
+        torch / "lib",
+        elsewhere / "nvidia" / "cudnn" / "lib",
+        torch.parent / "nvidia" / "cudnn" / "lib",
+    ):
+        place.mkdir(parents=True)
+        (place / "libcudnn_graph.so.9").touch()
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.append(ran.stdout.strip() == str(place / "libcudnn_graph.so.9"))
+    assert all(found), found
+
+
 ONCE = "out(plans=ask(30, 70), doubts=doubts())"
 NO_PLANS = [[0, 0, 0, []]]
 """Today's rule: one engine, no workspace."""

@@ -123,6 +123,17 @@ def test_versions_come_from_torch_s_requirements(fake_torch: Path) -> None:
     assert needs.read_versions(fake_torch) == needs.Versions("2.11.0+cu130", "70d99e9", 13000, 130000, 91900, 22809)
 
 
+def test_a_cudnn_of_no_wheel_has_its_version_in_its_name(fake_torch: Path, tmp_path: Path) -> None:
+    """Conda's and a module's cuDNN: what torch would load is what the stand-in says it is."""
+    installed = tmp_path / "libcudnn_graph.so.9.10.2"
+    installed.touch()
+    (tmp_path / "libcudnn_graph.so.9").symlink_to(installed)
+    assert needs.read_versions(fake_torch, tmp_path / "libcudnn_graph.so.9").cudnn == 91002
+    assert needs.read_versions(fake_torch, tmp_path / "libcudnn.so.9").cudnn == needs.read_versions(fake_torch).cudnn
+    (fake_torch.parent / "nvidia_cudnn_cu13-9.20.0.48.dist-info").mkdir()
+    assert needs.read_versions(fake_torch, tmp_path / "libcudnn_graph.so.9").cudnn == 92000
+
+
 def test_two_builds_at_once_do_the_work_once(fake_torch: Path, compiler: Path, tmp_path: Path) -> None:
     both = [command(fake_torch, tmp_path / "cache") for _ in range(2)]
     (first, error), (second, _) = (each.communicate() for each in both)

@@ -1,8 +1,10 @@
 """`python -m xmem_slurm.device TORCH_DIR`: print the folder with the stand-in CUDA libraries, building them if needed.
 
-The probe calls it, with the wrapper's Python, from inside the job's Python. One line on stderr and exit 1 on failure.
+The probe calls it, with the wrapper's Python, from inside the job's Python, and names the job's own cuDNN, if there is
+one, in XMEM_DEVICE_CUDNN. One line on stderr and exit 1 on failure.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -15,8 +17,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m xmem_slurm.device TORCH_DIR\n")
         return 2
+    cudnn = os.environ.get("XMEM_DEVICE_CUDNN")
     try:
-        sys.stdout.write(f"{build(Path(arguments[0]))}\n")
+        sys.stdout.write(f"{build(Path(arguments[0]), cudnn=Path(cudnn) if cudnn else None)}\n")
     except DeviceBuildError as error:
         sys.stderr.write(f"{error}\n")
         return 1

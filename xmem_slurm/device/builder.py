@@ -46,13 +46,14 @@ def cache_folder() -> Path:
     return Path(user_cache_dir("xmem-slurm")) / "device"
 
 
-def build(torch_dir: Path, cache: Path | None = None) -> Path:
+def build(torch_dir: Path, cache: Path | None = None, cudnn: Path | None = None) -> Path:
     """Return the folder with the stand-ins for the torch package in `torch_dir`, building them if there are none yet.
 
+    `cudnn` is a file of the real cuDNN that this torch would load, if one is known: its version becomes the stand-in's.
     Raises DeviceBuildError: no CUDA build of torch there, no compiler, a compiler error, no room in the cache.
     """
     torch = torch_dir.resolve()
-    versions = needs.read_versions(torch)
+    versions = needs.read_versions(torch, cudnn)
     compiler = find_compiler()
     try:
         identity = _identity(torch, versions, compiler)

@@ -99,8 +99,12 @@ def shared_objects(torch: Path) -> list[Path]:
     return sorted([*torch.glob("lib/*.so*"), *torch.glob("*.so")])
 
 
-def read_versions(torch: Path) -> Versions:
-    """Read the versions of the torch in folder `torch`; raises DeviceBuildError if it is no CUDA 12 or 13 build."""
+def read_versions(torch: Path, cudnn: Path | None = None) -> Versions:
+    """Read the versions of the torch in folder `torch`; raises DeviceBuildError if it is no CUDA 12 or 13 build.
+
+    `cudnn` is a file of the cuDNN that this torch would load, where one is installed. Outside NVIDIA's wheels its full
+    name has the version: libcudnn_graph.so.9.10.2.
+    """
     try:
         text = (torch / "version.py").read_text(encoding="utf-8")
     except OSError as error:
@@ -116,9 +120,14 @@ def read_versions(torch: Path) -> Versions:
         torch=version,
         torch_commit=values.get("git_version", ""),
         cuda=1000 * major + 10 * minor,
-        cublas=_encode(_wheel_version(torch, "cublas") or f"{major}.{minor}.0"),
-        cudnn=_encode(_wheel_version(torch, "cudnn") or _DEFAULT_CUDNN[major]),
-        nccl=_encode(_wheel_version(torch, "nccl") or _DEFAULT_NCCL[major]),
+        cublas=_encode(_wheel_version(torch, "cublas") or _required(torch, "cublas") or f"{major}.{minor}.0"),
+        cudnn=_encode(
+            _wheel_version(torch, "cudnn")
+            or (_version_in_name(cudnn) if cudnn is not None else None)
+            or _required(torch, "cudnn")
+            or _DEFAULT_CUDNN[major]
+        ),
+        nccl=_encode(_wheel_version(torch, "nccl") or _required(torch, "nccl") or _DEFAULT_NCCL[major]),
     )
 
 
@@ -161,10 +170,20 @@ def _owner(symbol: str) -> str:
 
 
 def _wheel_version(torch: Path, library: str) -> str | None:
-    """The version of NVIDIA's wheel that is installed beside torch, or else the one that torch's requirements name."""
+    """The version of NVIDIA's wheel that is installed beside torch."""
     for info in torch.parent.glob(f"nvidia_{library}*.dist-info"):
         if found := re.fullmatch(rf"nvidia_{library}(?:_cu\d+)?-([\d.]+)", info.stem):
             return found[1]
+    return None
+
+
+def _version_in_name(library: Path) -> str | None:
+    found = re.search(r"\.so\.(\d+\.\d+\.\d+)$", library.resolve().name)
+    return found[1] if found else None
+
+
+def _required(torch: Path, library: str) -> str | None:
+    """The version of NVIDIA's wheel that torch's requirements name."""
     pattern = re.compile(rf"^Requires-Dist: nvidia-{library}(?:-cu\d+)?==([\d.]+)", re.MULTILINE)
     for metadata in torch.parent.glob("torch-*.dist-info/METADATA"):
         if found := pattern.search(metadata.read_text(encoding="utf-8", errors="replace")):
