@@ -44,9 +44,11 @@ def uncaught():
 
 
 def one_line(error):
-    """Return an exception's type and the first line of what it says."""
-    text = str(error).strip()
-    return "%s: %s" % (type(error).__name__, text.splitlines()[0]) if text else type(error).__name__
+    """Return an exception's type and the first line of what it says; of a data loader's, what its worker raised."""
+    lines = str(error).strip().splitlines() or [""]
+    if lines[0].startswith("Caught ") and "worker" in lines[0] and len(lines) > 1:
+        return lines[-1].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
+    return "%s: %s" % (type(error).__name__, lines[0]) if lines[0] else type(error).__name__
 
 
 def kill_workers():

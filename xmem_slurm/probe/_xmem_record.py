@@ -13,6 +13,8 @@ import _xmem_alive
 import _xmem_device
 import _xmem_ends
 import _xmem_epochs
+import _xmem_known
+import _xmem_network
 import _xmem_process
 import _xmem_ranks
 import _xmem_steps
@@ -115,6 +117,7 @@ class Recorder:
         if self._deadline != float("inf"):
             self._epochs.install(torch)
         _xmem_ranks.install(torch)
+        _xmem_known.install(torch, self._environ)
         _xmem_triton.install(torch)
         _xmem_ends.hook(self)
         self.write("running")
@@ -267,6 +270,8 @@ class Recorder:
             if self._torch is None or self._finished or self._pid != os.getpid():
                 return
             self._error = error or _xmem_ends.uncaught() or self._exit
+            if self._error is not None:
+                self._error += _xmem_network.missing()
             if self._recording and self._steps.number == 0:
                 self._tag_modules()
             self.write(state)
@@ -330,7 +335,7 @@ class Recorder:
             found.append({"code": "private-pool", "detail": detail, "count": len(self._pools) - 1})
         if self._recording and not self._has_optimizer():
             found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
-        return [*found, *_xmem_ranks.doubts(), *_xmem_triton.doubts()]
+        return [*found, *_xmem_ranks.doubts(), *_xmem_triton.doubts(), *_xmem_known.doubts()]
 
     def _has_optimizer(self):
         return self._steps.number > 0 or bool(_xmem_alive.instances(self._torch.optim.Optimizer))

@@ -21,8 +21,10 @@ def _chain():
 if os.environ.get("XMEM_TRACE_DIR"):
     import _xmem_files
     import _xmem_import
+    import _xmem_network
 
     _xmem_files.install(os.environ["XMEM_TRACE_DIR"])
+    _xmem_network.install()
     _xmem_import.install(_HERE)
 
 _chain()

@@ -1,0 +1,104 @@
+"""Values that decide what happens: those that came from the host are exact, checks hold, a mask selects everything."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.trace import Trace
+
+pytestmark = pytest.mark.torch
+
+H200 = load_catalogue()["h200"]
+
+KNOWN = """
+lengths = torch.tensor([3, 1, 2]).to(device)
+assert lengths.tolist() == [3, 1, 2]
+assert (lengths.max().item(), int(lengths.sum()), len(lengths.unique())) == (3, 6, 3)
+mask = torch.arange(4, device=device)[None] < lengths[:, None]
+assert mask.sum(1).tolist() == [3, 1, 2]
+rows = torch.randn(3, 4, 5, device=device, requires_grad=True)
+assert rows[mask].shape == (6, 5)
+rows[mask].sum().backward()
+assert torch.masked_select(rows, mask[..., None]).shape == (30,)
+assert mask.nonzero()[:2].tolist() == [[0, 0], [0, 1]]
+assert torch.bincount(lengths).tolist() == [0, 1, 1, 1]
+assert torch.arange(3, device=device).repeat_interleave(lengths).shape == (6,)
+assert torch.nn.functional.one_hot(lengths).shape == (3, 4)
+assert torch.equal(lengths, lengths.clone()) and lengths.cpu().numpy().sum() == 6
+chosen = torch.zeros(10, dtype=torch.bool, device=device)
+chosen[torch.tensor([1, 2], device=device)] = True
+assert chosen.sum().item() == 2
+buffer = torch.empty(2, dtype=torch.long, device=device)
+buffer.copy_(torch.tensor([5, 6]))
+assert buffer.tolist() == [5, 6]
+"""
+
+STALE = """
+counts = torch.ones(3, device=device)
+counts.mul_(torch.randn(3, device=device))
+assert counts.tolist() == [0, 0, 0]
+view = torch.arange(6, device=device)
+view[2:4] = 9
+assert view.tolist() == [0, 1, 9, 9, 4, 5]
+del view
+assert torch.empty(6, dtype=torch.long, device=device).tolist() == [0] * 6
+assert (torch.ones(3, device=device, dtype=torch.half) + 1.5).dtype is torch.half
+assert (torch.ones((), device=device, dtype=torch.half) * 2).dtype is torch.half
+assert (torch.ones(3, device=device, dtype=torch.int) + 1.5).dtype is torch.float32
+"""
+
+PLAUSIBLE = """
+unknown = torch.randn(3, 4, device=device, requires_grad=True)
+assert torch.isfinite(unknown).all() and (unknown >= 0).all()
+assert not torch.isnan(unknown).any() and not unknown.isinf().any() and not (unknown != unknown).any()
+torch.distributions.Categorical(logits=unknown).sample()
+torch.distributions.Normal(unknown, unknown.exp()).rsample()
+torch.normal(unknown, unknown.exp())
+assert torch.multinomial(unknown.softmax(-1), 1).shape == (3, 1)
+assert torch.multinomial(unknown.softmax(-1), 2).shape == (3, 2)
+correct = (unknown.argmax(-1) == torch.randint(4, (3,), device=device)).sum().item()
+1 / correct
+"""
+
+SHAPES = """
+unknown = torch.randn(3, 4, device=device, requires_grad=True)
+mask = unknown > 0
+assert mask.nonzero().shape == (COUNT, 2), mask.nonzero().shape
+picked = unknown[mask]
+assert picked.shape == (COUNT,)
+(picked.sum() + torch.masked_select(unknown, mask).sum()).backward()
+unknown.detach()[mask] = torch.zeros_like(picked)
+assert len(torch.randint(9, (7,), device=device).unique()) in (0, 7)
+"""
+
+
+def run(folder: Path, job_python: Path, code: str, **environ: str) -> Trace:
+    (folder / "train.py").write_text("import torch\ndevice = 'cuda'\n" + code)
+    environ |= {"HOME": str(folder), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
+    job = Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
+    (trace,) = runner.run(job, H200, runner.Budget(seconds=60)).traces
+    return trace
+
+
+@pytest.mark.parametrize("code", [KNOWN, STALE, PLAUSIBLE], ids=["known", "stale", "plausible"])
+def test_values_are_as_on_a_gpu_or_plausible(code: str, job_python: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, job_python, code)
+    assert found.error is None
+    assert "value-shape" not in {doubt.code for doubt in found.doubts}
+
+
+def test_what_came_from_the_host_is_read_without_a_doubt(job_python: Path, tmp_path: Path) -> None:
+    assert "value-read" not in {doubt.code for doubt in run(tmp_path, job_python, KNOWN).doubts}
+
+
+@pytest.mark.parametrize(("shapes", "count"), [("most", 12), ("least", 0)])
+def test_of_an_unknown_mask_all_or_nothing_is_selected(
+    shapes: str, count: int, job_python: Path, tmp_path: Path
+) -> None:
+    found = run(tmp_path, job_python, SHAPES.replace("COUNT", str(count)), XMEM_SHAPES=shapes)
+    assert found.error is None
+    assert "value-shape" in {doubt.code for doubt in found.doubts}
