@@ -38,7 +38,7 @@ GIGA_MACS = {
     "MnasNet": 0.31,
     "MobeNetV3Large": 0.22,
 }
-"""Multiplications with addition of one forward pass at 224 x 224, 10**9. Source: torchvision.models, table of weights."""
+"""Multiplications of one forward pass at 224 x 224, 10**9. Source: torchvision.models' table of weights."""
 MILLION_PARAMETERS = {"distilbert/distilgpt2": 82, "EleutherAI/gpt-neo-125M": 125, "facebook/opt-125m": 125}
 
 

@@ -37,6 +37,8 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "cufft": (0.10, f"cuFFT's workspace is not known ({_NOT_MEASURED})"),
     "nccl": (0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"),
     "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
+    "forward-read": (0.10, f"the model reads values in its forward pass ({{detail}}), zeros here ({_NOT_MEASURED})"),
+    "engine": (BASE_MARGIN, "{detail}"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
     "no-triton": (
@@ -143,7 +145,7 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
 
 
 def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
-    if trace.error is not None and trace.steps < 2:
+    if trace.failed:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
         raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")

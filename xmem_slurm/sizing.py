@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from xmem_slurm import engines
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
@@ -117,7 +118,7 @@ def on_one(job: edit.Job, name: str, gpu: Gpu, budget: runner.Budget) -> Sizing:
         XmemError: as `runner.run` and `estimate.estimate` do.
     """
     started = time.monotonic()
-    found = estimate(runner.run(from_submission(job), gpu, budget).traces, name, gpu)
+    found = estimate(engines.run(from_submission(job), gpu, budget), name, gpu)
     verdict = Verdict(name, gpu, found.fits(gpu))
     return Sizing(found, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
 
@@ -175,7 +176,7 @@ class _DryRuns:
             traces: list[Trace] = []
             for job in _ends_of_array(self.job):
                 left = self.budget.less(self.spent + time.monotonic() - started)
-                traces += runner.run(job, self.gpus[name], left).traces
+                traces += engines.run(job, self.gpus[name], left)
             return estimate([_with_array(trace, self.job) for trace in traces], name, self.gpus[name])
         except NoEstimate as error:
             return error

@@ -31,6 +31,9 @@ MOST_SCRIPT_BYTES = 16 << 20
 
 _AS_WRITTEN = "submitted as written"
 
+ENGINES = ("auto", "device", "profile")
+"""How a job can be run dry (`engines`)."""
+
 
 class Wishes(NamedTuple):
     """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM lines."""
@@ -44,6 +47,7 @@ class Wishes(NamedTuple):
     report: str | None = None
     fresh: bool = False
     policy: str | None = None
+    engine: str | None = None
 
 
 class _Ready(NamedTuple):
@@ -187,7 +191,7 @@ def _size(job: Job, request: Request, wishes: Wishes, name: str) -> _Ready:
     gpus = loading.option_gpus(site, loading.load_catalogue())
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
         sized = sizing.size(
-            job,
+            _with_engine(job, wishes),
             site,
             gpus,
             runner.Budget(seconds=wishes.budget_seconds),
@@ -202,6 +206,11 @@ def _size(job: Job, request: Request, wishes: Wishes, name: str) -> _Ready:
         read = [file for trace in ranks for file in trace.files]
         cache.keep(name, job, cache.Answer(ready.job, ready.lines), [*basis, *read])
     return ready
+
+
+def _with_engine(job: Job, wishes: Wishes) -> Job:
+    """Return the job that is run dry; the one that is submitted knows nothing of engines."""
+    return job if wishes.engine is None else job._replace(environ={**job.environ, "XMEM_ENGINE": wishes.engine})
 
 
 def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":

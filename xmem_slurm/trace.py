@@ -149,6 +149,11 @@ class Trace(Process):
         return sum(mark.kind == "step" for mark in self.marks)
 
     @property
+    def failed(self) -> bool:
+        """Whether the script stopped before two steps, with an error: too early to be an answer."""
+        return self.error is not None and self.steps < 2
+
+    @property
     def growing(self) -> bool:
         """Whether the run ended before its steps were seen to repeat: the real peak may be higher."""
         return self.state not in ("steady", "exit")

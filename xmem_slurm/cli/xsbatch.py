@@ -10,7 +10,7 @@ from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
-from xmem_slurm.submit import Wishes, submit
+from xmem_slurm.submit import ENGINES, Wishes, submit
 
 
 class OwnOption(NamedTuple):
@@ -33,6 +33,7 @@ OWN_OPTIONS = (
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
     OwnOption("xmem-policy", "order", "which GPU that fits: the least cost, the least memory, or the first to start"),
     OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)"),
+    OwnOption("xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto"),
     OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
         "xmem-report", "file", "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON"
@@ -108,8 +109,15 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         report=given["xmem-report"],
         fresh=flags["xmem-fresh"],
         policy=_one_of(given["xmem-policy"], _ORDERS),
+        engine=_engine(given["xmem-engine"]),
     )
     return without(argv, own), wishes
+
+
+def _engine(text: str | None) -> str | None:
+    if text and text not in ENGINES:
+        raise UsageError(f"--xmem-engine={text}: no such engine; there are {', '.join(ENGINES)}")
+    return text or None
 
 
 def _one_of(text: str | None, words: Sequence[str]) -> str | None:

@@ -2,7 +2,8 @@
 
 A forked process runs the first call of the model under torch's FakeTensorMode: nothing is computed, and whatever the
 model changes of itself is lost with the process. It counts operations, bytes moved and bytes kept for the backward
-pass, and times a product and a copy for this machine's pace. Where shapes depend on values there is no forecast.
+pass, and times a product and a copy for this machine's pace. A number that is read is zero, and of a mask everything is
+selected. Where other shapes depend on values there is no forecast.
 """
 
 import json
@@ -11,7 +12,7 @@ import signal
 import threading
 import time
 
-LONGEST_SECONDS = 20
+LONGEST_SECONDS = 60
 """A forecast that takes longer comes too late."""
 _EDGE = 768
 """Rows and columns of the product that is timed: large enough for a CPU's full pace, done in 1 to 100 ms."""
@@ -71,11 +72,16 @@ def _count(torch, module, args, kwargs):
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import flop_registry
 
+    aten = torch.ops.aten
     counts = _Counts()
     storages = {}  # what is kept is held, too: addresses are not used again
 
     class Count(TorchDispatchMode):
         def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+            if func is aten._local_scalar_dense.default:
+                return 0.0 if args[0].is_floating_point() else 0
+            if func is aten.nonzero.default:
+                return args[0].new_zeros((args[0].numel(), args[0].dim()), dtype=torch.long)
             result = func(*args, **(kwargs or {}))
             made = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
             bytes_made = sum(each.numel() * each.element_size() for each in made)

@@ -19,6 +19,7 @@ import _xmem_process
 import _xmem_ranks
 import _xmem_steps
 import _xmem_triton
+import _xmem_values
 
 SCHEMA_VERSION = 1
 TAGGED_STEPS = 8
@@ -55,6 +56,7 @@ class Recorder:
         self._build = ("unknown", None)
         self._settings = {}
         self._epochs = _xmem_epochs.Epochs()
+        self._values = _xmem_values.Values()
         self._begin()
 
     def _begin(self):
@@ -119,6 +121,7 @@ class Recorder:
         _xmem_ranks.install(torch)
         _xmem_known.install(torch, self._environ)
         _xmem_triton.install(torch)
+        self._values.watch(torch, self._runtime)
         _xmem_ends.hook(self)
         self.write("running")
 
@@ -276,6 +279,7 @@ class Recorder:
                 self._tag_modules()
             self.write(state)
             self._finished = True
+            self._values.end()
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
@@ -329,7 +333,7 @@ class Recorder:
 
     def _doubts(self):
         found = [] if self._runtime is None else _xmem_device.doubts(self._runtime)
-        found += self._epochs.doubts()
+        found += [*self._epochs.doubts(), *self._values.doubts()]
         if len(self._pools) > 1:  # torch's history says only since 2.15 which pool an allocation is from
             detail = "pools of CUDA graphs, replayed as if their memory were in the common one"
             found.append({"code": "private-pool", "detail": detail, "count": len(self._pools) - 1})

@@ -7,7 +7,14 @@
 
 #define SCALAR_BYTES 64 /* .item(), bool(tensor) and small lists of sizes read at most this much at a time */
 
+/* The probe looks who it was that read. */
+static void (*on_read)(size_t bytes);
+
+void xmem_on_read(void (*callback)(size_t bytes)) { on_read = callback; }
+
 static void zeros_were_read(size_t bytes) {
+    if (on_read)
+        on_read(bytes);
     doubt("value-read", bytes <= SCALAR_BYTES ? "up to 64 bytes, such as .item()" : "more than 64 bytes");
 }
 

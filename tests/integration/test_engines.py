@@ -1,0 +1,125 @@
+"""Which engine answers: jobs whose memory hangs on computed values, through both, in the sandbox.
+
+What the profile engine says is held against the CPU's own account of the same script in an ordinary run of it: torch's
+CPU allocator reports how much it holds (tests/data/values/accounting.py).
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import engines
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.estimate import estimate
+from xmem_slurm.profile import attention, orchestrator, reductions, workspaces
+from xmem_slurm.site.loading import load_catalogue
+
+PYTHON = os.environ.get("XMEM_TEST_PYTHON", "")
+RTX_3060 = load_catalogue()["rtx-3060"]
+DATA = Path(__file__).parents[1] / "data" / "values"
+BUDGET = runner.Budget(seconds=240.0)
+ONLY_ON_GPUS = (
+    attention.attention_of_gpu,
+    reductions.sums_over_rows,
+    workspaces.matrix_products,
+    workspaces.embedding_gradients,
+)
+
+pytestmark = pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with a CUDA build of torch")
+
+
+def job(*words: str, engine: str = "auto") -> Job:
+    text = f'#!/bin/sh\nexec "{PYTHON}" "$@"\n'.encode()
+    return Job(text, words, DATA, {**os.environ, "XMEM_ENGINE": engine})
+
+
+def own_account(model: str, traces: Path) -> int:
+    """Return the bytes. A CUDA build loads only with CUDA libraries at hand: the stand-ins, which it never calls."""
+    command = [PYTHON, str(DATA / "accounting.py"), str(DATA / "job.py"), model, "cpu"]
+    environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    environment |= stand_in.environment(RTX_3060, 1, traces, None, "device")
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return int(ran.stdout.split()[-1])
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("moe", "a shape follows from values"),
+        ("masked", "a shape follows from values"),
+        ("exits", "the model reads values in its forward pass (job.py:"),
+    ],
+)
+def test_a_job_that_hangs_on_values_takes_real_steps(
+    model: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = (str(DATA / "job.py"), model, "cuda")
+    on_stand_ins = engines.run(job(*words, engine="device"), RTX_3060, BUDGET)
+    doubted = {doubt.code for trace in on_stand_ins for doubt in trace.doubts}
+    assert doubted & {"value-shape", "forward-read"}
+    monkeypatch.setattr(orchestrator, "RULES", [rule for rule in orchestrator.RULES if rule not in ONLY_ON_GPUS])
+    found = estimate(engines.run(job(*words), RTX_3060, BUDGET), "rtx-3060", RTX_3060)
+    assert found.engine == "profile"
+    assert any(reason.startswith(f"not run on stand-ins, as {why}") for reason in found.reasons), found.reasons
+    peak = replay(found.largest.trace).peak_allocated_bytes
+    assert peak == pytest.approx(own_account(model, tmp_path), rel=0.03)
+
+
+def test_a_job_that_stops_on_zeros_takes_real_steps() -> None:
+    script = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    loss = model(torch.ones(8, 64, device="cuda")).square().mean()
+    if not loss.item() > 0:
+        raise ValueError("the loss is nothing")
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    found = estimate(engines.run(job("-c", script), RTX_3060, BUDGET), "rtx-3060", RTX_3060)
+    assert found.engine == "profile"
+    stopped = "with zeros for values the script stops: ValueError: the loss is nothing"
+    assert f"not run on stand-ins, as {stopped}" in found.reasons
+
+
+def test_without_time_for_real_steps_the_first_answer_stands_and_says_what_they_would_need() -> None:
+    script = """
+import torch
+layers = [torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024))]
+class Model(torch.nn.Sequential):
+    def forward(self, tokens):
+        if tokens.mean().item() > 10:
+            tokens = tokens / 2
+        return super().forward(tokens)
+model = Model(*layers * 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(65536, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    small = runner.Budget(seconds=240.0, memory_bytes=8_000_000_000)
+    found = estimate(engines.run(job("-c", script), RTX_3060, small), "rtx-3060", RTX_3060)
+    assert found.engine == "device"
+    (reason,) = [reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")]
+    assert "it needs about 2" in reason
+    assert "and has 8.0 GB" in reason
+
+
+def test_a_missing_package_is_not_looked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    run = runner.run
+
+    def noted(job: Job, *rest: object) -> object:
+        asked.append(job.environ["XMEM_ENGINE"])
+        return run(job, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "run", noted)
+    engines.run(job("-c", "import torch; torch.ones(1).cuda(); import no_such_package"), RTX_3060, BUDGET)
+    assert asked == ["auto"]

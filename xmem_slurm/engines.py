@@ -1,0 +1,82 @@
+"""Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
+
+XMEM_ENGINE in the job's environment names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
+seconds where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes
+real steps at once). Real steps follow where the stand-ins' zeros may have led the job astray:
+
+- its script failed by an exception that values can cause;
+- a shape follows from values, or its model reads values in its forward pass, which may decide what it does next.
+
+They may need more time or memory than there is. Then the first answer stands, with its doubts and with what they would
+have needed.
+"""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.trace import Doubt, Trace
+
+SHARE = 0.5
+"""Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that failed gets it all."""
+
+_CAUSED_BY_VALUES = re.compile(
+    r"(\w+\.)*(Runtime|Value|Index|Key|Type|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
+)
+"""What zeros in place of values can raise. No package, no file, no network: real steps would miss them, too."""
+
+
+def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
+    """Run `job` dry with `gpu` as the GPU that it finds, and return the traces of the engine that can answer.
+
+    Raises:
+        SandboxError, NoEstimate: as `runner.run` does.
+    """
+    started = time.monotonic()
+    asked = job.environ.get("XMEM_ENGINE", "auto")
+    traces = runner.run(_with_engine(job, asked), gpu, budget).traces
+    why = _why_real_steps(traces) if asked == "auto" else None
+    if why is None:
+        return traces
+    left = budget.less(time.monotonic() - started)
+    failed = any(trace.failed for trace in traces)
+    allowed = left if failed else replace(left, seconds=max(1.0, SHARE * left.seconds))
+    try:
+        real = runner.run(_with_engine(job, "profile"), gpu, allowed).traces
+        refusal = next((trace.error for trace in real if trace.failed), None)
+    except NoEstimate as error:
+        real, refusal = [], str(error)
+    if refusal is None:
+        return [_with_reason(trace, f"not run on stand-ins, as {why}") for trace in real]
+    return [_with_reason(trace, f"no real steps on the CPU, though {why}: {refusal}") for trace in traces]
+
+
+def _with_engine(job: Job, engine: str) -> Job:
+    return replace(job, environ={**job.environ, "XMEM_ENGINE": engine})
+
+
+def _why_real_steps(traces: Sequence[Trace]) -> str | None:
+    """Say why the stand-ins' answer is not enough; None where it is, and where real steps could not do better."""
+    if any(trace.world_size > 1 or _is_real(trace) for trace in traces):
+        return None
+    for trace in traces:
+        if trace.failed and trace.error is not None and _CAUSED_BY_VALUES.match(trace.error):
+            return f"with zeros for values the script stops: {trace.error}"
+    met = {doubt.code: doubt.detail for trace in traces for doubt in trace.doubts}
+    if "value-shape" in met:
+        return met["value-shape"]
+    return f"the model reads values in its forward pass ({met['forward-read']})" if "forward-read" in met else None
+
+
+def _is_real(trace: Trace) -> bool:
+    return any(doubt.code == "profile-engine" for doubt in trace.doubts)
+
+
+def _with_reason(trace: Trace, reason: str) -> Trace:
+    error = f"{trace.error} ({reason})" if trace.failed else trace.error
+    return replace(trace, doubts=[*trace.doubts, Doubt("engine", reason, 1)], error=error)
