@@ -7,57 +7,15 @@ host blocks. `torch.cuda` describes the GPU that the site would give.
 """
 
 import contextlib
-import importlib
-import types
+
+import _xmem_as_gpu
+import _xmem_cuda
 
 TO_DEVICE = "xmem::to_device"
 ON_DEVICE = "xmem::on_device"
 TO_HOST = "xmem::to_host"
-ATTENTION_DROPOUT = "xmem::attention_dropout"
 
 _MARK = "_xmem_on_gpu"
-
-# Operators that CUDA's autocast runs in float32 and the CPU's does not: names in torch and torch.nn.functional.
-# Source: AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
-_AUTOCAST_FLOAT32 = [
-    "cosh",
-    "exp",
-    "expm1",
-    "log",
-    "log10",
-    "log2",
-    "log1p",
-    "reciprocal",
-    "rsqrt",
-    "pow",
-    "softplus",
-    "layer_norm",
-    "native_layer_norm",
-    "group_norm",
-    "cosine_similarity",
-    "cosine_embedding_loss",
-    "nll_loss",
-    "cross_entropy",
-    "kl_div",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "mse_loss",
-    "margin_ranking_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-    "binary_cross_entropy_with_logits",
-    "dist",
-    "cdist",
-    "logsumexp",
-    "prod",
-    "softmax",
-    "log_softmax",
-    "cumprod",
-    "cumsum",
-    "sum",
-    "norm",
-]
 
 
 def redirect(torch, environ, on_first_use):
@@ -66,13 +24,13 @@ def redirect(torch, environ, on_first_use):
     `environ` holds the XMEM_DEVICE_* variables that say which GPU the site would give.
     """
     mode = _mode_class(torch)(torch, on_first_use)
-    _present_gpu(torch, environ)
+    _xmem_cuda.present(torch, environ)
     _replace_generator(torch)
     _replace_autocast(torch)
     _replace_load(torch)
     _keep_marks_of_parameters(torch)
     _follow_device_contexts(torch, mode)
-    _as_on_gpu(torch)
+    _xmem_as_gpu.take_the_gpus_way(torch, environ)
     mode.__enter__()
     return mode
 
@@ -117,7 +75,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 tensor.data.__set__: self._set_data,
             }
             homes = (torch, torch.nn.functional, tensor)
-            found = [getattr(home, name, None) for home in homes for name in _AUTOCAST_FLOAT32]
+            found = [getattr(home, name, None) for home in homes for name in _xmem_as_gpu.AUTOCAST_FLOAT32]
             self._float32 = {function for function in found if function is not None}
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -227,111 +185,6 @@ def _mark(torch, value):
     return value
 
 
-# -- torch.cuda --------------------------------------------------------------------------------------------------------
-
-
-class _Idle:
-    """A stream, an event or a context of the GPU: accepts everything, does nothing, is always done."""
-
-    device_index = 0
-    cuda_stream = 0
-
-    def __init__(self, *_args, **_kwargs):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
-        return None
-
-    def query(self):
-        return True
-
-    def elapsed_time(self, _other):
-        return 1.0
-
-    def record(self, *_args):
-        return None
-
-    def record_event(self, *_args):
-        return _Idle()
-
-    def synchronize(self):
-        return None
-
-    def is_capturing(self):
-        return False
-
-    wait = wait_event = wait_stream = record
-
-
-def _present_gpu(torch, environ):
-    """Let torch.cuda describe the site's GPU, and do nothing where it would talk to one."""
-    name, count = environ["XMEM_DEVICE_NAME"], int(environ.get("XMEM_DEVICE_COUNT", "1"))
-    major, _, minor = environ["XMEM_DEVICE_CAPABILITY"].partition(".")
-    total = int(environ["XMEM_DEVICE_TOTAL_BYTES"])
-    capability = (int(major), int(minor))
-    properties = types.SimpleNamespace(
-        name=name,
-        major=capability[0],
-        minor=capability[1],
-        total_memory=total,
-        multi_processor_count=int(environ["XMEM_DEVICE_MULTIPROCESSORS"]),
-        warp_size=32,
-        is_integrated=0,
-        is_multi_gpu_board=0,
-    )
-
-    def always(value):  # a function of its own for each name: torch._dynamo looks them up by identity
-        return lambda *_args, **_kwargs: value
-
-    answers = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "device_count": lambda: count,
-        "current_device": always(0),
-        "get_device_name": lambda *_args: name,
-        "get_device_capability": lambda *_args: capability,
-        "get_device_properties": lambda *_args: properties,
-        "get_arch_list": lambda: ["sm_%d%d" % capability],
-        "mem_get_info": lambda *_args: (total, total),
-        "is_bf16_supported": lambda *_args, **_kwargs: capability >= (8, 0),
-        "is_current_stream_capturing": lambda: False,
-        "can_device_access_peer": lambda *_args: True,
-        "get_rng_state": lambda *_args: torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
-        "memory_stats": lambda *_args: {},
-        "memory_summary": lambda *_args, **_kwargs: "",
-    }
-    idle = "current_stream default_stream stream Stream Event device device_of"
-    quiet = (
-        "init _lazy_init set_device synchronize empty_cache ipc_collect manual_seed manual_seed_all seed seed_all "
-        "reset_peak_memory_stats reset_max_memory_allocated set_per_process_memory_fraction set_rng_state "
-        "set_rng_state_all set_stream"
-    )
-    none_used = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved utilization"
-    answers.update({each: type(each, (_Idle,), {}) for each in idle.split()})
-    answers.update({each: always(None) for each in quiet.split()})
-    answers.update({each: always(0) for each in none_used.split()})
-    for attribute, answer in answers.items():
-        setattr(torch.cuda, attribute, answer)
-        if hasattr(torch.cuda.memory, attribute):
-            setattr(torch.cuda.memory, attribute, answer)
-    if torch.version.cuda is None:
-        torch.version.cuda = "12.8"  # scripts and libraries take a None for "no GPU"
-    torch.Tensor.pin_memory = lambda self, device=None: self  # a data loader's thread calls it, outside of the mode
-    torch.Tensor.is_pinned = lambda self, device=None: False
-    if hasattr(torch, "accelerator"):
-        torch.accelerator.is_available = lambda: True
-        torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
-        torch.accelerator.device_count = lambda: count
-        torch.accelerator.current_device_index = torch.accelerator.current_device_idx = lambda: 0
-        torch.accelerator.current_stream = type("current_stream", (_Idle,), {})
-        torch.accelerator.set_device_index = torch.accelerator.set_device_idx = lambda _device: None
-        torch.accelerator.synchronize = lambda *_args: None
-
-
 def _replace_generator(torch):
     real = torch.Generator
 
@@ -409,53 +262,3 @@ def _follow_device_contexts(torch, mode):
         return ask(self, func, types, args, kwargs)
 
     _device.DeviceContext.__torch_function__ = create
-
-
-# -- what torch does otherwise on a GPU --------------------------------------------------------------------------------
-
-
-def _as_on_gpu(torch):
-    """Let torch take the way that it takes on a GPU, where the CPU's way keeps other memory."""
-    functional = torch.nn.functional
-    _keep_byte_masks(torch, functional)
-    _never_attend_by_parts(torch, functional)
-    _prefer_foreach()
-
-
-def _keep_byte_masks(torch, functional):
-    """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type on the CPU.
-
-    Source: `is_fused_kernel_acceptable` in aten/src/ATen/native/Dropout.cpp.
-    """
-    plain = functional.dropout
-
-    def dropout(input, p=0.5, training=True, inplace=False):  # noqa: A002 - torch's own name
-        if training and not inplace and 0 < p < 1 and input.numel():
-            return torch.native_dropout(input, p, True)[0]
-        return plain(input, p, training, inplace)
-
-    functional.dropout = dropout
-
-
-def _never_attend_by_parts(torch, functional):
-    """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention without dropout only.
-
-    Source: `use_flash_attention_cpp` in aten/src/ATen/native/transformers/sdp_utils_cpp.cpp.
-    """
-    attend = functional.scaled_dot_product_attention
-
-    def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
-        with torch.autograd.profiler.record_function(ATTENTION_DROPOUT) if dropout_p else contextlib.nullcontext():
-            return attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-    functional.scaled_dot_product_attention = scaled_dot_product_attention
-
-
-def _prefer_foreach():
-    """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the other on the CPU.
-
-    Source: `_get_foreach_kernels_supported_devices` in torch/utils/_foreach_utils.py.
-    """
-    for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
-        module = importlib.import_module(name)
-        module._get_foreach_kernels_supported_devices = lambda: ["cuda", "cpu"]

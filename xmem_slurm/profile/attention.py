@@ -21,6 +21,8 @@ FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
 DROPOUT = "xmem::attention_dropout"
 """The redirection's scope around attention with dropout, which the CPU's kernel does not have."""
+LAYOUT = "xmem::attention_layout"
+"""The redirection's scope around the copy that gives attention's output the strides that a GPU's kernel gives it."""
 
 _FLOAT = 4
 """Bytes of a float32, in which every kernel accumulates."""
@@ -52,6 +54,20 @@ class Kernel(Enum):
     FLASH = "flash"
     EFFICIENT = "memory-efficient"
     CUDNN = "cuDNN"
+
+
+def output_in_the_gpus_layout(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Let the copy of attention's output that was made for its strides be the output itself, as it is on a GPU."""
+    changed, copies, output, call = list(blocks), set[int](), 0, -1
+    for index, block in enumerate(blocks):
+        for number, row in analysis.above(block.operator):
+            if row.name == LAYOUT:
+                copies.add(index)
+                ends = (changed[output].freed, block.freed)
+                changed[output] = replace(changed[output], freed=None if None in ends else max(filter(None, ends)))
+            elif row.name == FORWARD and number != call:
+                output, call = index, number  # the output is allocated first
+    return [block for index, block in enumerate(changed) if index not in copies]
 
 
 def attention_of_gpu(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:

@@ -146,6 +146,7 @@ RULES: Sequence[Rule] = (
     without_wrapped_numbers,
     without_kernel_temporaries,
     ordering.in_the_gpus_order,
+    attention.output_in_the_gpus_layout,
     attention.attention_of_gpu,
     reductions.sums_over_rows,
     workspaces.matrix_products,
