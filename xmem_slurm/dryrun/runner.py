@@ -115,8 +115,11 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome) -> trace.Trace:
     if found.state == "running" and error is None:
         killed = f"a crash or a kill{_last_words(outcome)}"
         error = killed if outcome.stopped is None else f"the dry run's {outcome.stopped} limit"
-    elif error is not None and outcome.read_only:
-        error += f" ({_read_only(outcome)})"
+    elif error is not None:
+        if error.startswith(("SystemExit", "os._exit")) and outcome.stopped is None:
+            error += _last_words(outcome)
+        elif outcome.read_only:
+            error += f" ({_read_only(outcome)})"
     return replace(found, error=error)
 
 

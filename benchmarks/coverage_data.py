@@ -1,0 +1,264 @@
+"""Random data in the form in which public training scripts expect theirs; run by the job's Python.
+
+    python coverage_data.py RECIPE FOLDER
+
+Small: enough for a few steps of each script in benchmarks/coverage.toml. What a script checks by a digest cannot be put
+in place like this, CIFAR of torchvision for one.
+"""
+
+# ruff: noqa: PLC0415 - most recipes need no torch
+
+import json
+import pickle
+import random
+import struct
+import sys
+import wave
+from pathlib import Path
+
+import numpy as np
+
+RANDOM = np.random.default_rng(0)
+WORDS = [f"word{number}" for number in range(2000)]
+
+
+def mnist(folder):
+    """MNIST of torchvision, extracted."""
+    for part, count in (("train", 6000), ("t10k", 1000)):
+        images = struct.pack(">4i", 2051, count, 28, 28) + RANDOM.bytes(count * 28 * 28)
+        labels = struct.pack(">2i", 2049, count) + RANDOM.integers(10, size=count, dtype=np.uint8).tobytes()
+        _write(folder / f"MNIST/raw/{part}-images-idx3-ubyte", images)
+        _write(folder / f"MNIST/raw/{part}-labels-idx1-ubyte", labels)
+
+
+def mnist_tensors(folder):
+    """MNIST as the demo of Lightning keeps it: pairs of tensors."""
+    import torch
+
+    folder = folder / "MNIST/processed"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("training.pt", 6000), ("test.pt", 1000)):
+        torch.save((torch.randint(255, (count, 28, 28), dtype=torch.uint8), torch.randint(10, (count,))), folder / name)
+
+
+def images(folder, classes=4, count=24, size=320):
+    """train/ and val/, a folder a class (torchvision's ImageFolder)."""
+    for part in ("train", "val"):
+        for label in range(classes):
+            flat_images(folder / part / f"class{label}", count, size)
+
+
+def flat_images(folder, count=64, size=320):
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        pixels = RANDOM.integers(256, size=(size, size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"image_{number}.jpg")
+
+
+def small_images(folder):
+    flat_images(folder, 256, 64)
+
+
+def pets(folder):
+    """The Oxford pets: the label is in the name."""
+    flat_images(folder, 128, 256)
+    for file in sorted(folder.iterdir()):
+        file.rename(file.with_name(f"breed{int(file.stem.split('_')[1]) % 4}_{file.stem.split('_')[1]}.jpg"))
+
+
+def bsds(folder):
+    for part in ("train", "test"):
+        flat_images(folder / "BSDS300/images" / part, 32, 320)
+
+
+def paired_images(folder):
+    """CycleGAN's: two kinds of pictures."""
+    for part in ("train/A", "train/B", "test/A", "test/B"):
+        flat_images(folder / part, 16, 256)
+
+
+def masks(folder):
+    """Pictures and their masks, of one name."""
+    from PIL import Image
+
+    flat_images(folder / "imgs", 16, 640)
+    (folder / "masks").mkdir(parents=True, exist_ok=True)
+    for file in (folder / "imgs").iterdir():
+        Image.fromarray(RANDOM.integers(2, size=(640, 640), dtype=np.uint8)).save(folder / "masks" / f"{file.stem}.gif")
+
+
+def texts(folder):
+    """train.txt, valid.txt, test.txt: words in lines."""
+    for part, lines in (("train", 4000), ("valid", 400), ("test", 400)):
+        _write(folder / f"{part}.txt", "\n".join(" ".join(_words(20)) for _ in range(lines)).encode())
+
+
+def tokens(folder):
+    """train.bin and val.bin of 16-bit tokens, and their count of values (nanoGPT)."""
+    for part in ("train", "val"):
+        _write(folder / f"{part}.bin", RANDOM.integers(65, size=500_000, dtype=np.uint16).tobytes())
+    _write(folder / "meta.pkl", pickle.dumps({"vocab_size": 65, "itos": {}, "stoi": {}}))
+
+
+def token_shards(folder):
+    """Shards of tokens as numpy arrays, 'train' or 'val' in the name (build-nanogpt)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("train", "val"):
+        np.save(folder / f"edufineweb_{part}_000000.npy", RANDOM.integers(50257, size=4_000_000, dtype=np.uint16))
+
+
+def tinystories(folder):
+    """Tokenized shards of llama2.c."""
+    for shard in range(2):
+        values = RANDOM.integers(1, 32000, size=400_000, dtype=np.uint16)
+        _write(folder / f"TinyStories_all_data/data{shard:02}.bin", values.tobytes())
+
+
+def cora(folder):
+    """cora.content and cora.cites."""
+    papers = 2708
+    labels = ["Case_Based", "Genetic_Algorithms", "Neural_Networks", "Probabilistic_Methods"]
+    labels += ["Reinforcement_Learning", "Rule_Learning", "Theory"]
+    features = (RANDOM.random((papers, 1433)) < 0.01).astype(int)
+    rows = ("\t".join([str(n), *map(str, features[n]), labels[n % 7]]) for n in range(papers))
+    _write(folder / "cora.content", ("\n".join(rows) + "\n").encode())
+    pairs = RANDOM.integers(papers, size=(5429, 2))
+    _write(folder / "cora.cites", ("\n".join(f"{a}\t{b}" for a, b in pairs) + "\n").encode())
+
+
+def planetoid(folder):
+    """Cora in the raw form of Planetoid (ind.cora.*)."""
+    from scipy import sparse
+
+    def features(count):
+        return sparse.csr_matrix((RANDOM.random((count, 1433)) < 0.01).astype(np.float32))
+
+    def one_hot(count):
+        return np.eye(7, dtype=np.int32)[RANDOM.integers(7, size=count)]
+
+    graph = {node: [int(other) for other in RANDOM.integers(2708, size=4)] for node in range(2708)}
+    known = {"x": features(140), "tx": features(1000), "allx": features(1708), "graph": graph}
+    known |= {"y": one_hot(140), "ty": one_hot(1000), "ally": one_hot(1708)}
+    for name, value in known.items():
+        _write(folder / f"ind.cora.{name}", pickle.dumps(value))
+    _write(folder / "ind.cora.test.index", "\n".join(map(str, range(1708, 2708))).encode())
+
+
+def ett(folder):
+    """Hourly transformer temperatures: a date and seven columns, as long as the loaders of ETTh1 demand."""
+    from datetime import datetime, timedelta
+
+    start, columns = datetime(2016, 7, 1), ["HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"]
+    values = RANDOM.normal(size=(17420, 7)).round(3)
+    rows = (f"{start + timedelta(hours=n)},{','.join(map(str, row))}" for n, row in enumerate(values))
+    _write(folder / "ETTh1.csv", "\n".join([",".join(["date", *columns]), *rows]).encode())
+
+
+def speech(folder):
+    """LJSpeech's wavs (22,050 Hz) and the lists that HiFi-GAN reads, beside what its repository has."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "wavs").mkdir(exist_ok=True)
+    names = [f"LJ001-{number:04}" for number in range(1, 41)]
+    for name in names:
+        with wave.open(str(folder / "wavs" / f"{name}.wav"), "wb") as file:
+            file.setparams((1, 2, 22050, 0, "NONE", ""))
+            file.writeframes(RANDOM.integers(-8000, 8000, size=66150, dtype=np.int16).tobytes())
+    lines = "\n".join(f"{name}|some words|some words" for name in names)
+    _write(folder / "training.txt", lines.encode())
+    _write(folder / "validation.txt", lines.splitlines()[0].encode())
+
+
+def boxes(folder):
+    """Pictures with boxes in YOLO's form, and coco128.yaml's place for them."""
+    for part in ("train2017",):
+        flat_images(folder / "images" / part, 64, 640)
+        for file in (folder / "images" / part).iterdir():
+            rows = (f"{RANDOM.integers(80)} {' '.join(f'{x:.4f}' for x in RANDOM.uniform(0.3, 0.6, 4))}" for _ in "abc")
+            _write(folder / "labels" / part / f"{file.stem}.txt", "\n".join(rows).encode())
+
+
+def voc_list(folder):
+    """One line a picture: its path, then x1,y1,x2,y2,class of each box."""
+    flat_images(folder / "VOCdevkit", 64, 640)
+    lines = [
+        f"{file.absolute()} 100,100,300,300,{n % 20} 50,60,500,400,3"
+        for n, file in enumerate((folder / "VOCdevkit").iterdir())
+    ]
+    _write(folder / "2007_train.txt", "\n".join(lines).encode())
+    _write(folder / "2007_val.txt", "\n".join(lines[:16]).encode())
+
+
+def conversations(folder):
+    """train.jsonl and test.jsonl with a prompt, a completion, a better and a worse one, and plain text."""
+    for part, count in (("train", 200), ("test", 40)):
+        rows = (
+            {
+                "prompt": " ".join(_words(40)),
+                "completion": " ".join(_words(80)),
+                "chosen": " ".join(_words(80)),
+                "rejected": " ".join(_words(80)),
+                "instruction": " ".join(_words(20)),
+                "input": "",
+                "output": " ".join(_words(40)),
+            }
+            for _ in range(count)
+        )
+        _write(folder / f"{part}.jsonl", "\n".join(map(json.dumps, rows)).encode())
+
+
+def gpt2_model(folder):
+    """A model in GPT-2's shape, with random weights in bf16, and a tokenizer."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+
+    vocabulary = {word: number for number, word in enumerate(["<|endoftext|>", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|endoftext|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = dict.fromkeys(("eos_token", "bos_token", "pad_token", "unk_token"), "<|endoftext|>")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    config = GPT2Config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
+
+
+def resnet_of_hub(folder):
+    """The resnet50d of timm with random weights, where huggingface_hub keeps what it has downloaded."""
+    import timm
+    from safetensors.torch import save_file
+
+    snapshot = _snapshot(folder, "timm/resnet50d.ra2_in1k")
+    save_file(timm.create_model("resnet50d").state_dict(), snapshot / "model.safetensors")
+    config = {"architecture": "resnet50d", "num_classes": 1000, "pretrained_cfg": {"input_size": [3, 256, 256]}}
+    (snapshot / "config.json").write_text(json.dumps(config))
+
+
+def vae_of_hub(folder):
+    """The autoencoder of Stable Diffusion with random weights, likewise."""
+    from diffusers import AutoencoderKL
+
+    blocks = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "sample_size": 256}
+    kinds = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    AutoencoderKL(latent_channels=4, **blocks, **kinds).save_pretrained(_snapshot(folder, "stabilityai/sd-vae-ft-ema"))
+
+
+def _snapshot(folder, name):
+    kept = folder / f"models--{name.replace('/', '--')}"
+    _write(kept / "refs/main", b"0" * 40)
+    (kept / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    return kept / "snapshots" / ("0" * 40)
+
+
+def _words(count):
+    return random.choices(WORDS, k=count)
+
+
+def _write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    globals()[sys.argv[1]](Path(sys.argv[2]))
