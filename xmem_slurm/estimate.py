@@ -48,7 +48,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
             f" job fails ({_NOT_MEASURED})"
         ),
     ),
-    "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which torch's history does not tell apart"),
+    "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which are not released where memory is short"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }
 """Prior of the margin, as a share of the peak, and the reason, by the doubt's code. It holds for runs that are not like

@@ -15,6 +15,7 @@ import _xmem_ends
 import _xmem_epochs
 import _xmem_known
 import _xmem_network
+import _xmem_pools
 import _xmem_process
 import _xmem_ranks
 import _xmem_steps
@@ -73,7 +74,7 @@ class Recorder:
         self._forgotten = {}
         self._marks = []
         self._tags = []
-        self._pools = {(0, 0)}
+        self._pools = _xmem_pools.Pools()
         self._steps = _xmem_steps.Steps()
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ class Recorder:
             snapshot = self._torch.cuda.memory._snapshot()
             histories, last = snapshot["device_traces"], snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
             self._settings.setdefault(last, last)  # _set_allocator_settings adds to what the environment says
-            self._pools.update(segment.get("segment_pool_id", (0, 0)) for segment in snapshot["segments"])
+            self._pools.look(snapshot["segments"])
         for device, history in enumerate(histories):
             if history or device == 0:
                 yield device, self._trace(state, device, history)
@@ -316,7 +317,7 @@ class Recorder:
                 "action": [event["action"] for event in history],
                 "address": [event.get("addr", 0) for event in history],
                 "size": [event["size"] for event in history],
-                "stream": [event["stream"] for event in history],
+                "stream": self._pools.streams(device, history),
             },
             "marks": [
                 {"kind": kind, "allocations": counts[device], "seconds": seconds}
@@ -334,12 +335,9 @@ class Recorder:
     def _doubts(self):
         found = [] if self._runtime is None else _xmem_device.doubts(self._runtime)
         found += [*self._epochs.doubts(), *self._values.doubts()]
-        if len(self._pools) > 1:  # torch's history says only since 2.15 which pool an allocation is from
-            detail = "pools of CUDA graphs, replayed as if their memory were in the common one"
-            found.append({"code": "private-pool", "detail": detail, "count": len(self._pools) - 1})
         if self._recording and not self._has_optimizer():
             found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
-        return [*found, *_xmem_ranks.doubts(), *_xmem_triton.doubts(), *_xmem_known.doubts()]
+        return [*found, *self._pools.doubts(), *_xmem_ranks.doubts(), *_xmem_triton.doubts(), *_xmem_known.doubts()]
 
     def _has_optimizer(self):
         return self._steps.number > 0 or bool(_xmem_alive.instances(self._torch.optim.Optimizer))

@@ -1,0 +1,48 @@
+"""Which allocations lie in the pools of CUDA graphs? Torch's history does not say so (before 2.15), its segments do.
+
+The allocator keeps such a pool apart from the common one as it keeps streams apart, so each stand here as a stream of
+its own. The stand-in device gives no address out twice, so a segment's place tells its pool for good.
+"""
+
+import bisect
+
+_COMMON = (0, 0)
+
+
+class Pools:
+    """The segments of private pools seen so far, by device."""
+
+    def __init__(self):
+        self._segments = {}  # device: {address: (end, pool)}
+
+    def look(self, segments):
+        """Note what torch's snapshot says of its segments."""
+        for segment in segments:
+            pool = tuple(segment.get("segment_pool_id", _COMMON))
+            if pool != _COMMON:
+                end = segment["address"] + segment["total_size"]
+                self._segments.setdefault(segment["device"], {})[segment["address"]] = (end, pool)
+
+    def streams(self, device, history):
+        """Return the streams of a history's events; a stream of a private pool is a negative number."""
+        segments = self._segments.get(device)
+        if not segments:
+            return [event["stream"] for event in history]
+        starts = sorted(segments)
+        numbers = {}
+
+        def stream(event):
+            at = bisect.bisect_right(starts, event.get("addr", 0)) - 1
+            end, pool = segments[starts[at]] if at >= 0 else (0, None)
+            if event.get("addr", 0) >= end:
+                return event["stream"]
+            return -1 - numbers.setdefault((pool, event["stream"]), len(numbers))
+
+        return [stream(event) for event in history]
+
+    def doubts(self):
+        """Return that there are such pools, in the form of a trace's doubts."""
+        pools = {pool for segments in self._segments.values() for _, pool in segments.values()}
+        if not pools:
+            return []
+        return [{"code": "private-pool", "detail": "pools of CUDA graphs, replayed as streams", "count": len(pools)}]
