@@ -15,6 +15,7 @@ from tests.conftest import Cluster
 from xmem_slurm import job_templates
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import app
+from xmem_slurm.site import schema
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -68,6 +69,29 @@ def test_the_reference_has_every_option_of_xsbatch_and_no_other() -> None:
     told = re.findall(r"^\| `--([a-z-]+)[^|]*\| `([A-Z_]+)`", section("xsbatch"), re.MULTILINE)
     assert {name for name, _ in told} == {option.name for option in xsbatch._OPTIONS}
     assert all(variable == name.upper().replace("-", "_") for name, variable in told)
+
+
+def keys(title: str) -> set[str]:
+    table = section("The site file").partition(f"### {title}\n")[2].partition("\n### ")[0]
+    return set(re.findall(r"^\| `([a-z_]+)`", table, re.MULTILINE))
+
+
+def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
+    tables = {
+        "[option.NAME]": schema.Option,
+        "[[nodes]]": schema.Nodes,
+        "[partition.NAME]": schema.Partition,
+        "[dialect]": schema.Dialect,
+        "[policy]": schema.Policy,
+        "[filter]": schema.Filter,
+        "[job_submit]": schema.JobSubmit,
+    }
+    for title, model in tables.items():
+        assert keys(title) == set(model.model_fields), title
+    inside = {re.sub(r"\W|NAME", "", title) for title in tables}
+    assert keys("At the top") == set(schema.Site.model_fields) - inside
+    for model in (schema.Share, schema.Measured):
+        assert all(f"`{name}`" in section("The site file") for name in model.model_fields)
 
 
 def test_the_reference_has_every_variable_of_every_template() -> None:
