@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 MOST_SCRIPT_BYTES = 16 << 20
 """A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
 
-_AS_WRITTEN = "submitted as written"
-
 ENGINES = ("auto", "device", "profile")
 """How a job can be run dry (`engines`)."""
+
+OWN_WORDS = ("off", "keep-type", "on")
+"""What an #XMEM line can say; "on" is for the filter in every sbatch."""
+
+_AS_WRITTEN = "submitted as written"
 
 
 class Wishes(NamedTuple):
@@ -82,8 +85,9 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
             ready = _Ready(written, fault=f"{type(error).__name__}: {error}")
     quiet = written.command_line().has("quiet")
     would = "would be " if wishes.dry_run else ""
-    lines = [] if quiet else [would + line if line.startswith(_AS_WRITTEN) else line for line in ready.lines]
-    _tell(lines if ready.fault is None else [*lines, f"{would}{_AS_WRITTEN}: {ready.fault}"])
+    told = [would + line if line.startswith(_AS_WRITTEN) else line for line in ready.lines]
+    lines = [] if quiet else [*_unknown_words(written), *told]
+    tell(lines if ready.fault is None else [*lines, f"{would}{_AS_WRITTEN}: {ready.fault}"])
     if wishes.dry_run:
         _show(ready.job, written, quiet=quiet)
     _hand_over(sbatch, ready.job)
@@ -145,9 +149,14 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
     request = job.request()
     if not request.asks_for_gpu:
         return _Ready(job)
-    wishes = _with_own_lines(wishes, job.parsed_script())
-    if wishes.off:
+    words = _own_words(job.parsed_script())
+    if wishes.off or "off" in words:
         return _Ready(job)
+    return _answer(job, request, wishes._replace(keep_type=wishes.keep_type or "keep-type" in words))
+
+
+def _answer(job: Job, request: Request, wishes: Wishes) -> _Ready:
+    """Return what is known of this submission, or size it."""
     _check_supported(request)
     from xmem_slurm import cache  # noqa: PLC0415
 
@@ -156,9 +165,16 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
     return _Ready(*kept) if kept is not None else _size(job, request, wishes, name)
 
 
-def _with_own_lines(wishes: Wishes, script: Script | None) -> Wishes:
-    words = {word for line in (script.own if script is not None else ()) for word in line.words}
-    return wishes._replace(off=wishes.off or "off" in words, keep_type=wishes.keep_type or "keep-type" in words)
+def _own_words(script: Script | None) -> Mapping[str, int]:
+    """Return the words of the #XMEM lines, and the line of each."""
+    return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
+
+
+def _unknown_words(job: Job) -> list[str]:
+    if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
+        return []
+    words = _own_words(job.parsed_script())
+    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if word not in OWN_WORDS]
 
 
 def _check_supported(request: Request) -> None:
@@ -252,7 +268,7 @@ def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", s
     return _Ready(ready, [*lines, terminal.outcome(changes, sized)])
 
 
-def _tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
+def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
     """Write on stderr, if there is one and somebody still reads it: a job is not lost over that."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
@@ -268,13 +284,13 @@ def _show(job: Job, written: Job, *, quiet: bool) -> NoReturn:
 
     refused = refusal(written)
     if refused is not None or (job.script is None and job.command_line().wrap is None):
-        _tell([f"sbatch would refuse this job: {refused or 'its script cannot be read'}"])
+        tell([f"sbatch would refuse this job: {refused or 'its script cannot be read'}"])
         raise SystemExit(1)
     folded = folding.fold(job, written.environ)
     if not quiet:
-        _tell(folding.differences(written, job, folded), prefix="")
+        tell(folding.differences(written, job, folded), prefix="")
         why = f" ({folded.reason})" if folded.reason is not None else ""
-        _tell([f"nothing was submitted; as {folding.FILE} this is submitted by: {shlex.join(folded.words)}{why}"])
+        tell([f"nothing was submitted; as {folding.FILE} this is submitted by: {shlex.join(folded.words)}{why}"])
     handover.die_of_broken_pipe()
     sys.stdout.buffer.write(folded.script)
     sys.stdout.flush()

@@ -1,6 +1,5 @@
 """`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
 
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
@@ -10,15 +9,22 @@ from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
-from xmem_slurm.submit import ENGINES, Wishes, submit
+from xmem_slurm.submit import ENGINES, Wishes, submit, tell
+
+_ORDERS = ("cost", "memory", "start")
+"""What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
 
 
 class OwnOption(NamedTuple):
-    """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too."""
+    """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too.
+
+    `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything.
+    """
 
     name: str
     value: str
     help: str
+    takes: tuple[str, ...] | tuple[int, int] = ()
 
     @property
     def variable(self) -> str:
@@ -31,21 +37,23 @@ OWN_OPTIONS = (
     OwnOption("xmem-off", "", "submit as written, without a look at it"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
-    OwnOption("xmem-policy", "order", "which GPU that fits: the least cost, the least memory, or the first to start"),
-    OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)"),
-    OwnOption("xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto"),
+    OwnOption(
+        "xmem-policy", "order", "which GPU that fits: the least cost, the least memory, or the first to start", _ORDERS
+    ),
+    OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)", (1, 3600)),
+    OwnOption(
+        "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
+    ),
     OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
         "xmem-report", "file", "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON"
     ),
 )
-_ORDERS = ("cost", "memory", "start")
-"""What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
-
 SUMMARY = "sbatch that asks for the GPU that the job needs"
 
 _FLAGS = tuple(option.name for option in OWN_OPTIONS if not option.value)
 _VALUES = tuple(option.name for option in OWN_OPTIONS if option.value)
+_BY_NAME = {option.name: option for option in OWN_OPTIONS}
 _OPTIONS = [Option(option.name, "", REQUIRED if option.value else NONE) for option in OWN_OPTIONS]
 
 _VERSION = f"xsbatch {__version__}\n"
@@ -56,16 +64,16 @@ _ANSWERED_AT_ONCE = ("autocomplete", "help", "usage", "version")
 
 def main() -> NoReturn:
     """Run xsbatch on this process's command line and environment; ends as sbatch."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # with nothing to clear away yet, it ends us as it ends sbatch
     environ = handover.environment()
     try:
-        argv, wishes = parse(sys.argv[1:], environ)
+        argv, wishes, complaints = parse(sys.argv[1:], environ)
         command_line = split_command_line(argv)
         if any(command_line.has(name) for name in _ANSWERED_AT_ONCE):
             if not command_line.has("autocomplete"):
                 print(_VERSION if command_line.has("version") else _help(), end="", flush=True)  # noqa: T201
             wishes = wishes._replace(off=True, dry_run=False)
+        if not wishes.off and not command_line.has("quiet"):
+            tell(complaints)
         submit(argv, environ, wishes)
     except XmemError as error:
         if sys.stderr is not None:
@@ -86,8 +94,10 @@ def _help() -> str:
     )
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], Wishes]:
-    """Return sbatch's part of the command line, and what is asked of xsbatch itself.
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, ...], Wishes, list[str]]:
+    """Return sbatch's part of the command line, what is asked of xsbatch itself, and what is wrong in XMEM_* variables.
+
+    A variable, set in a profile long ago, is no reason to refuse a job: a wrong one is as good as not set.
 
     Raises:
         UsageError: an --xmem option that does not exist, or a value that is none.
@@ -97,40 +107,45 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     unknown = next((each.typed for each in own if each.option is None), None)
     if unknown is not None:
         raise UsageError(f"{unknown}: no such option; there are {', '.join('--' + name for name in _FLAGS + _VALUES)}")
-    given = {option.name: environ.get(option.variable) for option in OWN_OPTIONS}
-    given |= {each.name: each.value if each.value is not None else "1" for each in own}
-    flags = {name: given[name] not in (None, "", "0", "no") for name in _FLAGS}
+    values, complaints = dict[str, str](), list[str]()
+    for option in OWN_OPTIONS:
+        text = environ.get(option.variable, "")
+        wrong = _wrong(option, text)
+        if wrong is None:
+            values[option.name] = text
+        else:
+            complaints.append(f"{option.variable}={text}: {wrong}; it is as if it were not set")
+    for each in own:
+        option = _BY_NAME[each.name]
+        values[each.name] = each.value or ("" if option.value else "1" if each.value is None else "")
+        wrong = "a value is missing" if option.value and each.value is None else _wrong(option, values[each.name])
+        if wrong is not None:
+            raise UsageError(f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}")
+    flags = {name: values[name] not in ("", "0", "no") for name in _FLAGS}
+    given = {name: values.get(name) or None for name in _VALUES}
     wishes = Wishes(
         off=flags["xmem-off"],
         dry_run=flags["xmem-dry-run"],
         keep_type=flags["xmem-keep-type"],
-        budget_seconds=_seconds(given["xmem-budget"]),
+        budget_seconds=float(given["xmem-budget"] or Wishes().budget_seconds),
         site=given["xmem-site"],
         report=given["xmem-report"],
         fresh=flags["xmem-fresh"],
-        policy=_one_of(given["xmem-policy"], _ORDERS),
-        engine=_engine(given["xmem-engine"]),
+        policy=given["xmem-policy"],
+        engine=given["xmem-engine"] or ("auto" if "XMEM_ENGINE" in environ else None),  # in place of a wrong one
     )
-    return without(argv, own), wishes
+    return without(argv, own), wishes, complaints
 
 
-def _engine(text: str | None) -> str | None:
-    if text and text not in ENGINES:
-        raise UsageError(f"--xmem-engine={text}: no such engine; there are {', '.join(ENGINES)}")
-    return text or None
-
-
-def _one_of(text: str | None, words: Sequence[str]) -> str | None:
-    if text and text not in words:
-        raise UsageError(f"--xmem-policy={text}: not one of {', '.join(words)}")
-    return text or None
-
-
-def _seconds(text: str | None) -> float:
+def _wrong(option: OwnOption, text: str) -> str | None:
+    """Return what is wrong with a value, or None; an empty one stands for the default."""
+    if not text or not option.takes or text in option.takes:
+        return None
+    if isinstance(option.takes[0], str):
+        return f"not one of {', '.join(map(str, option.takes))}"
+    least, most = option.takes
     try:
-        seconds = float(text) if text else 60.0
+        fits = float(least) <= float(text) <= float(most)
     except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= 3600:
-        raise UsageError(f"--xmem-budget={text}: not a number of seconds from 1 to 3600")
-    return seconds
+        fits = False
+    return None if fits else f"not a number of {option.value} from {least} to {most}"

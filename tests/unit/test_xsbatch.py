@@ -1,0 +1,122 @@
+"""xsbatch before it is sbatch: its own options and variables, and signals while it starts."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.cli.xsbatch import OWN_OPTIONS, parse
+from xmem_slurm.submit import Wishes
+
+XSBATCH = Path(sys.executable).parent / "xsbatch"
+START = [sys.executable, "-m", "xmem_slurm.cli.xsbatch_start"]
+
+
+def run(*argv: str, stdin: str = "", **environ: str) -> tuple[int, str, str]:
+    """Run xsbatch with `echo` as sbatch: what it prints is what sbatch would be given."""
+    done = subprocess.run(
+        [*START, *argv],
+        input=stdin,
+        env={"PATH": os.environ["PATH"], "XMEM_SBATCH": "/bin/echo", **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_options_variables_and_what_is_left_for_sbatch() -> None:
+    argv, wishes, complaints = parse(
+        ["-N1", "--xmem-budget", "9", "--xmem-off", "--xmem-dry-run=no", "job.sh", "--xmem-nope"],
+        {"XMEM_DRY_RUN": "1", "XMEM_BUDGET": "30", "XMEM_SITE": "s", "XMEM_REPORT": "", "XMEM_FRESH": "0"},
+    )
+    assert argv == ("-N1", "job.sh", "--xmem-nope")
+    assert wishes == Wishes(off=True, budget_seconds=9.0, site="s")
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "wrong"),
+    [
+        ("XMEM_BUDGET", "abc"),
+        ("XMEM_BUDGET", "0"),
+        ("XMEM_BUDGET", "3601"),
+        ("XMEM_BUDGET", "nan"),
+        ("XMEM_BUDGET", "-1"),
+        *((option.variable, "nonsense") for option in OWN_OPTIONS if option.takes),
+    ],
+)
+def test_a_wrong_variable_never_costs_a_submission(variable: str, wrong: str) -> None:
+    code, out, err = run("--wrap=true", **{variable: wrong})
+    assert (code, out) == (0, "--wrap=true\n")
+    assert err.startswith(f"xsbatch: {variable}={wrong}: not ")
+    assert err.endswith("; it is as if it were not set\n")
+    assert err.count("\n") == 1
+    _, wishes, _ = parse([], {variable: wrong})
+    assert wishes._replace(engine=None) == Wishes()
+    assert run("--wrap=true", "-Q", **{variable: wrong}) == (0, "--wrap=true -Q\n", "")
+    assert run("--wrap=true", XMEM_OFF="1", **{variable: wrong}) == (0, "--wrap=true\n", "")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--xmem-budget=abc"], "--xmem-budget=abc: not a number of seconds from 1 to 3600"),
+        (["--xmem-budget", "1e9"], "--xmem-budget=1e9: not a number of seconds from 1 to 3600"),
+        (["--xmem-policy=dear"], "--xmem-policy=dear: not one of cost, memory, start"),
+        (["--xmem-site"], "--xmem-site: a value is missing"),
+        (["--xmem-nope"], "--xmem-nope: no such option; there are --xmem-dry-run, "),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_submitted(argv: list[str], told: str) -> None:
+    code, out, err = run("--wrap=true", *argv)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"xsbatch: {told}")
+    assert err.count("\n") == 1
+
+
+def test_a_wrong_word_in_the_script_is_told() -> None:
+    script = "#!/bin/sh\n#XMEM keep_type off\n#SBATCH --gres=gpu:1\ntrue\n"
+    assert run("-n1", stdin=script) == (0, "-n1\n", "xsbatch: line 2 of the script: #XMEM keep_type: no such word\n")
+
+
+def test_help_and_version_show_both() -> None:
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    assert all(f"--{option.name}" in out for option in OWN_OPTIONS)
+    assert "\nUsage: sbatch " in out
+    code, out, err = run("--version")
+    assert (code, err) == (0, "")
+    assert out.startswith("xsbatch ")
+    assert "\nsbatch (GNU coreutils)" in out
+
+
+@pytest.mark.parametrize("command", [[str(XSBATCH)], START], ids=["console script", "python -m"])
+def test_a_signal_while_it_starts_ends_it_silently(command: list[str], tmp_path: Path) -> None:
+    """Where Python itself is only starting, nobody's code of ours is reached yet: that may show Python's own words."""
+    (tmp_path / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:1\nsleep 9\n")
+    environ = {
+        **os.environ,
+        "XMEM_SBATCH": "/bin/true",
+        "XDG_STATE_HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path),
+    }
+    dice = random.Random(0)
+    for _ in range(50):
+        number = dice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        process = subprocess.Popen(
+            [*command, "job.sh"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        time.sleep(dice.uniform(0, 0.2))
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        if "/xmem_slurm/" in said or "Traceback" not in said:
+            assert "Traceback" not in said
+            assert process.returncode in (0, -number), said
+        else:
+            assert number == signal.SIGINT
