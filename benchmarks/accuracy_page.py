@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from benchmarks import conformal, published_dry_runs, published_rows
+from benchmarks import conformal, cudnn_plans, published_dry_runs, published_rows
 from benchmarks.campaign import configs
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
@@ -123,6 +123,7 @@ def page() -> str:
         kinds={name: measured(members) for name, members in kinds(found).items()},
         campaign=len(list(configs())),
         campaign_runs=len(read_lines(GROUND_TRUTH / "runs.jsonl")),
+        plans=cudnn_plans.tables(),
     )
 
 
