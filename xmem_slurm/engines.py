@@ -14,6 +14,7 @@ have needed.
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from xmem_slurm.dryrun import runner
@@ -21,6 +22,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.trace import Doubt, Trace
+from xmem_slurm.units import GIB
 
 SHARE = 0.5
 """Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that failed gets it all."""
@@ -34,10 +36,29 @@ _CAUSED_BY_VALUES = re.compile(
 def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
     """Run `job` dry with `gpu` as the GPU that it finds, and return the traces of the engine that can answer.
 
+    Where shapes follow from values that stand-ins do not have, they are as large as they can be; another run with the
+    smallest says in a doubt how much hangs on that.
+
     Raises:
         SandboxError, NoEstimate: as `runner.run` does.
     """
     started = time.monotonic()
+    traces = _run(job, gpu, budget, started)
+    left = budget.less(time.monotonic() - started)
+    most = any(doubt.code == "value-shape" for trace in traces for doubt in trace.doubts)
+    if not most or any(trace.failed for trace in traces) or left.seconds < time.monotonic() - started:
+        return traces
+    with suppress(NoEstimate):
+        least = replace(job, environ={**job.environ, "XMEM_SHAPES": "least", "XMEM_ENGINE": "device"})
+        ran = [trace for trace in runner.run(least, gpu, left).traces if trace.recorded and not trace.failed]
+        peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
+        if peak:
+            found = Doubt("value-shape-least", f"{peak / GIB:.2f} GiB", 1)
+            return [replace(trace, doubts=[*trace.doubts, found]) for trace in traces]
+    return traces
+
+
+def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[Trace]:
     asked = job.environ.get("XMEM_ENGINE", "auto")
     traces = runner.run(_with_engine(job, asked), gpu, budget).traces
     why = _why_real_steps(traces) if asked == "auto" else None

@@ -39,6 +39,8 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
     "forward-read": (0.10, f"the model reads values in its forward pass ({{detail}}), zeros here ({_NOT_MEASURED})"),
     "engine": (BASE_MARGIN, "{detail}"),
+    "value-shape": (BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"),
+    "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
     "no-triton": (

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm import engines
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import Trace
 
@@ -76,12 +78,26 @@ assert len(torch.randint(9, (7,), device=device).unique()) in (0, 7)
 """
 
 
+MASKED = """
+layer = torch.nn.Linear(1024, 1024, device=device)
+optimizer = torch.optim.SGD(layer.parameters())
+for _ in range(6):
+    scores = layer(torch.randn(4096, 1024, device=device))
+    (scores[scores > 0] ** 2).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
 def run(folder: Path, job_python: Path, code: str, **environ: str) -> Trace:
+    (trace,) = runner.run(job(folder, job_python, code, **environ), H200, runner.Budget(seconds=60)).traces
+    return trace
+
+
+def job(folder: Path, job_python: Path, code: str, **environ: str) -> Job:
     (folder / "train.py").write_text("import torch\ndevice = 'cuda'\n" + code)
     environ |= {"HOME": str(folder), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
-    job = Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
-    (trace,) = runner.run(job, H200, runner.Budget(seconds=60)).traces
-    return trace
+    return Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
 
 
 @pytest.mark.parametrize("code", [KNOWN, STALE, PLAUSIBLE], ids=["known", "stale", "plausible"])
@@ -102,3 +118,13 @@ def test_of_an_unknown_mask_all_or_nothing_is_selected(
     found = run(tmp_path, job_python, SHAPES.replace("COUNT", str(count)), XMEM_SHAPES=shapes)
     assert found.error is None
     assert "value-shape" in {doubt.code for doubt in found.doubts}
+
+
+def test_both_ends_of_what_hangs_on_values_are_said(job_python: Path, tmp_path: Path) -> None:
+    traces = engines.run(job(tmp_path, job_python, MASKED, XMEM_ENGINE="device"), H200, runner.Budget(seconds=120))
+    found = estimate(traces, "h200", H200)
+    scores = 4096 * 1024
+    assert found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores  # selected values, two indices of each
+    (least,) = [doubt.detail for doubt in found.doubts if doubt.code == "value-shape-least"]
+    assert float(least.removesuffix(" GiB")) * 2**30 < 10 * 4 * scores
+    assert f"with nothing selected the peak would be {least}" in found.reasons

@@ -334,7 +334,7 @@ class _Kernels:
             if isinstance(found, tuple):
                 return tuple(self._on_device(each, device) for each in found)
             return self._on_device(found, device)
-        _doubt("value-shape", "a shape follows from values")
+        _doubt("value-shape", "shapes follow from values")
         return upper() if self._most else real(*args)
 
     def _on_device(self, values, device):
@@ -400,7 +400,7 @@ class _Kernels:
         known = self._values.of(repeats)
         if known is not None:
             return self._on_device(self._torch.repeat_interleave(known), repeats.device)
-        _doubt("value-shape", "a shape follows from values")
+        _doubt("value-shape", "shapes follow from values")
         return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
 
     def _index(self, real, tensor, indices):
