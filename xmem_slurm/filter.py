@@ -24,10 +24,10 @@ from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
-from xmem_slurm.slurm.request import GPU_OPTIONS
+from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
 from xmem_slurm.submit import Wishes, change
 
-_SETTABLE = ("constraint", *GPU_OPTIONS)
+_SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _NO = ("", "0", "no")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
 
@@ -109,12 +109,13 @@ def submission(process: int, environ: Mapping[str, str]) -> Job | None:
 def _is_covered(site: Site, job: Job) -> bool:
     command_line = job.command_line()
     script = job.parsed_script()
+    request = job.request()
     words = {word for line in (script.own if script is not None else ()) for word in line.words}
+    words |= {word.removeprefix("xmem:") for word in (request.value("comment") or "").split() if word.startswith("xmem:")}
     if command_line.has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
         return False
     if site.filter.opt_in and not _is_set(job, "XMEM_ON") and "on" not in words:
         return False
-    request = job.request()
     user = pwd.getpwuid(os.getuid()).pw_name
     return site.filter.covers(user, request.value("account"), site.partitions_of(request.partitions))
 

@@ -121,6 +121,18 @@ def test_plain_sbatch_gets_what_the_job_needs_and_the_job_runs_there(
 
 
 @pytest.mark.torch
+def test_host_memory_is_filled_in_by_the_sites_rule(filtered: Filtered, folder: Path) -> None:
+    rule = '[dialect]\nhost_memory_option = "mem"\nhost_memory_mib = 9000\n\n[filter]'
+    filtered.install(rewriting().replace("[filter]", rule))
+    done = filtered.sbatch("--partition=quiet", "job.sh", cwd=folder)
+    assert filtered.gres(done) == "gres:gpu:1g.18gb:1", done.stderr
+    assert filtered.field(done, "MinMemoryNode").split()[0] == "9000M"
+    assert "no --mem -> --mem=9000M" in done.stderr
+    done = filtered.sbatch("--partition=quiet", "--mem=7G", "job.sh", cwd=folder)
+    assert filtered.field(done, "MinMemoryNode").split()[0] == "7G"
+
+
+@pytest.mark.torch
 def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Filtered, folder: Path) -> None:
     filtered.install(SITE)
     done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
@@ -171,6 +183,16 @@ def test_whose_jobs_are_left_alone(
     done = filtered.sbatch("job.sh", cwd=folder, environ=environ)
     as_written(filtered, done)
     assert done.stderr == "", name
+
+
+def test_a_comment_opts_out_and_in(filtered: Filtered, folder: Path) -> None:
+    filtered.install(rewriting())
+    done = filtered.sbatch("--comment=for a paper xmem:off", "job.sh", cwd=folder)
+    as_written(filtered, done)
+    assert done.stderr == ""
+    filtered.install(rewriting().replace("[filter]", "[filter]\nopt_in = true"))
+    done = filtered.sbatch("--comment=xmem:on", "--ntasks=9", "job.sh", cwd=folder)
+    assert "submitted as written: a job with more tasks than GPUs" in done.stderr
 
 
 def test_a_job_without_a_gpu_starts_nothing(filtered: Filtered, folder: Path) -> None:

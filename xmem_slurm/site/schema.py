@@ -155,8 +155,9 @@ class Partition(_Strict):
 class Filter(_Strict):
     """Whose jobs the site-wide filter looks at, and what it may do; a name in `not_…` goes before one in the others.
 
-    Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1 or a line `#XMEM on`
-    are looked at; XMEM_OFF=1 and `#XMEM off` always opt out. After `seconds` the job goes as it was written.
+    Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1, a line `#XMEM on`
+    or the word `xmem:on` in --comment are looked at; the same with "off" always opts out. After `seconds` the job goes
+    as it was written.
     """
 
     mode: Literal["off", "advise", "rewrite"] = "advise"
