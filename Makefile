@@ -1,4 +1,5 @@
 # make demo: the whole way once, on a throw-away Slurm cluster.   make test: every test.   make lint: style, types, layers.
+# make docs: the documentation as a site, in build/docs.
 SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= 2.11.0
@@ -6,7 +7,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint setup test-torch-matrix clean
+.PHONY: demo test lint docs setup test-torch-matrix clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -23,6 +24,9 @@ lint: .venv/ready
 	cd xmem_slurm/device/src && ../../../$(BIN)/clang-format --dry-run -Werror *.h */*.h */*.c
 	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
 	$(BIN)/shellcheck .ci/* examples/*.sh examples/*/job.sh
+
+docs: .venv/ready
+	$(BIN)/zensical build --strict
 
 # The stand-in libraries under the other releases of torch that are supported.
 test-torch-matrix: .venv/ready
