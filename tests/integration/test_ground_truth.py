@@ -18,7 +18,8 @@ from xmem_slurm.dryrun import stand_in
 from xmem_slurm.site.loading import load_catalogue
 
 ROOT = Path(__file__).parents[2]
-RUNS = "distilgpt2_8x512_bf16_AdamW"
+RUNS = "mobilenet_v2_16x224_fp32_SGD"
+"""It reads no value of a tensor: those are zeros here, where no probe keeps them."""
 
 Measure = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -72,14 +73,14 @@ def test_measured_estimated_and_run_again_under_a_cap(on_stand_in: Measure, tmp_
     assert done.returncode == 0, done.stderr
     out = tmp_path / "out"
     (run,) = read_lines(out / "runs.jsonl").values()
-    assert run["peak_reserved_bytes"] >= run["peak_allocated_bytes"] > 82e6 * 4 * 4  # parameters, gradients, moments
+    assert run["peak_reserved_bytes"] >= run["peak_allocated_bytes"] > 3.5e6 * 4 * 2  # parameters, gradients
     assert run["outside_before_bytes"] == load_catalogue()["h200"].context_bytes
     assert on_stand_in("--only", RUNS).stdout == "", "what is measured already is not measured again"
 
     history = trace_file(out, RUNS)
     measured = trace.read(history)
     assert len(frames(history)) == len(measured.allocations)
-    assert any("modeling_gpt2.py" in name or "functional.py" in name for name in frames(history))
+    assert any("mobilenetv2.py" in name or "functional.py" in name for name in frames(history))
 
     chosen = [config for config in configs() if config.key == RUNS]
     table = compare(chosen, out, str(job_python), seconds=300)
