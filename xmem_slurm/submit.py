@@ -244,7 +244,7 @@ def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) 
         named = scriptfiles.named_files(jobsteps.text(job), folder, job.environ) if shell else set()
     except (scriptfiles.Unknown, OSError):
         return None
-    facts = {site_file.absolute(), resources.tree("site-config") / "gpus.toml", *loading.site_places()}
+    facts = {site_file.absolute(), *resources.tree("site-config").glob("*.toml"), *loading.site_places()}
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
     return [cache.as_it_is(path) for path in facts | named]
 
