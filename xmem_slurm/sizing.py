@@ -16,10 +16,20 @@ from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.trace import Doubt, Trace
 
+Starts = Callable[[Sequence[str], int], Mapping[str, float]]
+"""Says when each of these options would be free for a component, in seconds since the epoch."""
+
+
+def _no_starts(_names: Sequence[str], _component: int) -> Mapping[str, float]:
+    return {}
+
 
 @dataclass(frozen=True)
 class Sizing:
-    """What a job needs. `estimate` is for the chosen option's GPU; without a choice, for the largest."""
+    """What a job needs, or a component of one.
+
+    `estimate` is for the chosen option's GPU; without a choice, for the largest.
+    """
 
     estimate: Estimate
     placement: Placement
@@ -27,49 +37,100 @@ class Sizing:
 
 
 def size(
-    job: edit.Job,
-    site: Site,
-    gpus: Mapping[str, Gpu],
-    budget: runner.Budget,
-    starts: Callable[[Sequence[str]], Mapping[str, float]] = lambda names: {},
+    job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget, *, starts: Starts = _no_starts
 ) -> Sizing:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
-    The job is shown GPUs smaller by what the site's policy wants spared. `starts` says when each of these options would
-    be free, in seconds since the epoch; it is asked where the site ranks by that.
+    Raises:
+        NoEstimate: as `size_components` has it for the one component of an ordinary job.
+        XmemError: as `runner.run` does.
+    """
+    (found,) = size_components(job, [0], site, gpus, budget, starts=starts).values()
+    if isinstance(found, NoEstimate):
+        raise found
+    return found
+
+
+def size_components(
+    job: edit.Job,
+    components: Sequence[int],
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    budget: runner.Budget,
+    *,
+    starts: Starts = _no_starts,
+) -> Mapping[int, Sizing | NoEstimate]:
+    """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
+
+    The job is shown GPUs smaller by what the site's policy wants spared. `starts` is asked where the site ranks by
+    that. A component has a NoEstimate where it fails on the GPU that it asks for, too, where none of its processes was
+    seen, and where it asks for shares and the site lets none of that kind be changed.
 
     Raises:
-        NoEstimate: the job asks for shares, and the site lets none of that kind be changed.
-        XmemError: as `runner.run` and `estimate.estimate` do, where the job fails on the GPU that it asks for, too.
+        XmemError: as `runner.run` does, but for NoEstimate.
     """
-    started = time.monotonic()
-    demand = demand_of(job.request(), site)
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
+    requests, dry_runs = job.request().components, _DryRuns(from_submission(job), gpus, budget)
+    return _each(components, lambda index: _size(requests[index], index, site, dry_runs, starts))
+
+
+def on_one(
+    job: edit.Job, components: Sequence[int], name: str, gpu: Gpu, budget: runner.Budget
+) -> Mapping[int, Sizing | NoEstimate]:
+    """Run `job` dry on one GPU, with no site to choose from.
+
+    Raises:
+        XmemError: as `runner.run` does, but for NoEstimate.
+    """
+    dry_runs = _DryRuns(from_submission(job), {name: gpu}, budget)
+
+    def size_one(component: int) -> Sizing:
+        started = time.monotonic()
+        found = _Estimates(dry_runs, component, name).on(name)
+        verdict = Verdict(name, gpu, found.fits(gpu))
+        return Sizing(found, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
+
+    return _each(components, size_one)
+
+
+def _each(components: Sequence[int], size_one: Callable[[int], Sizing]) -> Mapping[int, Sizing | NoEstimate]:
+    found: dict[int, Sizing | NoEstimate] = {}
+    for component in components:
+        try:
+            found[component] = size_one(component)
+        except NoEstimate as error:
+            found[component] = error
+    return found
+
+
+def _size(request: Request, component: int, site: Site, dry_runs: "_DryRuns", starts: Starts) -> Sizing:
+    started, gpus, demand = time.monotonic(), dry_runs.gpus, demand_of(request, site)
     names = candidates(demand, site, gpus)
     if demand.share is not None and not names:
         raise NoEstimate(f"the site file has no {demand.share} that this job could be given another number of")
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
-    dry_runs = _DryRuns(from_submission(job), gpus, budget, demand.option or largest)
-    known = starts(names) if site.policy.order == "start" else {}
-    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, dry_runs), known)
-    return Sizing(dry_runs.on(placement.choice or largest), placement, time.monotonic() - started)
+    estimates = _Estimates(dry_runs, component, demand.option or largest)
+    known = starts(names, component) if site.policy.order == "start" else {}
+    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, estimates), known)
+    return Sizing(estimates.on(placement.choice or largest), placement, time.monotonic() - started)
 
 
-def _units(name: str, demand: Demand, site: Site, dry_runs: "_DryRuns") -> int:
+def _units(name: str, demand: Demand, site: Site, estimates: "_Estimates") -> int:
     """Return how many units of an option the job needs: 1 for a whole GPU, 0 where it does not fit.
 
     A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest. The limits
-    are for one process each.
+    are for one process each, and variables that all components of a job would get.
     """
-    if not dry_runs.fits(name):
+    if not estimates.fits(name):
         return 0
-    option, found = site.option[name], dry_runs.on(name)
+    option, found, job = site.option[name], estimates.on(name), estimates.dry_runs.job
     if option.share is None:
         return 1
-    if len(found.ranks) > 1 or not is_held(option, found.largest.trace.torch_version, dry_runs.job.environ):
+    alone = len(found.ranks) == 1 and len(job.gpus) == 1
+    if not alone or not is_held(option, found.largest.trace.torch_version, job.environ):
         return 0
-    needed = -(-found.required_bytes // unit_bytes(name, site, dry_runs.gpus))
+    needed = -(-found.required_bytes // unit_bytes(name, site, estimates.dry_runs.gpus))
     needed = max(needed, option.share.least, demand.least_units)
     return needed if needed <= option.share.per_gpu else 0
 
@@ -111,16 +172,63 @@ def _memory_per_node(request: Request, cpus: int) -> int:
     return amounts.get("mem", 0) or amounts.get("mem-per-cpu", 0) * cpus or per_gpu
 
 
-def on_one(job: edit.Job, name: str, gpu: Gpu, budget: runner.Budget) -> Sizing:
-    """Run `job` dry on one GPU, with no site to choose from.
+class _Unseen(NoEstimate):
+    """No process of the component used a GPU; none would on another one."""
 
-    Raises:
-        XmemError: as `runner.run` and `estimate.estimate` do.
+
+@dataclass
+class _Estimates:
+    """What the dry runs say of one component. `sure` is the option that it is meant for.
+
+    Where the component fails there, too, the fault is the job's.
     """
-    started = time.monotonic()
-    found = estimate(engines.run(from_submission(job), gpu, budget), name, gpu)
-    verdict = Verdict(name, gpu, found.fits(gpu))
-    return Sizing(found, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
+
+    dry_runs: "_DryRuns"
+    component: int
+    sure: str
+    results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
+
+    def on(self, name: str) -> Estimate:
+        """Return the estimate on the GPU of option `name`, from a dry run of its kind."""
+        kind = self.dry_runs.kind(name)
+        if kind not in self.results:
+            self.results[kind] = self._estimate(name)
+        result = self.results[kind]
+        if isinstance(result, NoEstimate):
+            raise result
+        return result
+
+    def fits(self, name: str) -> bool:
+        """Whether the component fits option `name`; on a kind of GPU not tried yet, by a dry run if that could succeed.
+
+        It is not tried where the component does not fit by the traces at hand, or where the budget has no room for
+        another run; and it does not fit where that run fails, as that of a torch that was not built for the GPU does.
+        The next option is dearer, never too small.
+        """
+        gpu = self.dry_runs.gpus[name]
+        if self.dry_runs.kind(name) not in self.results:
+            known = [result for result in self.results.values() if isinstance(result, Estimate)]
+            if known and not any(estimate.fits(gpu) for estimate in known):
+                return False
+            if not self.dry_runs.has_room_for(name):
+                return False
+        try:
+            return self.on(name).fits(gpu)
+        except _Unseen:
+            raise
+        except NoEstimate:
+            self.on(self.sure)
+            return False
+
+    def _estimate(self, name: str) -> Estimate | NoEstimate:
+        try:
+            traces = self.dry_runs.on(name)
+            own = [trace for trace in traces if trace.component == self.component]
+            if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
+                return _Unseen("no process of its own used GPU memory in the dry run")
+            return estimate(own, name, self.dry_runs.gpus[name])
+        except NoEstimate as error:
+            return error
 
 
 @dataclass
@@ -128,21 +236,20 @@ class _DryRuns:
     """The dry runs of one job: one for each kind of GPU, and one budget for all of them.
 
     What a job allocates depends on the GPU (attention kernels, library workspaces, what the job reads of it), so a
-    trace speaks for the GPUs of its own compute capability and number of multiprocessors only. `sure` is the option on
-    which the job is meant to run: where it fails there, too, the fault is the job's.
+    trace speaks for the GPUs of its own compute capability and number of multiprocessors only. All components of a job
+    are shown the same kind at a time.
     """
 
     job: Job
     gpus: Mapping[str, Gpu]
     budget: runner.Budget
-    sure: str
     spent: float = 0.0
     longest: float = 0.0
-    results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
+    results: dict[tuple[str, int], Sequence[Trace] | NoEstimate] = field(default_factory=dict)
 
-    def on(self, name: str) -> Estimate:
-        """Return the estimate on the GPU of option `name`, from a dry run of its kind."""
-        kind = self._kind(name)
+    def on(self, name: str) -> Sequence[Trace]:
+        """Return the traces of the job on GPUs of the kind that option `name` has."""
+        kind = self.kind(name)
         if kind not in self.results:
             self.results[kind] = self._run(name)
         result = self.results[kind]
@@ -150,44 +257,29 @@ class _DryRuns:
             raise result
         return result
 
-    def fits(self, name: str) -> bool:
-        """Whether the job fits option `name`; on a kind of GPU not tried yet, by a dry run if that could succeed.
+    def has_room_for(self, name: str) -> bool:
+        """Whether the job was run on this kind of GPU, or can be within the budget."""
+        return self.kind(name) in self.results or self.spent + self.longest <= self.budget.seconds
 
-        It is not tried where the job does not fit by the traces at hand, or where the budget has no room for another
-        run; and it does not fit where that run fails, as that of a torch that was not built for the GPU does. The next
-        option is dearer, never too small.
-        """
+    def kind(self, name: str) -> tuple[str, int]:
+        """Return what GPUs have in common for which one trace speaks."""
         gpu = self.gpus[name]
-        if self._kind(name) not in self.results:
-            known = [result for result in self.results.values() if isinstance(result, Estimate)]
-            if known and not any(estimate.fits(gpu) for estimate in known):
-                return False
-            if self.spent + self.longest > self.budget.seconds:
-                return False
-        try:
-            return self.on(name).fits(gpu)
-        except NoEstimate:
-            self.on(self.sure)
-            return False
+        return gpu.capability, gpu.multiprocessors
 
-    def _run(self, name: str) -> Estimate | NoEstimate:
+    def _run(self, name: str) -> Sequence[Trace] | NoEstimate:
         started = time.monotonic()
         try:
             traces: list[Trace] = []
             for job in _ends_of_array(self.job):
                 left = self.budget.less(self.spent + time.monotonic() - started)
                 traces += engines.run(job, self.gpus[name], left)
-            return estimate([_with_array(trace, self.job) for trace in traces], name, self.gpus[name])
+            return [_with_array(trace, self.job) for trace in traces]
         except NoEstimate as error:
             return error
         finally:
             seconds = time.monotonic() - started
             self.spent += seconds
             self.longest = max(self.longest, seconds)
-
-    def _kind(self, name: str) -> tuple[str, int]:
-        gpu = self.gpus[name]
-        return gpu.capability, gpu.multiprocessors
 
 
 def _ends_of_array(job: Job) -> list[Job]:

@@ -17,8 +17,10 @@ MOST_SECONDS = 5.0
 _AT_ONCE = 4
 
 
-def expected(sbatch: Path, job: Job, site: Site, names: Sequence[str]) -> Mapping[str, float]:
+def expected(sbatch: Path, job: Job, site: Site, names: Sequence[str], component: int = 0) -> Mapping[str, float]:
     """Return when Slurm expects to start the job on each option, in seconds since the epoch; of a share, on its least.
+
+    Of a heterogeneous job, when it would start with this component on the option and the others as written.
 
     Slurm's answer is that of `sbatch --test-only`. Options about which it does not answer in time are left out, and so
     are those that the job cannot be rewritten to.
@@ -28,7 +30,9 @@ def expected(sbatch: Path, job: Job, site: Site, names: Sequence[str]) -> Mappin
     def ask(name: str) -> float | None:
         option = site.option[name]
         try:
-            changed = apply(dialect.edits(job.request(), option, site.dialect, dialect.least_share(option)), *job)
+            asked = job.request().alone(component)
+            edits = dialect.edits(asked, option, site.dialect, dialect.least_share(option))
+            changed = apply([edit._replace(component=component) for edit in edits], *job)
         except UsageError:
             return None
         left = until - time.monotonic()

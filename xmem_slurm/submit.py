@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from xmem_slurm import handover
-from xmem_slurm.errors import NoEstimate, XmemError
+from xmem_slurm.errors import NoEstimate, UsageError, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -157,12 +157,13 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
 
 def _answer(job: Job, request: Request, wishes: Wishes) -> _Ready:
     """Return what is known of this submission, or size it."""
-    _check_supported(request)
+    refused = _refused(request)
+    _check_any_left(request, refused)
     from xmem_slurm import cache  # noqa: PLC0415
 
     name = cache.key(job, wishes)
     kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
-    return _Ready(*kept) if kept is not None else _size(job, request, wishes, name)
+    return _Ready(*kept) if kept is not None else _size(job, refused, wishes, name)
 
 
 def _own_words(script: Script | None) -> Mapping[str, int]:
@@ -177,22 +178,45 @@ def _unknown_words(job: Job) -> list[str]:
     return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if word not in OWN_WORDS]
 
 
-def _check_supported(request: Request) -> None:
-    if len(request.components) > 1:
-        raise NoEstimate("a heterogeneous job cannot be estimated yet")
-    resources = {each.resource for each in request.accelerators}
+def _refused(request: Request) -> Mapping[int, str]:
+    """Return why components that ask for GPUs cannot be estimated, by their number; an ordinary job is its only one."""
+    reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
+    return {index: why for index, why in reasons.items() if why is not None}
+
+
+def _why_not(job: Request, component: Request) -> str | None:
+    resources = {each.resource for each in component.accelerators}
     if resources - {"gpu"}:
-        if len(request.accelerators) > 1 or request.ntasks > 1 or (request.nodes or 1) > 1:
-            raise NoEstimate(f"a request for {' and '.join(sorted(resources))} is changed for one process only")
-        return
-    if request.gpus_total is None:
-        raise NoEstimate("how many GPUs the job gets is left to the scheduler")
-    if request.ntasks > request.gpus_total:
-        raise NoEstimate("a job with more tasks than GPUs cannot be estimated yet")
+        several = len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
+        if several or job.others:
+            return f"a request for {' and '.join(sorted(resources))} is changed for one process only"
+        return None
+    if component.gpus_total is None:
+        return "how many GPUs the job gets is left to the scheduler"
+    if component.ntasks > component.gpus_total:
+        return "a job with more tasks than GPUs cannot be estimated yet"
+    return None
 
 
-def _size(job: Job, request: Request, wishes: Wishes, name: str) -> _Ready:
-    """Run dry, estimate, place, rewrite, and keep the answer under `name`.
+def _check_any_left(request: Request, refused: Mapping[int, str]) -> None:
+    """Make sure that there is something to change.
+
+    Raises:
+        NoEstimate: every component that asks for GPUs is `refused`.
+    """
+    if len(refused) == len(request.with_gpus):
+        same = len(set(refused.values())) == 1
+        told = [next(iter(refused.values()))] if same else [_of(request, *each) for each in sorted(refused.items())]
+        raise NoEstimate("; ".join(told))
+
+
+def _of(request: Request, component: int, text: str) -> str:
+    """Say of which component of a heterogeneous job something is said."""
+    return f"component {component}: {text}" if request.others else text
+
+
+def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _Ready:
+    """Run dry, estimate and place each component that is not `refused`, rewrite, and keep the answer under `name`.
 
     Everything heavy is imported here, where a GPU job waits seconds anyway.
     """
@@ -201,24 +225,32 @@ def _size(job: Job, request: Request, wishes: Wishes, name: str) -> _Ready:
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
 
-    site_file = loading.site_file(wishes.site, job.environ)
+    request, site_file = job.request(), loading.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy)
     basis = _basis(job, request, site_file, site.templates)
     gpus = loading.option_gpus(site, loading.load_catalogue())
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
-        sized = sizing.size(
+        answers = sizing.size_components(
             _with_engine(job, wishes),
+            [index for index in request.with_gpus if index not in refused],
             site,
             gpus,
             runner.Budget(seconds=wishes.budget_seconds),
-            lambda names: starts.expected(client.find_sbatch(job.environ), job, site, names),
+            starts=lambda names, component: starts.expected(
+                client.find_sbatch(job.environ), job, site, names, component
+            ),
         )
+    sized = {index: each for index, each in answers.items() if isinstance(each, sizing.Sizing)}
+    failed = {**refused, **{index: str(answers[index]) for index in answers.keys() - sized.keys()}}
+    _check_any_left(request, failed)
     if wishes.report is not None:
         report.write(Path(wishes.report), sized, site.templates)
     ready = _decide(job, wishes, site, gpus, sized)
-    ranks = [rank.trace for rank in sized.estimate.ranks]
+    left = [_of(request, index, f"stays as written: {why}") for index, why in sorted(failed.items())]
+    ready = ready._replace(lines=[*ready.lines, *left])
+    ranks = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
     lasting = site.policy.order != "start"  # the queue is another one each time
-    if basis is not None and lasting and all(trace.files and not trace.growing for trace in ranks):
+    if basis is not None and lasting and not failed and all(trace.files and not trace.growing for trace in ranks):
         read = [file for trace in ranks for file in trace.files]
         cache.keep(name, job, cache.Answer(ready.job, ready.lines), [*basis, *read])
     return ready
@@ -249,23 +281,46 @@ def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) 
     return [cache.as_it_is(path) for path in facts | named]
 
 
-def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", sized: "Sizing") -> _Ready:
-    """Change the request to the option that was chosen, if that is allowed."""
+def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", sized: "Mapping[int, Sizing]") -> _Ready:
+    """Change each component's request to the option that was chosen, if that is allowed.
+
+    Components of a heterogeneous job that get the same option are changed together: one place may set it for them.
+
+    Raises:
+        UsageError: an ordinary job's request cannot be changed.
+    """
     from xmem_slurm import rewrite, sharing  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
 
-    request, lines = job.request(), terminal.estimate_lines(sized.estimate)
-    choice = sized.placement.choice
-    if choice is None:
-        return _Ready(job, [*lines, terminal.nothing_fits(sized)])
-    if wishes.advise or not site.policy.rewrite or (request.gpu_types and (wishes.keep_type or site.policy.keep_type)):
-        return _Ready(job, [*lines, terminal.advice(sized)])
-    option, units = site.option[choice], sized.placement.units
-    granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
-    ready, changes = rewrite.rewrite(
-        job, option, terminal.reason(sized), granted, spelled=site.dialect, templates=site.templates
-    )
-    return _Ready(ready, [*lines, terminal.outcome(changes, sized)])
+    request, ready = job.request(), job
+    lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
+    together: dict[str, list[int]] = {}
+    for index, each in sized.items():
+        typed, choice = request.components[index].gpu_types, each.placement.choice
+        if choice is None:
+            nothing = f"stays as written: {terminal.too_small(each)}" if request.others else terminal.nothing_fits(each)
+            lines[index].append(nothing)
+        elif wishes.advise or not site.policy.rewrite or (typed and (wishes.keep_type or site.policy.keep_type)):
+            lines[index].append(terminal.advice(each))
+        else:
+            together.setdefault(choice, []).append(index)
+    for choice, indexes in together.items():
+        option, units = site.option[choice], sized[indexes[0]].placement.units
+        granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
+        reason = "; ".join(_of(request, index, terminal.reason(sized[index])) for index in indexes)
+        try:
+            ready, changes = rewrite.rewrite(
+                ready, option, reason, granted, indexes, spelled=site.dialect, templates=site.templates
+            )
+        except UsageError as error:
+            if not request.others:
+                raise
+            for index in indexes:
+                lines[index].append(f"stays as written: {error}")
+            continue
+        for index in indexes:
+            lines[index].append(terminal.outcome([c for c in changes if c.component == index], sized[index]))
+    return _Ready(ready, [_of(request, index, line) for index, told in sorted(lines.items()) for line in told])
 
 
 def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:

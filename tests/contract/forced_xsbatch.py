@@ -1,7 +1,7 @@
-"""xsbatch with a fixed answer in place of the dry run: `python forced_xsbatch.py OPTION [xsbatch's arguments]`."""
+"""xsbatch with a fixed answer in place of the dry run: `forced_xsbatch.py OPTION[,OPTION] [xsbatch's arguments]`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xmem_slurm import sizing, trace
@@ -13,16 +13,22 @@ from xmem_slurm.site.schema import Gpu
 GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 
-def answer(option: str) -> None:
-    """Let every job need the GPU option of this name."""
+def answer(options: Sequence[str]) -> None:
+    """Let every job need the GPU option of this name; with several, each component of a heterogeneous job its own."""
 
-    def size(_job: object, _site: object, gpus: Mapping[str, Gpu], *_: object) -> sizing.Sizing:
-        placement = Placement([Verdict(option, gpus[option], fits=True)], option)
-        return sizing.Sizing(estimate([GPT2], option, gpus[option]), placement, 0.0)
+    def size(option: str, gpu: Gpu) -> sizing.Sizing:
+        placement = Placement([Verdict(option, gpu, fits=True)], option)
+        return sizing.Sizing(estimate([GPT2], option, gpu), placement, 0.0)
 
-    sizing.size = size
+    def size_components(
+        _job: object, components: Sequence[int], _site: object, gpus: Mapping[str, Gpu], *_: object, **__: object
+    ) -> Mapping[int, sizing.Sizing]:
+        chosen = {index: options[min(index, len(options) - 1)] for index in components}
+        return {index: size(option, gpus[option]) for index, option in chosen.items()}
+
+    sizing.size_components = size_components
 
 
 if __name__ == "__main__":
-    answer(sys.argv.pop(1))
+    answer(sys.argv.pop(1).split(","))
     main()

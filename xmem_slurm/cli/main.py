@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -13,13 +13,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, hooks, lab, sizing
+from xmem_slurm import __version__, hooks, lab, report, sizing
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
 from xmem_slurm.dryrun import runner
-from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.errors import NoEstimate, UsageError, XmemError
 from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import outlooks, remedy
@@ -85,20 +85,43 @@ def estimate(
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
         where = loading.load_site(loading.site_file(site)) if gpu is None else None
+        request = job.request()
+        components = request.with_gpus or range(len(request.components))
         if where is not None:
-            sized = sizing.size(job, where, loading.option_gpus(where, catalogue), allowance)
+            gpus = loading.option_gpus(where, catalogue)
+            answers = sizing.size_components(job, components, where, gpus, allowance)
         else:
             assert gpu is not None
-            sized = sizing.on_one(job, gpu, catalogue[gpu], allowance)
+            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance)
+    sized = _sized(answers)
     page = partial(html.write, templates=where.templates if where is not None else None)
     for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
         if path is not None:
-            _written(write, path, sized)
+            for component, each in sized.items():
+                _written(write, report.of_component(path, component, sized), each)
     if as_json:
-        typer.echo(json.dumps(json_report.estimate_object(sized), indent=2))
-    else:
-        options = terminal.option_lines(outlooks(sized), remedy(sized))
-        typer.echo("\n".join([*terminal.estimate_lines(sized.estimate), *options]))
+        objects = {component: json_report.estimate_object(each) for component, each in sized.items()}
+        listed = {"components": [{"component": component, **each} for component, each in objects.items()]}
+        typer.echo(json.dumps(listed if request.others else objects[0], indent=2))
+        return
+    for component, each in sized.items():
+        lines = [*terminal.estimate_lines(each.estimate), *terminal.option_lines(outlooks(each), remedy(each))]
+        typer.echo("\n".join(f"component {component}: {line}" if request.others else line for line in lines))
+
+
+def _sized(answers: Mapping[int, sizing.Sizing | NoEstimate]) -> Mapping[int, sizing.Sizing]:
+    """Return what is known of each component, and say of the others why not.
+
+    Raises:
+        NoEstimate: nothing is known of any.
+    """
+    found = {component: each for component, each in answers.items() if isinstance(each, sizing.Sizing)}
+    for component, each in answers.items():
+        if isinstance(each, NoEstimate):
+            if not found:
+                raise each
+            typer.echo(f"xmem-slurm: component {component}: {each}", err=True)
+    return found
 
 
 def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: sizing.Sizing) -> None:

@@ -1,6 +1,6 @@
-"""Will sbatch refuse this job before it even asks the controller?
+"""Will sbatch refuse this job at once, whatever is in the queue?
 
-Then there is nothing to estimate: sbatch says what is wrong at once, and in its own words. Unknown options are not
+Then there is nothing to estimate: sbatch says what is wrong, and in its own words. Unknown options are not
 judged here, as a newer release or a plugin of the site may know them.
 """
 
@@ -28,6 +28,8 @@ def refusal(job: Job) -> str | None:
         if reason:
             return reason
     components = merge(command_line, job.environ, parsed).components
+    if len(components) > 1 and components[0].array is not None:
+        return "Slurm has no arrays of heterogeneous jobs"
     return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)
 
 

@@ -117,9 +117,14 @@ class Request(NamedTuple):
         return tuple(request for request in self.accelerators if request.resource == gres.GPU)
 
     @property
+    def with_gpus(self) -> tuple[int, ...]:
+        """The numbers of the components that ask for a GPU or a share of one."""
+        return tuple(index for index, component in enumerate(self.components) if component.accelerators)
+
+    @property
     def asks_for_gpu(self) -> bool:
         """Whether any component asks for a GPU or a share of one."""
-        return any(component.accelerators for component in self.components)
+        return bool(self.with_gpus)
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
