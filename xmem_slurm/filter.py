@@ -111,7 +111,8 @@ def _is_covered(site: Site, job: Job) -> bool:
     script = job.parsed_script()
     request = job.request()
     words = {word for line in (script.own if script is not None else ()) for word in line.words}
-    words |= {word.removeprefix("xmem:") for word in (request.value("comment") or "").split() if word.startswith("xmem:")}
+    comment = (request.value("comment") or "").split()
+    words |= {word.removeprefix("xmem:") for word in comment if word.startswith("xmem:")}
     if command_line.has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
         return False
     if site.filter.opt_in and not _is_set(job, "XMEM_ON") and "on" not in words:

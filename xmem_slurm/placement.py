@@ -54,6 +54,13 @@ class Verdict:
     units: int = 1
     share: Share | None = None
 
+    @property
+    def given(self) -> Gpu:
+        """The GPU as the job would have it: of a share that fits, with so many units' memory."""
+        if self.share is None or not self.fits:
+            return self.gpu
+        return self.gpu.model_copy(update={"total_bytes": self.units * (self.gpu.total_bytes // self.share.per_gpu)})
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

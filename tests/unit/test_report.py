@@ -16,6 +16,7 @@ from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import Remedy, outlooks, remedy
 from xmem_slurm.rewrite import Change
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
+from xmem_slurm.site.schema import Share
 from xmem_slurm.sizing import Sizing
 from xmem_slurm.units import GIB
 
@@ -39,7 +40,7 @@ def on_gpu_of(total_bytes: int) -> Sizing:
 
 
 def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None:
-    report.write(tmp_path / "report.json", SIZING)
+    report.write(tmp_path / "report.json", {0: SIZING})
     found = json.loads((tmp_path / "report.json").read_text())
     rank = found["ranks"][0]
     assert found["schema_version"] == 1
@@ -98,6 +99,17 @@ def test_every_option_has_a_line() -> None:
     ]
 
 
+def test_a_share_has_its_own_units_memory_not_the_whole_gpus() -> None:
+    share = Share(kind="shard", of="h200", per_gpu=139)
+    verdicts = [Verdict("shard", GPUS["h200"], True, 16, share), Verdict("h200", GPUS["h200"], None)]
+    sized = Sizing(SIZING.estimate, Placement(verdicts, "shard"), 1.0)
+    of_share, whole = outlooks(sized)
+    unit = GPUS["h200"].total_bytes // 139
+    assert of_share.gpu.total_bytes == 16 * unit
+    assert whole.headroom_bytes - of_share.headroom_bytes == GPUS["h200"].total_bytes - 16 * unit
+    assert "16 of 139 shards of h200 have 16.0" in terminal.reason(sized)
+
+
 def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     sizing = on_gpu_of(12 * GIB)
     small = outlooks(sizing)[0]
@@ -142,7 +154,7 @@ def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:
         "r.trace.json": b'{"traceEvents',
         "r": b"{\n",
     }.items():
-        report.write(tmp_path / name, SIZING)
+        report.write(tmp_path / name, {0: SIZING})
         assert (tmp_path / name).read_bytes().startswith(begin)
     assert not list(tmp_path.glob("*.part"))
 

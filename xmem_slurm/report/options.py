@@ -73,21 +73,19 @@ def remedy(sizing: Sizing) -> Remedy | None:
     if any(settings is None for settings in changed) or all(_failure(rank, nearest.gpu) is None for rank in ranks):
         return None
     pairs = zip(ranks, changed, strict=True)
-    enough = all(
-        replay(rank.trace, rank.capacity_on(nearest.gpu), settings).fits for rank, settings in pairs
-    )
+    enough = all(replay(rank.trace, rank.capacity_on(nearest.gpu), settings).fits for rank, settings in pairs)
     return Remedy(nearest.name, EXPANDABLE, enough)
 
 
 def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     estimate = sizing.estimate
-    allocator_bytes = estimate.largest.capacity_on(verdict.gpu)
+    allocator_bytes = estimate.largest.capacity_on(verdict.given)
     headroom = allocator_bytes - estimate.largest.replay.peak_reserved_bytes
-    failures = (_failure(rank, verdict.gpu) for rank in estimate.ranks)
+    failures = (_failure(rank, verdict.given) for rank in estimate.ranks)
     # With room for the peak every request is served, and a replay that ends well takes its full time.
     failure = next((each for each in failures if each), None) if headroom < 0 else None
     chosen = verdict.name == sizing.placement.choice
-    return OptionOutlook(verdict.name, verdict.gpu, verdict.fits, chosen, allocator_bytes, headroom, failure)
+    return OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, failure)
 
 
 def _failure(rank: RankEstimate, gpu: Gpu) -> Failure | None:

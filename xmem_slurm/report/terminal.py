@@ -26,12 +26,11 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size)
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     steps = f"{rank.trace.steps} optimizer step{'' if rank.trace.steps == 1 else 's'} seen"
-    peak, outside = human(rank.replay.peak_reserved_bytes), human(rank.outside_allocator_bytes)
-    total = (
-        f"{human(estimate.required_bytes)} = {peak} peak + {outside} CUDA context + {human(rank.margin_bytes)} margin"
-    )
+    peak, context = human(rank.replay.peak_reserved_bytes), human(rank.outside_allocator_bytes - rank.beside_bytes)
+    beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
+    total = f"{peak} peak + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
     return [
-        f"GPU memory needed: {total}",
+        f"GPU memory needed: {human(estimate.required_bytes)} = {total}",
         f"at the peak: {parts}",
         f"confidence {estimate.confidence}: {'; '.join([steps, _promise(rank.margin), *estimate.reasons])}",
     ]
@@ -82,9 +81,9 @@ def _offer(verdict: Verdict) -> str:
     """Say what the chosen option gives to the job."""
     if verdict.share is None:
         return f"{verdict.name} has {human(verdict.gpu.total_bytes)}"
-    units, per_gpu, unit = verdict.units, verdict.share.per_gpu, _UNITS[verdict.share.kind]
-    size = units * (verdict.gpu.total_bytes // per_gpu)
-    return f"{units} of {per_gpu} {unit} of {verdict.share.of} {'has' if units == 1 else 'have'} {human(size)}"
+    units, size = verdict.units, human(verdict.given.total_bytes)
+    of = f"{verdict.share.per_gpu} {_UNITS[verdict.share.kind]} of {verdict.share.of}"
+    return f"{units} of {of} {'has' if units == 1 else 'have'} {size}"
 
 
 def _rank(placement: Placement) -> str:
