@@ -5,9 +5,9 @@ filter`, which takes longer to start. The hook is shown merged options, but neit
 sbatch's own command line, which Linux keeps for every process, has all of it. The answer is lines `option=value` for
 the hook to set, and a last line `end`.
 
-Not looked at: srun and salloc (nothing to run dry is at hand), a script on stdin (sbatch has read it by then), the
-components of a heterogeneous job after the first, `--test-only`, what sbatch will refuse, and what xsbatch submits: it
-has looked already.
+Not looked at: srun and salloc (nothing to run dry is at hand), a script on stdin (sbatch has read it by then),
+heterogeneous jobs (the hook is called for each component, with no word of the others), `--test-only`, what sbatch will
+refuse, and what xsbatch submits: it has looked already.
 """
 
 import os
@@ -113,7 +113,7 @@ def _is_covered(site: Site, job: Job) -> bool:
     words = {word for line in (script.own if script is not None else ()) for word in line.words}
     comment = (request.value("comment") or "").split()
     words |= {word.removeprefix("xmem:") for word in comment if word.startswith("xmem:")}
-    if command_line.has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
+    if request.others or command_line.has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
         return False
     if site.filter.opt_in and not _is_set(job, "XMEM_ON") and "on" not in words:
         return False

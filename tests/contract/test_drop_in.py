@@ -206,6 +206,59 @@ def test_a_forced_estimate_changes_the_gpu_and_nothing_else(
         assert Path(after["Command"]).name == "odd.sh"
 
 
+HET = {
+    "script": (
+        ["-H", "odd.sh"],
+        "#SBATCH --gres=gpu:h200:1 -t5\n#SBATCH hetjob\n#SBATCH -p cpu -n2\n#SBATCH hetjob\n#SBATCH -G h200:1 -Jb\n",
+    ),
+    "command line": (["-H", "--gres=gpu:h200:1", "-t5", ":", "-pcpu", "-n2", ":", "-Gh200:1", "-Jb", "odd.sh"], ""),
+    "both": (
+        ["-H", "--gres=gpu:1", ":", "-n2", "-pcpu", ":", "-Jb", "odd.sh"],
+        "#SBATCH -t5\n#SBATCH packjob\n#SBATCH -n1\n#SBATCH packjob\n#SBATCH --gpus=1 --mem=1G\n",
+    ),
+    "stdin": (["-H"], "#SBATCH --gres=gpu:1\n#SBATCH hetjob\n#SBATCH -pcpu\n#SBATCH hetjob\n#SBATCH --gpus=h200:1\n"),
+}
+"""A GPU, none, and another GPU."""
+
+
+@pytest.mark.parametrize("where", HET)
+def test_a_forced_estimate_changes_each_component_by_itself(where: str, place: Place) -> None:
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    argv, lines = HET[where]
+    (place.folder / "odd.sh").write_text(H + lines + T)
+    stdin = (H + lines + T).encode() if where == "stdin" else b""
+    theirs = place.submit(["sbatch", *argv], stdin)
+    ours = place.submit([*FORCED[:-1], "l4,h200,a100_40", *argv], stdin)
+    assert (ours.code, ours.out) == (theirs.code, theirs.out) == (0, theirs.out), ours.err
+    changed = [
+        {name: new[name] for name in new if old.get(name) != new[name] and name != "Command"}
+        for old, new in zip(theirs.jobs, ours.jobs, strict=True)
+    ]
+    assert changed == [{"TresPerNode": "gres:gpu:l4:1"}, {}, {"TresPerJob": "gres:gpu:a100_40:1"}]
+    assert set(re.findall("^xsbatch: (.{11})", ours.err, re.MULTILINE)) == {"component 0", "component 2"}
+
+
+@pytest.mark.parametrize("choices", ["l4", "l4,a100_40"])
+def test_what_one_place_sets_for_all_components_is_changed_for_all_or_not_at_all(choices: str, place: Place) -> None:
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    (place.folder / "odd.sh").write_text(f"{H}#SBATCH -t5\n#SBATCH hetjob\n#SBATCH -Jb\n{T}")
+    for argv, environ in ((["--gres=gpu:h200:1"], {}), ([], {"SBATCH_GRES": "gpu:h200:1"})):
+        ours = place.submit([*FORCED[:-1], choices, "-H", *argv, "odd.sh"], environ=environ)
+        wanted = "gres:gpu:l4:1" if choices == "l4" else "gres:gpu:h200:1"
+        assert [job["TresPerNode"] for job in ours.jobs] == [wanted, wanted], ours.err
+        kept = [line for line in ours.err.splitlines() if "stays as written" in line]
+        assert len(kept) == (0 if choices == "l4" else 2)
+        assert all("without changing another component" in line for line in kept)
+
+
+def test_an_array_of_a_het_job_is_refused_by_sbatch_itself(place: Place) -> None:
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    (place.folder / "odd.sh").write_text(f"{H}#SBATCH -G1 --array=0-1\n#SBATCH hetjob\n#SBATCH -n1\n{T}")
+    ours = place.submit([*FORCED, "odd.sh"])
+    assert ours == place.submit(["sbatch", "odd.sh"])
+    assert (ours.code, ours.out) == (1, "")
+
+
 def test_a_forced_estimate_keeps_the_record_close(place: Place) -> None:
     """#XMEM lines and --xmem options do not get to Slurm; every other byte of the script does."""
     place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
