@@ -7,6 +7,8 @@
 #ifndef ANSWER_SECONDS
 #define ANSWER_SECONDS 20 /* for one answer; the first one loads cuDNN, 300 MiB of files, perhaps over a network */
 #endif
+#ifndef IDLE_SECONDS
 #define IDLE_SECONDS 60 /* the helper ends after so long without a question */
+#endif
 
 #endif
