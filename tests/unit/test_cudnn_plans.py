@@ -89,8 +89,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "gcc",
         "-std=c11",
         "-O1",
-        "-DANSWER_SECONDS=1",
-        "-DIDLE_SECONDS=2",
+        "-DANSWER_SECONDS=5",
+        "-DIDLE_SECONDS=5",
         generate.SOURCES / "plans" / "answer.c",
         "-ldl",
     ]
