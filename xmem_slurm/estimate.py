@@ -6,7 +6,7 @@ fits a GPU is a replay of its trace against that GPU's capacity, not a compariso
 allocator frees its cache and tries again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -127,6 +127,16 @@ class Estimate:
         return all(replay(rank.trace, rank.capacity_on(gpu)).fits for rank in self.ranks)
 
 
+def margin_of(codes: Iterable[str]) -> Margin:
+    """Return the margin of a run with doubts of these codes; those that change no size do not count."""
+    return margins.margin(set(codes) & set(MARGINS), {code: share for code, (share, _) in MARGINS.items()})
+
+
+def margin_bytes(margin: Margin, peak_bytes: int) -> int:
+    """Return a margin in bytes, in whole pages of the GPU."""
+    return round_up(int(margin.share * peak_bytes), 2 * MIB)
+
+
 def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
     """Bytes that torch's allocator can have on `gpu` if `kept_bytes` must stay free beside the CUDA context."""
     return max(0, gpu.total_bytes - gpu.context_bytes - kept_bytes)
@@ -154,10 +164,8 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
     if any(doubt.code == "pipeline" for doubt in trace.doubts):
         raise NoEstimate(f"pipeline stages differ, and only that of rank {trace.rank} of {trace.world_size} was run")
     unlimited = replay(trace)
-    margin = margins.margin(
-        {doubt.code for doubt in _doubts(trace)} & set(MARGINS), {code: share for code, (share, _) in MARGINS.items()}
-    )
-    kept = round_up(int(margin.share * unlimited.peak_reserved_bytes), 2 * MIB)
+    margin = margin_of(doubt.code for doubt in _doubts(trace))
+    kept = margin_bytes(margin, unlimited.peak_reserved_bytes)
     return RankEstimate(trace, unlimited, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
 
 
