@@ -37,8 +37,7 @@ class Target:
 
     def without_shares(self) -> "Target":
         """Return the same without options that are shares: those need variables that a script alone cannot carry."""
-        whole = {name: option for name, option in self.site.option.items() if option.share is None}
-        return Target(self.site.model_copy(update={"option": whole}), self.gpus, self.environ)
+        return Target(self.site.without_shares(), self.gpus, self.environ)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Demand:
     cpus_per_node: int = 1
     memory_bytes: int = 0
     """Host memory of a node; 0: whatever there is."""
+    alone: bool = False
+    """The job wants its nodes to itself: a share of a GPU is none."""
     share: str | None = None
     """`shard` or `mps` where the request is for shares of that kind; such a job stays with its kind."""
     least_units: int = 1
@@ -124,7 +126,8 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     """
     open_to = [group for group in site.nodes if _is_open(group, demand, site)]
     asked = site.partitions_of(demand.partitions)
-    sharing = demand.is_for_one_gpu and bool(asked) and all(_allows_sharing(name, site) for name in asked)
+    allowed = bool(asked) and all(_allows_sharing(name, site) for name in asked)
+    sharing = allowed and demand.is_for_one_gpu and not demand.alone
     kinds = (demand.share,) if demand.share is not None else (None, "shard", "mps")
     most = site.policy.most_bytes or _NEVER
     possible = [

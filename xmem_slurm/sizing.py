@@ -153,6 +153,7 @@ def demand_of(request: Request, site: Site) -> Demand:
         nodes=request.nodes or 1,
         cpus_per_node=cpus,
         memory_bytes=_memory_per_node(request, cpus),
+        alone="exclusive" in request.settings,
         share=shares[0].resource if shares else None,
         least_units=shares[0].amount if shares and shares[0].resource == "mps" else 1,
     )

@@ -32,7 +32,7 @@ MOST_SCRIPT_BYTES = 16 << 20
 ENGINES = ("auto", "device", "profile")
 """How a job can be run dry (`engines`)."""
 
-OWN_WORDS = ("off", "keep-type", "on")
+OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
 
 _AS_WRITTEN = "submitted as written"
@@ -50,6 +50,7 @@ class Wishes(NamedTuple):
     report: str | None = None
     fresh: bool = False
     policy: str | None = None
+    whole: bool = False
     engine: str | None = None
 
 
@@ -152,7 +153,8 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
     words = _own_words(job.parsed_script())
     if wishes.off or "off" in words:
         return _Ready(job)
-    return _answer(job, request, wishes._replace(keep_type=wishes.keep_type or "keep-type" in words))
+    keep_type = wishes.keep_type or "keep-type" in words
+    return _answer(job, request, wishes._replace(keep_type=keep_type, whole="whole" in words))
 
 
 def _answer(job: Job, request: Request, wishes: Wishes) -> _Ready:
@@ -227,6 +229,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _R
 
     request, site_file = job.request(), loading.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy)
+    site = site.without_shares() if wishes.whole else site
     basis = _basis(job, request, site_file, site.templates)
     gpus = loading.option_gpus(site, loading.load_catalogue())
     with terminal.progress("running the job dry to see how much GPU memory it needs"):

@@ -95,6 +95,14 @@ def test_a_job_gets_its_part_of_a_gpu_by_mps(cut_up: Lab, folder: Path) -> None:
     assert said.startswith(mps_limit(10)), said
 
 
+@pytest.mark.parametrize("line", ["#XMEM whole", "#SBATCH --exclusive"])
+def test_a_job_that_wants_no_part_of_a_gpu_gets_a_whole_one(cut_up: Lab, folder: Path, line: str) -> None:
+    script = (folder / "job.sh").read_text()
+    (folder / "job.sh").write_text(script.replace("#SBATCH", f"{line}\n#SBATCH", 1))
+    done = cut_up.submit(folder, "--hold", "--partition=small", "--gres=gpu:1")
+    assert "--gres=gpu:1 -> --gres=gpu:t4:1 " in done.stderr, done.stderr
+
+
 def test_shards_that_a_user_asked_for_become_as_many_as_needed(cut_up: Lab, folder: Path) -> None:
     for asked in ("--gres=shard:20", "--gres=shard:1"):
         done = cut_up.submit(folder, asked)

@@ -112,6 +112,7 @@ def test_shares_are_for_one_gpu_in_partitions_that_allow_sharing() -> None:
         assert candidates(spread, MIXED, MIXED_GPUS) == ["h200"], "how many a node has is left open"
     assert candidates(demand(partitions=("quiet",)), MIXED, MIXED_GPUS) == ["slice", "h200"]
     assert candidates(demand(partitions=("gpu", "quiet")), MIXED, MIXED_GPUS) == ["slice", "h200"]
+    assert candidates(replace(demand(), alone=True), MIXED, MIXED_GPUS) == ["slice", "h200"]
 
 
 def test_the_least_memory_can_go_before_the_least_cost() -> None:

@@ -229,6 +229,11 @@ class Site(_Strict):
         policy = Policy.model_validate({**self.policy.model_dump(), "order": order or self.policy.order})
         return self.model_copy(update={"policy": policy})
 
+    def without_shares(self) -> "Site":
+        """Return the same site without options that are shares of a GPU."""
+        whole = {name: option for name, option in self.option.items() if option.share is None}
+        return self.model_copy(update={"option": whole})
+
     def partitions_of(self, named: Sequence[str]) -> tuple[str, ...]:
         """Return the partitions that a job may run in: those it names, else the default one, if there is one."""
         return tuple(named) or tuple(name for name, partition in self.partition.items() if partition.default)
