@@ -114,3 +114,48 @@ def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(m
     assert tasks == ["2", "8", "2", "8"]
     assert sized.placement.choice == "a100_80"
     assert "the array" in sized.estimate.reasons[0]
+
+
+HET = Job(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.sh"), {}, b"#!/bin/sh\n")
+
+
+def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(job: dryrun_job.Job, gpu: Gpu, budget: runner.Budget) -> runner.DryRun:
+        asked.append(gpu.description)
+        assert list(job.gpus) == [1, 0, 1]
+        traces = [dataclasses.replace(LARGE, component=0), dataclasses.replace(GPT2, component=2)]
+        return runner.DryRun(traces, sandbox.Outcome(0, None, 1.0, 0, b""))
+
+    monkeypatch.setattr(runner, "run", run)
+    found = sizing.size_components(HET, [0, 2], SITE, GPUS, runner.Budget())
+    sized = {index: each for index, each in found.items() if isinstance(each, sizing.Sizing)}
+    assert {index: each.placement.choice for index, each in sized.items()} == {0: "a100_80", 2: "l4"}
+    assert asked == described("l4", "a100_80")
+
+
+def test_a_component_that_fails_or_is_not_seen_says_so_and_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = dataclasses.replace(GPT2, component=2, marks=[], error="ValueError: no", state="exit")
+    for others, why in (([], "no process of its own used GPU memory"), ([failed], "ValueError: no")):
+        dry_runs = DryRuns(GPT2)
+        results = runner.DryRun([GPT2, *others], sandbox.Outcome(0, None, 1.0, 0, b""))
+        monkeypatch.setattr(runner, "run", lambda *words, it=results, asked=dry_runs: (asked(*words), it)[1])
+        found = sizing.size_components(HET, [0, 2], SITE, GPUS, runner.Budget())
+        assert isinstance(found[0], sizing.Sizing)
+        assert why in str(found[2])
+        assert dry_runs.asked == described("l4") if not others else described("l4", "a100_80")
+
+
+def test_no_component_of_several_is_given_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = load_site(resources.tree("site-config") / "examples" / "mig-and-shares.toml")
+    gpus = option_gpus(site, load_catalogue())
+    small = [a._replace(size=a.size // 8) for a in GPT2.allocations]
+    monkeypatch.setattr(runner, "run", DryRuns(dataclasses.replace(GPT2, torch_version="2.11.0", allocations=small)))
+    choices = []
+    for argv in (("--gres=gpu:1",), ("--gres=gpu:1", ":", "-n1")):
+        job = Job((*argv, "job.sh"), {}, b"#!/bin/sh\n")
+        (found,) = sizing.size_components(job, [0], site, gpus, runner.Budget()).values()
+        assert isinstance(found, sizing.Sizing)
+        choices.append(site.option[found.placement.choice or ""].share is not None)
+    assert choices == [True, False]
