@@ -1,5 +1,9 @@
 """The wheel and the sdist carry everything, and an installed wheel finds it: templates, sites, C sources, probe."""
 
+import os
+import pty
+import select
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -8,6 +12,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from xmem_slurm.cli.pages import SHARE
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,22 +41,62 @@ def test_the_wheel_has_every_file_of_ours(built: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
 
 
+@pytest.fixture(scope="module")
+def prefix(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a virtual environment with the wheel in it."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(folder, with_pip=True)
+    install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", next(built.glob("*.whl"))]
+    subprocess.run(install, check=True, capture_output=True)
+    return folder
+
+
+def test_man_page_and_completions_are_where_man_and_shells_look(prefix: Path) -> None:
+    for place in SHARE.values():
+        assert (prefix / "share" / place).is_file()
+    if shutil.which("man"):
+        environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "MANPAGER": "cat"}
+        shown = subprocess.run(["man", "xsbatch"], env=environ, capture_output=True, text=True, check=True).stdout
+        assert "--xmem-dry-run" in shown.replace("\b", "")
+
+
+def test_bash_completes_at_the_press_of_tab(prefix: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        ["bash", "--noprofile", "--norc", "-i"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={"PATH": f"{prefix}/bin:/usr/bin:/bin", "TERM": "dumb"},
+        start_new_session=True,
+    ) as shell:
+        os.write(ours, f". {prefix}/share/{SHARE['bash']}\n".encode())
+        os.write(ours, b"xsbatch --gr\t-f\t")
+        said = b""
+        try:
+            while b"--gres-flags=" not in said.replace(b"\a", b""):
+                assert select.select([ours], [], [], 30)[0], said
+                said += os.read(ours, 1024)
+        finally:
+            shell.kill()
+
+
 def test_the_sdist_has_what_builds_and_tests_it(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert shipped("templates") | shipped("site-config") | shipped("xmem_slurm") | shipped("tests") <= names
+    assert (
+        shipped("templates") | shipped("site-config") | shipped("xmem_slurm") | shipped("tests") | shipped("share")
+        <= names
+    )
 
 
-def test_an_installed_wheel_works_outside_the_checkout(built: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
-    programs = tmp_path / "venv" / "bin"
-    install = [programs / "python", "-m", "pip", "install", "--quiet", next(built.glob("*.whl"))]
-    subprocess.run(install, check=True, capture_output=True)
+def test_an_installed_wheel_works_outside_the_checkout(prefix: Path) -> None:
+    programs = prefix / "bin"
     find = "from xmem_slurm import resources; print(resources.tree('site-config') / 'example.toml')"
     found = subprocess.run(
         [programs / "python", "-c", find], cwd="/", check=True, capture_output=True, text=True
     ).stdout
-    assert str(tmp_path) in found
+    assert str(prefix) in found
     for command in (
         ["xmem-slurm", "site", "check", "--offline", "--site", found.strip()],
         ["xmem-slurm", "--version"],

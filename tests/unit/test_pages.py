@@ -5,8 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from xmem_slurm import resources
 from xmem_slurm.cli import pages
+from xmem_slurm.cli.main import app
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import SBATCH
@@ -47,6 +50,7 @@ def test_bash_completes_values(tmp_path: Path) -> None:
     assert completed(tmp_path, "--chdir", "=", "f") == ["folder"]
     assert completed(tmp_path, "--xmem-site", "=", "xsb") == ["xsbatch"]
     assert completed(tmp_path, "xsb") == ["xsbatch"]
+    assert completed(tmp_path, "--xmem-policy", "=", "") == ["cost", "memory", "start"]
 
 
 def test_zsh_has_every_option() -> None:
@@ -54,6 +58,26 @@ def test_zsh_has_every_option() -> None:
     assert all(f"--{option.name}" in text for option in (*OWN_OPTIONS, *(o for o in SBATCH.options if not o.until)))
     if shutil.which("zsh"):
         subprocess.run(["zsh", "-n"], input=text, text=True, check=True)
+
+
+def test_fish_has_every_option() -> None:
+    text = pages.render("fish")
+    assert all(f" -l {option.name} " in text.replace("\n", " ") for option in OWN_OPTIONS)
+    assert all(f" -l {option.name} " in text.replace("\n", " ") for option in SBATCH.options if not option.until)
+    if shutil.which("fish"):
+        subprocess.run(["fish", "--no-execute"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_what_is_shipped_is_what_the_tables_say(page: str) -> None:
+    """If not: `python -m xmem_slurm.cli.pages`."""
+    assert (resources.tree("share") / pages.SHARE[page]).read_text(encoding="utf-8") == pages.render(page)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_verb_prints_it(shell: str) -> None:
+    done = CliRunner().invoke(app, ["completion", shell])
+    assert (done.exit_code, done.stdout) == (0, pages.render(shell))
 
 
 def test_the_man_page_has_our_options_and_no_errors() -> None:
@@ -67,5 +91,5 @@ def test_the_man_page_has_our_options_and_no_errors() -> None:
 
 
 def test_no_such_page() -> None:
-    with pytest.raises(UsageError, match="bash, zsh, man"):
-        pages.render("fish")
+    with pytest.raises(UsageError, match="bash, zsh, fish, man"):
+        pages.render("csh")

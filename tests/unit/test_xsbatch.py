@@ -93,7 +93,7 @@ def test_help_and_version_show_both() -> None:
     code, out, err = run("--version")
     assert (code, err) == (0, "")
     assert out.startswith("xsbatch ")
-    assert "\nsbatch (GNU coreutils)" in out
+    assert "(GNU coreutils)" in out
 
 
 @pytest.mark.parametrize("command", [[str(XSBATCH)], START], ids=["console script", "python -m"])

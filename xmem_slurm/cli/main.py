@@ -52,6 +52,14 @@ class Engine(StrEnum):
     PROFILE = "profile"
 
 
+class Shell(StrEnum):
+    """A shell that we have a completion for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 @app.callback(invoke_without_command=True)
 def _top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
     if version:
@@ -193,6 +201,16 @@ def device_list() -> None:
     """List the stand-ins built so far."""
     for build in builder.cached_builds():
         typer.echo(f"{build.path}  torch {build.torch_version}, CUDA {build.cuda}, {build.torch_folder}")
+
+
+@app.command()
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell that completes `xsbatch`.")],
+) -> None:
+    """Print xsbatch's completion for a shell; the wheel has it in share/, too, where the shell looks by itself."""
+    from xmem_slurm.cli import pages  # noqa: PLC0415 - the other verbs need none of it
+
+    typer.echo(pages.render(shell.value), nl=False)
 
 
 @app.command("filter", hidden=True)

@@ -1,19 +1,24 @@
-"""Writes xsbatch's man page and shell completions from its option table and sbatch's: `python -m xmem_slurm.cli.pages`.
+"""xsbatch's man page and shell completions, from its option table and sbatch's.
 
-python -m xmem_slurm.cli.pages bash > /usr/share/bash-completion/completions/xsbatch
-python -m xmem_slurm.cli.pages zsh > /usr/share/zsh/vendor-completions/_xsbatch
-python -m xmem_slurm.cli.pages man > /usr/share/man/man1/xsbatch.1
+`python -m xmem_slurm.cli.pages` writes them into share/, from where they go into the wheel: man and the shells look
+there for a program of the same prefix. `xmem-slurm completion SHELL` prints one.
 """
 
-import sys
 from typing import NamedTuple
 
 from xmem_slurm import __version__, kept, resources
-from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY
+from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY, OwnOption
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH
 
-PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "man": "xsbatch.1.j2"}
+PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "fish": "xsbatch.fish.j2", "man": "xsbatch.1.j2"}
+SHARE = {
+    "bash": "bash-completion/completions/xsbatch",
+    "zsh": "zsh/site-functions/_xsbatch",
+    "fish": "fish/vendor_completions.d/xsbatch.fish",
+    "man": "man/man1/xsbatch.1",
+}
+"""Where each page is installed, below PREFIX/share."""
 
 _FILES = (
     "xmem-site",
@@ -43,13 +48,24 @@ class _Entry(NamedTuple):
     short: str
     value: str
     help: str
+    words: str = ""
+    """The values that it takes, if those are words."""
+
+    @property
+    def fish(self) -> str:
+        """What completes the value, in fish's words."""
+        if not self.value:
+            return ""
+        if self.name in _ASKED:
+            return f' -x -a "({_ASKED[self.name]} 2>/dev/null)"'
+        return " -r" if self.name in (*_FILES, *_FOLDERS) else f" -x -a '{self.words}'" if self.words else " -x"
 
     @property
     def zsh(self) -> str:
         """What completes the value, in zsh's words."""
         if not self.value:
             return ""
-        action = {True: "_files", False: ""}[self.name in _FILES]
+        action = "_files" if self.name in _FILES else f"({self.words})" if self.words else ""
         return f":{self.value}:{'_files -/' if self.name in _FOLDERS else action}"
 
 
@@ -64,7 +80,7 @@ def render(page: str) -> str:
     theirs = [
         _Entry(o.name, o.short, "value" if o.arity == REQUIRED else "", "") for o in SBATCH.options if not o.until
     ]
-    ours = [_Entry(o.name, "", o.value, o.help.replace("[", "(").replace("]", ")")) for o in OWN_OPTIONS]
+    ours = [_Entry(o.name, "", o.value, o.help.replace("[", "(").replace("]", ")"), _words(o)) for o in OWN_OPTIONS]
     words = [f"--{e.name}" + ("=" if e.value else "") for e in [*ours, *theirs]]
     words += [f"--{o.name}=" for o in SBATCH.options if o.arity not in (NONE, REQUIRED)]
     values = {
@@ -77,6 +93,10 @@ def render(page: str) -> str:
         "kept_days": kept.KEPT_DAYS,
     }
     return resources.render([resources.tree("templates") / "pages"], PAGES[page], values)
+
+
+def _words(option: OwnOption) -> str:
+    return " ".join(word for word in option.takes if isinstance(word, str))
 
 
 def _bash_values() -> dict[str, str]:
@@ -92,15 +112,17 @@ def _bash_values() -> dict[str, str]:
     }
     for name, command in _ASKED.items():
         found[patterns((name,))] = f'mapfile -t COMPREPLY < <(compgen -W "$({command} 2>/dev/null)" -- "$word")'
+    for option in filter(_words, OWN_OPTIONS):
+        found[patterns((option.name,))] = f'mapfile -t COMPREPLY < <(compgen -W "{_words(option)}" -- "$word")'
     return found
 
 
 def main() -> None:
-    """Print the page that the command line names."""
-    try:
-        sys.stdout.write(render(sys.argv[1] if len(sys.argv) == 2 else ""))
-    except UsageError as error:
-        sys.exit(f"pages: {error}")
+    """Write all pages into share/ of the checkout."""
+    for page, place in SHARE.items():
+        path = resources.tree("share") / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(page), encoding="utf-8")
 
 
 if __name__ == "__main__":
