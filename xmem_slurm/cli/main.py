@@ -45,7 +45,7 @@ _SITE_COPY = "site.toml"
 
 
 class Engine(StrEnum):
-    """How a job is run dry; `auto` takes the stand-ins unless the job's torch is no CUDA build."""
+    """How a job is run dry; `engines` says what `auto` does."""
 
     AUTO = "auto"
     DEVICE = "device"
