@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_profile_analyzer import analysis, memory, recording, scope, tensor
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.profile import attention, orchestrator, reductions, workspaces
+from xmem_slurm.profile import attention, orchestrator, ordering, reductions, workspaces
 from xmem_slurm.profile.analyzer import Analysis, analyze
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.profile.recording import Tensor, read
@@ -120,6 +120,49 @@ def test_buffers_of_one_kernel_are_left_out_but_not_results_nor_copies_for_layou
         memory(16, -1000),
     )
     assert after(orchestrator.without_kernel_temporaries, found) == [1000, 2000, 4000]
+
+
+def ordered(found: Analysis) -> list[int]:
+    blocks = ordering.in_the_gpus_order(found, found.blocks)
+    return [block.size for block in sorted(blocks, key=lambda block: block.born)]
+
+
+def test_batch_norm_makes_the_inputs_gradient_first(tmp_path: Path) -> None:
+    rows = [scope("aten::native_batch_norm_backward"), memory(16, 30, 0), memory(32, 31, 0), memory(48, 4000, 0)]
+    assert ordered(analysis(tmp_path, *rows)) == [4000, 30, 31]
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups_of", "dtype", "expected"),
+    [
+        (8, 1, "float32", [288, 4000]),
+        (8, 8, "float32", [4000, 288]),
+        (1, 1, "float32", [4000, 288]),
+        (8, 1, "float16", [4000, 288]),
+    ],
+)
+def test_depthwise_convolutions_make_the_weights_gradient_first(
+    tmp_path: Path, channels: int, groups_of: int, dtype: str, expected: list[int]
+) -> None:
+    images, weights = [16, [2, channels, 9, 9], dtype], [32, [channels, groups_of, 3, 3], dtype]
+    rows = [scope("aten::convolution_backward", -1, images, images, weights), memory(48, 4000, 0), memory(64, 288, 0)]
+    assert ordered(analysis(tmp_path, *rows)) == expected
+
+
+def test_a_copy_of_attentions_output_for_its_strides_is_the_output(tmp_path: Path) -> None:
+    found = analysis(
+        tmp_path,
+        scope(attention.FORWARD),
+        memory(16, 4000, 0),
+        memory(32, 100, 0),
+        scope(attention.LAYOUT),
+        scope("aten::clone", 3),
+        memory(48, 4000, 4),
+        memory(16, -4000),
+        memory(48, -4000),
+    )
+    blocks = attention.output_in_the_gpus_layout(found, found.blocks)
+    assert [(block.size, block.born, block.freed) for block in blocks] == [(4000, 1, 7), (100, 2, None)]
 
 
 def product(tmp_path: Path, version: str, capability: str = "8.6") -> Analysis:
