@@ -329,7 +329,7 @@ static int spawn(int theirs, const char *library) {
 }
 
 /* A running helper of our own, that still listens. Its first words are the version of the library. */
-static int have_helper(const char *library) {
+static int have_helper(const char *library, double seconds) {
     struct pollfd gone = {.fd = helper, .events = POLLIN};
     if (helper >= 0 && owner == getpid() && poll(&gone, 1, 0) == 0)
         return 1;
@@ -341,7 +341,7 @@ static int have_helper(const char *library) {
     owner = getpid();
     int started = spawn(ends[1], library);
     close(ends[1]);
-    char *words = started ? receive(ANSWER_SECONDS) : NULL;
+    char *words = started ? receive(seconds) : NULL;
     int version = words ? atoi(words) : 0;
     free(words);
     if (version == XMEM_CUDNN_VERSION)
@@ -358,15 +358,15 @@ static int have_helper(const char *library) {
 static char *ask_helper(const char *library, const char *question) {
     if (!allowed) {
         const char *deadline = getenv("XMEM_DEADLINE");
-        allowed = deadline ? (strtod(deadline, NULL) - now()) / 2 : SECONDS_WITHOUT_DEADLINE;
+        allowed = deadline ? (strtod(deadline, NULL) - now()) / 3 : SECONDS_WITHOUT_DEADLINE;
     }
     if (spent >= allowed)
         return no("the time for asking cuDNN ran out");
     if (failures >= MAX_FAILURES)
         return NULL;
     no("cuDNN gave no answer");
-    double started = now();
-    char *answer = have_helper(library) && say(question) ? receive(ANSWER_SECONDS) : NULL;
+    double started = now(), seconds = allowed - spent < ANSWER_SECONDS ? allowed - spent : ANSWER_SECONDS;
+    char *answer = have_helper(library, seconds) && say(question) ? receive(seconds) : NULL;
     spent += now() - started;
     if (!answer) {
         hang_up();
