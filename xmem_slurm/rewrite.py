@@ -59,13 +59,14 @@ def rewrite(
             edit._replace(component=index)
             for index, request in asked
             for edit in _edits(request, option, granted, spelled, typed=typed)
+            if edit.name != "mem" or not job.request().others  # it would be the next component's, too (Option.carried)
         ]
         return edits, apply(edits, *job)
 
     edits, edited = changed(typed=True)
     step = jobsteps.in_the_way(job, edited, components, shared=granted is not None)
     if step is not None:
-        _check_untyped_will_do(job, option, granted, step)
+        _check_untyped_will_do([job.request().components[index] for index in components], option, granted, step)
         edits, edited = changed(typed=False)
     if not edits and granted is None:
         return job, []
@@ -81,9 +82,9 @@ def rewrite(
     return edited, changes
 
 
-def _check_untyped_will_do(job: Job, option: Option, granted: Grant | None, step: Step) -> None:
+def _check_untyped_will_do(asked: Sequence[Request], option: Option, granted: Grant | None, step: Step) -> None:
     """Make sure that the option can be asked for by its feature, without the type that a step would not fit."""
-    typed = any(each.gpu_types for each in job.request().components)
+    typed = any(each.gpu_types for each in asked)
     if granted is not None or option.constraint is None or typed:
         raise UsageError(
             f"line {step.line} of {step.file}: {step.text} asks for a GPU itself, and would not fit a changed request;"

@@ -8,7 +8,7 @@ from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewrite import rewrite
 from xmem_slurm.site.loading import load_site
-from xmem_slurm.site.schema import Option
+from xmem_slurm.site.schema import Dialect, Option
 from xmem_slurm.slurm.edit import Job
 
 L4 = load_site(resources.tree("site-config") / "example.toml").option["l4"]
@@ -176,3 +176,12 @@ def test_components_that_one_place_sets_are_rewritten_together() -> None:
     assert [change.component for change in changes] == [0, 1, 2]
     with pytest.raises(UsageError, match="another component"):
         rewrite(before, L4, "because", components=[0, 2])
+
+
+def test_host_memory_by_the_site_s_rule_is_not_given_to_the_component_after() -> None:
+    rule = Dialect(host_memory_mib=1024, host_memory_option="mem")
+    _, changes = rewrite(job("job.sh", script=HET), L4, "because", components=[0], spelled=rule)
+    assert [change.name for change in changes] == ["gres"]
+    per_gpu = Dialect(host_memory_mib=1024, host_memory_option="mem-per-gpu")
+    _, changes = rewrite(job("job.sh", script=HET), L4, "because", components=[0], spelled=per_gpu)
+    assert [change.name for change in changes] == ["gres", "mem-per-gpu"]
