@@ -158,7 +158,13 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
 
 
 def _answer(job: Job, request: Request, wishes: Wishes) -> _Ready:
-    """Return what is known of this submission, or size it."""
+    """Return what is known of this submission, or size it.
+
+    Raises:
+        NoEstimate: nothing of it can be estimated.
+    """
+    if request.foreign is not None:
+        raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
     refused = _refused(request)
     _check_any_left(request, refused)
     from xmem_slurm import cache  # noqa: PLC0415

@@ -85,6 +85,15 @@ def test_a_wrong_word_in_the_script_is_told() -> None:
     assert run("-n1", stdin=script) == (0, "-n1\n", "xsbatch: line 2 of the script: #XMEM keep_type: no such word\n")
 
 
+def test_what_sbatch_translates_goes_as_written() -> None:
+    """#PBS -l nodes=2 after #SBATCH -N1 makes two nodes of it, to sbatch."""
+    script = "#!/bin/sh\n#SBATCH --gres=gpu:1 -N1\n#PBS -l nodes=2\n"
+    code, out, err = run("-n1", stdin=script)
+    assert (code, out) == (0, "-n1\n")
+    assert err.startswith("xsbatch: submitted as written: its #PBS lines are translated by sbatch alone")
+    assert run("-n1", "--ignore-pbs", stdin=script)[2].count("#PBS") == 0
+
+
 def test_help_and_version_show_both() -> None:
     code, out, err = run("--help")
     assert (code, err) == (0, "")
