@@ -7,7 +7,7 @@ allocator frees its cache and tries again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from xmem_slurm import margins
@@ -67,6 +67,8 @@ class RankEstimate:
     margin: Margin
     margin_bytes: int
     outside_allocator_bytes: int
+    beside_bytes: int = 0
+    """Of what lies outside its allocator: what other processes of the job need on the same GPU at the same time."""
 
     @property
     def required_bytes(self) -> int:
@@ -80,7 +82,7 @@ class RankEstimate:
 
     def capacity_on(self, gpu: Gpu) -> int:
         """Bytes that torch's allocator can have on `gpu` if the margin must stay free."""
-        return capacity_for(gpu, self.margin_bytes + _nccl_bytes(self.trace, gpu))
+        return capacity_for(gpu, self.margin_bytes + self.beside_bytes + _nccl_bytes(self.trace, gpu))
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class Estimate:
         """Why the margin is wider than the least, and what was not run, one line each."""
         wider = [MARGINS[each.code][1].format(detail=each.detail) for each in self.doubts if each.code in MARGINS]
         not_run = [_others_not_run(rank.trace) for rank in self.ranks if rank.trace.world_size > 1]
-        return list(dict.fromkeys([*wider, *not_run]))
+        added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
+        return list(dict.fromkeys([*wider, *not_run, *added]))
 
     @property
     def confidence(self) -> str:
@@ -152,8 +155,16 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
     """
     ranks = [_rank(trace, gpu) for trace in traces if trace.allocations]
     if not ranks:
-        raise NoEstimate(next((t.error for t in traces if t.error), "no process used GPU memory"))
-    return Estimate(gpu_name, ranks)
+        failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
+        raise NoEstimate(min(failed)[1] if failed else "no process used GPU memory")
+    return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
+
+
+def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
+    """Add what was beside a process. Which of them peak together is not known: each is taken at its peak."""
+    others = [each.required_bytes for each in ranks if each is not rank and each.trace.beside(rank.trace)]
+    outside = rank.outside_allocator_bytes + sum(others)
+    return replace(rank, outside_allocator_bytes=outside, beside_bytes=sum(others))
 
 
 def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:

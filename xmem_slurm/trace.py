@@ -18,6 +18,8 @@ by the probe, so that a reader sees either the last complete state of a process 
                     allocations came before it
     tags            [{category, allocations, addresses[]}]: the addresses that held this category at that moment
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
+    place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
+                    seconds of one clock for all processes: what ran at once on one GPU adds up
     files           [[kind, size, mtime_ns, path]]: what Pythons opened so far (kinds: probe/_xmem_files.py)
     doubts          [{code, detail, count}]: what the dry run could not see
 
@@ -140,6 +142,8 @@ class Trace(Process):
     marks: Sequence[Mark]
     doubts: Sequence[Doubt]
     recorded: dict[str, int]
+    place: str = ""
+    lived: tuple[float, float] = (0.0, 0.0)
     files: Sequence[File] = ()
     """What the Pythons of the dry run had opened by then; empty where that was not noted."""
 
@@ -152,6 +156,11 @@ class Trace(Process):
     def failed(self) -> bool:
         """Whether the script stopped before two steps, with an error: too early to be an answer."""
         return self.error is not None and self.steps < 2
+
+    def beside(self, other: "Trace") -> bool:
+        """Whether the two processes were on one GPU at once. What was not noted was not."""
+        at_once = max(self.lived[0], other.lived[0]) < min(self.lived[1], other.lived[1])
+        return at_once and (self.component, self.place) == (other.component, other.place)
 
     @property
     def growing(self) -> bool:
@@ -198,6 +207,8 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         marks=marks,
         doubts=[Doubt(**doubt) for doubt in raw["doubts"]],
         recorded=raw["recorded"],
+        place=raw.get("place", ""),
+        lived=tuple(raw.get("lived", (0.0, 0.0))),
         files=[File(*each) for each in raw.get("files", ())],
     )
 

@@ -50,6 +50,12 @@ def real_cudnn(folder):
     return next((path for path in paths if os.path.isfile(path)), "")
 
 
+def place(device):
+    """Return which GPU of the job's number `device` of this process is, as CUDA_VISIBLE_DEVICES names it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return visible[device] if device < len(visible) and visible[device] else str(device)
+
+
 def doubts(runtime):
     """Return what the stand-ins could not answer so far: [{code, detail, count}]."""
     size = runtime.xmem_device_report(None, ctypes.c_size_t(0)) + (1 << 12)  # room for what is met meanwhile

@@ -68,6 +68,7 @@ class Recorder:
         self._error = None
         self._exit = None
         self._recording = False
+        self._started = time.monotonic()
         self._finished = False
         self._devices = (0,)
         self._peaks = {}
@@ -136,6 +137,7 @@ class Recorder:
         with self._lock:
             self._devices = range(self._torch.cuda.device_count())
             self._recording = True
+            self._started = time.monotonic()
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
 
     def _give_up(self, why):
@@ -313,6 +315,8 @@ class Recorder:
             "error": self._error,
             "pid": self._pid,
             "device": device,
+            "place": _xmem_device.place(device),
+            "lived": [self._started, time.monotonic()],
             "events": {
                 "action": [event["action"] for event in history],
                 "address": [event.get("addr", 0) for event in history],
