@@ -210,16 +210,29 @@ def conversations(folder):
 
 def gpt2_model(folder):
     """A model in GPT-2's shape, with random weights in bf16, and a tokenizer."""
+    from transformers import GPT2Config
+
+    _language_model(folder, GPT2Config(bos_token_id=0, eos_token_id=0, pad_token_id=0))
+
+
+def llama_model(folder):
+    """A model in the shape of a small Llama, likewise."""
+    from transformers import LlamaConfig
+
+    shape = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12}
+    _language_model(folder, LlamaConfig(**shape, bos_token_id=0, eos_token_id=0, pad_token_id=0))
+
+
+def _language_model(folder, config):
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
     vocabulary = {word: number for number, word in enumerate(["<|endoftext|>", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<|endoftext|>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = dict.fromkeys(("eos_token", "bos_token", "pad_token", "unk_token"), "<|endoftext|>")
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    config = GPT2Config(bos_token_id=0, eos_token_id=0, pad_token_id=0)
     AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(folder)
 
 

@@ -31,6 +31,8 @@ _CAUSED_BY_VALUES = re.compile(
     r"(\w+\.)*(Runtime|Value|Index|Key|Type|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
 )
 """What zeros in place of values can raise. No package, no file, no network: real steps would miss them, too."""
+_NO_NETWORK = "a dry run has no network"
+"""In the error of a script that asked for something over it (probe/_xmem_network.py)."""
 
 
 def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
@@ -86,7 +88,8 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     if any(trace.world_size > 1 or _is_real(trace) for trace in traces):
         return None
     for trace in traces:
-        if trace.failed and trace.error is not None and _CAUSED_BY_VALUES.match(trace.error):
+        unreached = trace.error is not None and _NO_NETWORK in trace.error
+        if trace.failed and trace.error is not None and not unreached and _CAUSED_BY_VALUES.match(trace.error):
             return f"with zeros for values the script stops: {trace.error}"
     met = {doubt.code: doubt.detail for trace in traces for doubt in trace.doubts}
     if "value-shape" in met:

@@ -30,11 +30,11 @@ def step(rows=64):
 
 
 def dry_run(
-    folder: Path, job_python: Path, code: str, script: str = "python train.py", seconds: float = 60
+    folder: Path, job_python: Path, code: str, script: str = "python train.py", seconds: float = 60, gpus: int = 1
 ) -> Estimate:
     (folder / "train.py").write_text(code)
     environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
-    job = Job(f"#!/bin/bash\n{script}\n".encode(), (), folder, environ)
+    job = Job(f"#!/bin/bash\n{script}\n".encode(), (), folder, environ, (gpus,))
     return estimate(runner.run(job, H200, runner.Budget(seconds=seconds)).traces, "h200", H200)
 
 
@@ -59,7 +59,14 @@ NOT_ESTIMATED = {
     "a download": ("urllib.request.urlopen('http://example.org/data.tar')", "URLError: .*name resolution"),
     "a hub": ("torch.hub.load('pytorch/vision', 'resnet18')", "RuntimeError: .*no internet connection"),
     "a question": ("answer = input('Overwrite the checkpoint? [y/N] ')", "EOFError: EOF when reading a line"),
-    "a value": ("assert step().item() > 0, 'no loss'", "1 optimizer step with AssertionError: no loss"),
+    "a version": (
+        "assert torch.__version__ == '1.7.0'",
+        r"AssertionError; .*train.py:\d+: assert torch.__version__ ==",
+    ),
+    "a value that never comes": (
+        "assert step().item() > 0, 'no loss'",
+        "1 optimizer step with AssertionError: no loss",
+    ),
 }
 
 
@@ -109,3 +116,63 @@ def test_of_runs_one_after_another_the_largest_counts(job_python: Path, tmp_path
     script = "for rows in 8 4096 16; do python train.py $rows; done"
     found = dry_run(tmp_path, job_python, code, script)
     assert [rank.trace.argv[-1] for rank in found.ranks if rank is found.largest] == ["4096"]
+
+
+def test_runs_at_once_on_one_gpu_add_up(job_python: Path, tmp_path: Path) -> None:
+    code = SETUP + "for _ in range(9): step(int(sys.argv[1]))\ntime.sleep(5)\nstep(int(sys.argv[1]))"
+    alone = dry_run(tmp_path, job_python, code, "python train.py 4096", seconds=180)
+    both = dry_run(tmp_path, job_python, code, "python train.py 4096 & python train.py 8 & wait", seconds=180)
+    small = min(rank.required_bytes - rank.beside_bytes for rank in both.ranks)
+    assert both.required_bytes == alone.required_bytes + small
+    assert "processes that ran at once on one GPU are added up" in both.reasons
+    assert not both.fits(H200.model_copy(update={"total_bytes": both.required_bytes - 2**21}))
+    assert both.fits(H200.model_copy(update={"total_bytes": both.required_bytes + 2**21}))
+
+
+def test_runs_at_once_on_gpus_of_their_own_do_not(job_python: Path, tmp_path: Path) -> None:
+    code = SETUP + "for _ in range(9): step(8)\ntime.sleep(5)\nstep(8)"
+    script = "CUDA_VISIBLE_DEVICES=0 python train.py & CUDA_VISIBLE_DEVICES=1 python train.py & wait"
+    found = dry_run(tmp_path, job_python, code, script, seconds=180, gpus=2)
+    assert [rank.beside_bytes for rank in found.ranks] == [0, 0]
+
+
+CONTAINERS = {
+    "apptainer exec --nv image.sif python train.py": r"container \(apptainer exec --nv...\)",
+    "srun apptainer exec --nv image.sif python train.py": r"container \(apptainer exec --nv...\)",
+    "singularity run image.sif": r"container \(singularity run image.sif...\)",
+    "srun --container-image=nvcr.io#nvidia/pytorch:26.01-py3 python train.py": r"container \(srun --container-image",
+}
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["absent", "installed"])
+@pytest.mark.parametrize("script", CONTAINERS)
+def test_a_container_is_the_reason(script: str, installed: bool, job_python: Path, tmp_path: Path) -> None:
+    if installed:  # what it runs has a Python of its own, and none of our environment
+        program = tmp_path / "bin" / script.removeprefix("srun ").split()[0]
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\nexec env -i echo no GPU here\n")
+        program.chmod(0o755)
+        script = f"PATH={program.parent}:$PATH\n{script}"
+    with pytest.raises(NoEstimate, match=CONTAINERS[script.splitlines()[-1]]):
+        dry_run(tmp_path, job_python, SETUP, script)
+
+
+LAUNCHED = {
+    "python -c": "python -c \"exec(open('train.py').read())\"",
+    "a module": "python -um train",
+    "srun": "srun --ntasks=1 --gpus=1 python -u train.py",
+    "srun of a shell": "srun bash -c 'python train.py'",
+    "a function in a loop": "train() { for n in 1 2; do python train.py; done; }\ntrain",
+    "exec": "exec python train.py",
+    "another script": "echo 'exec python train.py' > run.sh\nsource ./run.sh",
+    "site commands that are not here": "module purge\nml cuda/12\nspack load x\npython train.py",
+    "no PYTHONPATH": "unset PYTHONPATH\npython train.py",
+    "in the background": "python train.py &\nwait $!",
+    "timeout": "timeout 60 python train.py",
+}
+
+
+@pytest.mark.parametrize("way", LAUNCHED)
+def test_is_estimated_however_it_is_started(way: str, job_python: Path, tmp_path: Path) -> None:
+    found = dry_run(tmp_path, job_python, SETUP + "for _ in range(5): step()", LAUNCHED[way])
+    assert found.largest.trace.steps == 5

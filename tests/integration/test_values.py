@@ -62,6 +62,7 @@ torch.distributions.Normal(unknown, unknown.exp()).rsample()
 torch.normal(unknown, unknown.exp())
 assert torch.multinomial(unknown.softmax(-1), 1).shape == (3, 1)
 assert torch.multinomial(unknown.softmax(-1), 2).shape == (3, 2)
+assert "grad_fn" in repr(unknown.exp())
 correct = (unknown.argmax(-1) == torch.randint(4, (3,), device=device)).sum().item()
 1 / correct
 """

@@ -10,8 +10,8 @@ from xmem_slurm.dryrun import shims
 
 _ALWAYS = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where profiles and scripts that set PATH begin."""
-_UNCOVERED = ("torchrun", "deepspeed")
-"""Their shims read in the real one which Python it belongs to; and they start nothing outside the dry run."""
+_UNCOVERED = ("torchrun", "deepspeed", *shims.CONTAINERS)
+"""Their shims need the real one: which Python it belongs to, and to run it. They start nothing outside the dry run."""
 _OTHER_NAMES = ("orterun", "prterun")
 """What Open MPI's mpirun and mpiexec are links to."""
 

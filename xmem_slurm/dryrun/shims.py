@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -65,6 +66,10 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
     sys.path.insert(0, str(_PACKAGE))
     from xmem_slurm.slurm import options  # noqa: PLC0415 - only this shim needs it
 
+    image = next((word for word in arguments if word.startswith("--container-image")), None)
+    if image is not None:  # an option of the pyxis plugin
+        _note(f"the script runs a container (srun {image}), and a dry run does not see inside")
+        raise SystemExit(1)
     found = []
     colons = [at for at, word in enumerate(arguments) if word == ":"]
     for index, (start, end) in enumerate(zip([-1, *colons], [*colons, len(arguments)], strict=True)):
@@ -137,7 +142,7 @@ def mpirun(arguments: Sequence[str]) -> None:
     raise SystemExit(1)
 
 
-_TORCHRUN_FLAGS = {"--standalone", "--no-python", "--run-path", "-m", "--module"}
+_TORCHRUN_FLAGS = {"--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank"}
 
 
 def torchrun(arguments: Sequence[str]) -> None:
@@ -156,7 +161,10 @@ def torchrun(arguments: Sequence[str]) -> None:
     _become([*python, *module, *arguments[index:]])
 
 
-_DEEPSPEED_FLAGS = {"--module", "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--no_ssh"}
+_DEEPSPEED_FLAGS = {
+    *("--module", "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--no_ssh", "--no_ssh_check"),
+    *("--quiet", "--elastic_training", "--bind_cores_to_rank"),
+}
 
 
 def deepspeed(arguments: Sequence[str]) -> None:
@@ -240,6 +248,18 @@ def sbatch(_arguments: Sequence[str]) -> None:
     print("Submitted batch job 0")  # noqa: T201
 
 
+CONTAINERS = ("apptainer", "singularity", "enroot", "podman", "shifter")
+
+
+def container(name: str, arguments: Sequence[str]) -> None:
+    """Run a container if this machine can; its Python is reached only where it takes PYTHONPATH and our folders in."""
+    _note(f"the script runs a container ({name} {' '.join(arguments[:2])}...), and a dry run does not see inside")
+    found = _find(name)
+    if found is None:
+        sys.exit(f"{name}: command not found")
+    os.execv(found, [name, *arguments])
+
+
 def nothing(_arguments: Sequence[str]) -> None:
     """Do nothing, well."""
 
@@ -257,6 +277,7 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "squeue": nothing,
     "sacct": nothing,
     "sinfo": nothing,
+    **{name: partial(container, name) for name in CONTAINERS},
 }
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 
 
 def hook(recorder):
@@ -40,7 +41,10 @@ def uncaught():
     The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts replace.
     """
     error = getattr(sys, "last_value", None)
-    return None if error is None else one_line(error)
+    if error is None or str(error).strip():
+        return None if error is None else one_line(error)
+    raised = traceback.extract_tb(sys.last_traceback)[-1:]  # an assertion without words: its line says more
+    return "; ".join([one_line(error), *("%s:%d: %s" % (each.filename, each.lineno, each.line) for each in raised)])
 
 
 def one_line(error):

@@ -15,6 +15,7 @@ only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 
 """
 
 import functools
+import importlib
 import math
 import warnings
 
@@ -43,6 +44,7 @@ _doubts = {}
 
 def install(torch, environ):
     """Keep values from now on; where this torch lacks what that needs, nothing is known, as before."""
+    _print_without_doubt(torch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
         try:
@@ -54,6 +56,22 @@ def install(torch, environ):
 def doubts():
     """Return what was assumed of values, in the form of a trace's doubts."""
     return [{"code": code, "detail": detail, "count": count} for (code, detail), count in _doubts.items()]
+
+
+def _print_without_doubt(torch):
+    """What a tensor looks like in print hangs on its values, and nothing on what it looks like."""
+    strings = importlib.import_module("torch._tensor_str")
+    text = strings._str
+
+    def _str(*args, **kwargs):
+        kept = dict(_doubts)
+        try:
+            return text(*args, **kwargs)
+        finally:
+            _doubts.clear()
+            _doubts.update(kept)
+
+    strings._str = _str
 
 
 def _doubt(code, detail):
