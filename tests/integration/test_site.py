@@ -52,6 +52,35 @@ def test_a_file_that_is_not_as_the_cluster_is(cluster: Cluster, tmp_path: Path) 
     assert "option h200: sbatch --partition=gpu --time=1 --ntasks=1 --gres=gpu:h100:1" in refused[0]
 
 
+def test_all_that_is_wrong_is_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    changes = {
+        'names = "b1"': 'names = "a2"',  # twice, and b1 is missing
+        '"gpu_mem_141g", "h200"]': '"gpu_mem_141g"]',
+        'max_time = "7-00:00:00"': 'max_time = "5-00:00:00"',
+        'gpu = "h200"': 'gpu = "h200-nvl"',
+        'max_time = "2-00:00:00"': 'max_time = "48:00:00"',  # the same, said otherwise
+        'constraint = "gpu_mem_24g"': 'constraint = "mem24"',
+    }
+    text = EXAMPLE_SITE.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "site.toml").write_text(text)
+    done = site(cluster, "check", "--site", str(tmp_path / "site.toml"))
+    assert done.returncode == 2
+    told = done.stdout.splitlines()
+    for line in (
+        "nodes a2: names: a2 is in nodes a[1-2], too",
+        "option.l4.constraint = 'mem24': no nodes have this feature",
+        "option.h200.gpu = 'h200-nvl' is not in the GPU catalogue; near it: ",
+        "node b1: not in the file, and has gpu:a100_80:2",
+        "partition cpu: max_time is 7-00:00:00 on the cluster",
+    ):
+        assert any(each.startswith(line) for each in told), told
+    assert not any("2-00:00:00" in line for line in told)
+    assert f"wrong in {len(told)} points" in done.stderr
+
+
 def test_without_a_cluster_the_file_alone_can_be_checked(cluster: Cluster) -> None:
     nowhere = Cluster(cluster.folder, cluster.environ | {"PATH": "/nowhere"})
     assert site(nowhere, "check", "--offline").returncode == 0

@@ -49,7 +49,11 @@ def environ() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
         Path(parent).chmod(0o755)
         lab.up(load_site(SITE_FILE), Path(parent, "lab"), hooks={"job_submit.lua": PICKY})
-        yield {**os.environ, **lab.environment(Path(parent, "lab")), "XMEM_SITE": str(SITE_FILE)}
+        site_file = Path(parent, "site.toml")
+        site_file.write_text(SITE_FILE.read_text().replace("[dialect]", 'templates = "ours"\n\n[dialect]', 1))
+        Path(parent, "ours").mkdir()
+        Path(parent, "ours", "batch.sh.j2").write_text("{{ head }}# {{ record }}\nmodule load gpu\n{{ body -}}\n")
+        yield {**os.environ, **lab.environment(Path(parent, "lab")), "XMEM_SITE": str(site_file)}
         lab.down(Path(parent, "lab"))
 
 
@@ -93,3 +97,18 @@ def test_every_spelling_becomes_the_sites_own(
     assert re.search(r"MinMemoryNode=(\S*)", shown)[1] == memory  # type: ignore[index]
     assert "TresPerJob" not in shown
     assert "VramPerGpu:24G" in done.stderr
+
+
+def test_the_sites_own_template_is_what_slurm_gets(environ: dict[str, str], folder: Path) -> None:
+    (folder / "job.sh").write_text((folder / "job.sh").read_text().replace("#SBATCH", "#SBATCH --gpus=1\n#SBATCH", 1))
+    done = submit(XSBATCH, folder, environ, "job.sh")
+    assert done.returncode == 0, done.stderr
+    written = subprocess.run(
+        ["scontrol", "write", "batch_script", done.stdout.split()[-1], "-"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "#SBATCH --gpus" not in written
+    assert "\nmodule load gpu\n" in written

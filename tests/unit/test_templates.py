@@ -1,5 +1,6 @@
 """Templates: a site can put its own before any of ours, and a mistake in one is named by file and line."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,15 @@ def test_a_site_adds_a_preamble_to_every_changed_script(site: Site, tmp_path: Pa
 def test_a_changed_script_is_clean_for_shellcheck(site: Site, tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_bytes(rewritten(site, SCRIPT))
     done = subprocess.run([SHELLCHECK, tmp_path / "job.sh"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_labs_prolog_is_clean_for_shellcheck(site: Site, tmp_path: Path) -> None:
+    names = [[f"n{index}"] for index, _ in enumerate(site.nodes)]
+    around = dataclasses.replace(AROUND, ports={"slurmctld": 1, **{f"slurmd.{name}": 2 for (name,) in names}})
+    files = settings.files(site, option_gpus(site, load_catalogue()), names, around)
+    (tmp_path / "prolog.sh").write_text(files["task_prolog.sh"])
+    done = subprocess.run([SHELLCHECK, tmp_path / "prolog.sh"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
