@@ -1,0 +1,127 @@
+"""torch.compile and Triton kernels in a dry run: inductor's plan is real, its kernels are neither compiled nor run."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.estimate import estimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.trace import Trace
+
+pytestmark = pytest.mark.torch
+
+MIB = 1 << 20
+H200 = load_catalogue()["h200"]
+SECONDS = 120
+
+TRAIN = """
+import torch
+HOW
+layer = torch.nn.Sequential(torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 4096), torch.nn.GELU("tanh")).cuda()
+optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
+train = compiled(lambda x: layer(x).float().softmax(-1).square().mean())
+for _ in range(6):
+    train(torch.randn(4096, 1024, device="cuda")).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+EAGER = "compiled = lambda function: function"
+COMPILED = "compiled = torch.compile"
+REAL_KERNELS = """
+import os, triton.backends
+mapped = [line.split()[-1] for line in open("/proc/self/maps") if line.rstrip().endswith("libcuda.so.1")]
+os.environ["TRITON_LIBCUDA_PATH"] = os.path.dirname(mapped[0])
+ours = triton.backends.backends["nvidia"]
+theirs = type(ours)(compiler=ours.compiler.__base__, driver=ours.driver.__base__)
+triton.backends.backends["nvidia"] = theirs
+compiled = torch.compile
+"""
+GRAPHED = "compiled = lambda function: torch.compile(function, mode='reduce-overhead')"
+
+KERNEL = """
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({"BLOCK": 256}), triton.Config({"BLOCK": 1024})], key=["count"])
+@triton.jit
+def double(source, target, count, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target + places, 2 * tl.load(source + places, mask=places < count), mask=places < count)
+
+weights = torch.zeros(1 << 20, device="cuda")
+optimizer = torch.optim.SGD([weights], lr=0.1)
+for _ in range(3):
+    weights.grad = torch.empty_like(weights)
+    double[lambda chosen: (triton.cdiv(weights.numel(), chosen["BLOCK"]),)](weights, weights.grad, weights.numel())
+    optimizer.step()
+"""
+
+
+def dry_run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
+    (folder / "train.py").write_text(code)
+    environ |= {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, environ)
+    (trace,) = [t for t in runner.run(job, H200, runner.Budget(seconds=SECONDS)).traces if t.allocations]
+    assert trace.error is None
+    return trace
+
+
+@pytest.fixture(scope="session")
+def triton_python(job_python: Path) -> Path:
+    """The job's Python, if it has Triton."""
+    if subprocess.run([job_python, "-c", "import triton"], capture_output=True, check=False).returncode:
+        pytest.skip("the Python of XMEM_TEST_PYTHON has no Triton (.ci/job-python installs it for torch 2.11)")
+    return job_python
+
+
+@pytest.fixture(scope="session")
+def compiled(triton_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return dry_run(tmp_path_factory.mktemp("compiled"), triton_python, TRAIN.replace("HOW", COMPILED))
+
+
+def test_a_compiled_step_needs_less_than_an_eager_one(compiled: Trace, triton_python: Path, tmp_path: Path) -> None:
+    eager = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", EAGER))
+    one = 4096 * 4096 * 4  # bytes of one activation of the wide layer
+    assert compiled.recorded["allocated_bytes"] < eager.recorded["allocated_bytes"] - one
+    assert replay(compiled).peak_reserved_bytes == compiled.recorded["reserved_bytes"]
+    assert "no-triton" not in {doubt.code for doubt in compiled.doubts}
+
+
+def test_what_is_allocated_is_what_real_kernels_and_their_launchers_ask_for(
+    compiled: Trace, triton_python: Path, tmp_path: Path
+) -> None:
+    """Here Triton compiles each kernel with ptxas and launches it through its own driver, on the stand-in libcuda."""
+    ask = [str(triton_python), "-c", "import sysconfig; print(sysconfig.get_path('include'))"]
+    header = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip(), "Python.h")
+    if not header.is_file():
+        pytest.skip(f"Triton's own driver is C that is compiled as the job runs, and there is no {header}")
+    real = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", REAL_KERNELS))
+    steps = min(compiled.marks[-1].allocations, real.marks[-1].allocations)  # how many are run depends on the clock
+    assert steps > 10
+    assert compiled.allocations[:steps] == real.allocations[:steps]
+    assert compiled.recorded == real.recorded
+
+
+def test_the_pools_of_its_cuda_graphs_are_exact(triton_python: Path, tmp_path: Path) -> None:
+    trace = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", GRAPHED))
+    assert "private-pool" in {doubt.code for doubt in trace.doubts}
+    assert replay(trace).peak_reserved_bytes == trace.recorded["reserved_bytes"]
+
+
+def test_a_kernel_of_the_job_is_autotuned_with_the_buffer_of_a_real_benchmark(
+    triton_python: Path, tmp_path: Path
+) -> None:
+    trace = dry_run(tmp_path, triton_python, KERNEL)
+    assert 256 * MIB in {allocation.size for allocation in trace.allocations}  # triton/testing.py, do_bench
+
+
+def test_without_triton_graphs_run_as_they_are_and_the_estimate_says_so(job_python: Path, tmp_path: Path) -> None:
+    hidden = "import sys\nsys.modules['triton'] = None\n"
+    trace = dry_run(tmp_path, job_python, hidden + TRAIN.replace("HOW", COMPILED))
+    assert any("has no Triton" in reason for reason in estimate([trace], "h200", H200).reasons)
+    eager = dry_run(tmp_path, job_python, TRAIN.replace("HOW", EAGER))
+    assert trace.recorded["allocated_bytes"] == pytest.approx(eager.recorded["allocated_bytes"], rel=0.01)
