@@ -69,6 +69,28 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
     assert peak == pytest.approx(own_account(model, tmp_path), rel=0.03)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "mlp Adam after",
+        "mlp AdamW start fused",
+        "mlp SGD start accumulate",
+        "mlp Quantized start",
+        "encoder AdamW start",
+        "attention AdamW start amp",
+        "attention AdamW start half",
+    ],
+)
+def test_both_engines_say_the_same_to_the_byte(words: str) -> None:
+    """What zero_grad, accumulation, a fused optimizer, a state in bytes and autocast do to memory, on either way."""
+    script = (str(DATA.with_name("profiles") / "job.py"), *words.split())
+    peaks = {
+        engine: replay(engines.run(job(*script, engine=engine), RTX_3060, BUDGET)[0]).peak_allocated_bytes
+        for engine in ("device", "profile")
+    }
+    assert peaks["profile"] == peaks["device"]
+
+
 def test_a_job_that_stops_on_zeros_takes_real_steps() -> None:
     script = """
 import torch

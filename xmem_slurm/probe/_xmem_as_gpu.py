@@ -57,6 +57,7 @@ def take_the_gpus_way(torch, environ):
     functional = torch.nn.functional
     _keep_byte_masks(torch, functional)
     _never_attend_by_parts(torch, functional, int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0]))
+    _lose_in_two_types(torch, functional)
     _prefer_foreach()
 
 
@@ -113,6 +114,26 @@ def _layout_of_efficient_attention(torch):
             return by_queries(gradient)
 
     return Layout.apply
+
+
+def _lose_in_two_types(torch, functional):
+    """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums in float32.
+
+    The CPU's casts the scores first. Source: `cross_entropy_loss` in aten/src/ATen/native/LossNLL.cpp asks log_softmax
+    for the type of the scores, and nll_loss is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
+    """
+    plain, half = functional.cross_entropy, (torch.float16, torch.bfloat16)
+
+    def cross_entropy(input, target, weight=None, *args, **kwargs):  # noqa: A002 - torch's own name
+        of_classes = not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
+        if not of_classes or input.dtype not in half or not torch.is_autocast_enabled("cpu"):
+            return plain(input, target, weight, *args, **kwargs)
+        kwargs.pop("label_smoothing", None)
+        with torch.autocast("cpu", enabled=False):
+            scores = functional.log_softmax(input, 1 if input.dim() > 1 else 0)
+            return functional.nll_loss(scores.float(), target, weight, **kwargs)
+
+    functional.cross_entropy = cross_entropy
 
 
 def _prefer_foreach():
