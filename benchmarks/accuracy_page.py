@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from benchmarks import conformal, cudnn_plans, published_dry_runs, published_rows
+from benchmarks import conformal, cudnn_plans, paper, published_dry_runs, published_rows
 from benchmarks.campaign import configs
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
@@ -105,6 +105,7 @@ def page() -> str:
             title: markdown_table(HEADINGS, [cells(tool, each) for tool, each in of.items()])
             for title, of in scores.items()
         },
+        paper=paper.report(rows, paper.load(DATA), markdown_table),
         promise=markdown_table(
             ("kind", "runs", "below ground %", "median excess %", "p90 excess %", "least excess %"),
             [
