@@ -15,12 +15,12 @@ import pwd
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from xmem_slurm import folding, handover, jobsteps
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.site import loading
-from xmem_slurm.site.schema import Site
+from xmem_slurm.site.schema import Order, Site
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -76,7 +76,8 @@ def answer(site_file: Path, site: Site, job: Job) -> Answer:
     keep = _is_set(job, "XMEM_KEEP_TYPE")
     budget = max(1.0, site.filter.seconds - _ANSWER_SECONDS)
     try:
-        changed, lines = change(job, Wishes(keep_type=keep, advise=advise, budget_seconds=budget, site=str(site_file)))
+        wishes = Wishes(keep_type=keep, advise=advise, budget_seconds=budget, site=str(site_file), policy=_order(job))
+        changed, lines = change(job, wishes)
         return Answer(_changes(job, changed), lines)
     except XmemError as error:
         return Answer(lines=[f"submitted as written: {error}"])
@@ -119,6 +120,12 @@ def _is_covered(site: Site, job: Job) -> bool:
         return False
     user = pwd.getpwuid(os.getuid()).pw_name
     return site.filter.covers(user, request.value("account"), site.partitions_of(request.partitions))
+
+
+def _order(job: Job) -> str | None:
+    """Return the user's order of the options that fit; a variable with anything else is as good as not set."""
+    order = job.environ.get("XMEM_POLICY")
+    return order if order in get_args(Order) else None
 
 
 def _is_set(job: Job, variable: str) -> bool:

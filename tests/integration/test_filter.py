@@ -133,6 +133,15 @@ def test_host_memory_is_filled_in_by_the_sites_rule(filtered: Filtered, folder: 
 
 
 @pytest.mark.torch
+def test_a_request_for_shares_becomes_as_many_as_needed(filtered: Filtered, folder: Path) -> None:
+    script = folder / "job.sh"
+    script.write_text(script.read_text().replace("gpu:h200:1", "shard:20"))
+    filtered.install(rewriting())
+    done = filtered.sbatch("job.sh", cwd=folder)
+    assert filtered.gres(done) == "gres:shard:2", done.stderr
+
+
+@pytest.mark.torch
 def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Filtered, folder: Path) -> None:
     filtered.install(SITE)
     done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
