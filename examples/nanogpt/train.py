@@ -80,11 +80,14 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--evaluate-every", type=int, default=20)
+    parser.add_argument("--compile", action="store_true", help="needs Triton, which comes with torch")
     arguments = parser.parse_args()
 
     shape = Shape()
     train, validation = (np.memmap(arguments.data / name, np.uint16, "r") for name in ("train.bin", "val.bin"))
     model = Model(shape).cuda()
+    if arguments.compile:
+        model.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, fused=True)
     for step in range(arguments.steps):
         if step % arguments.evaluate_every == 0:
