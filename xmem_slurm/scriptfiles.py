@@ -48,7 +48,7 @@ def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[
 def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapping[Path, bytes]:
     """Return the shell scripts that a shell script sources or runs, as far as that can be told."""
     found = _Found(set(), {})
-    with suppress(Unknown):
+    with suppress(Unknown, OSError):
         _read(script, folder, environ, found, DEPTH)
     return found.scripts
 

@@ -185,3 +185,16 @@ def test_an_edit_does_what_it_says_or_refuses(
     assert [{n: s.value for n, s in part.settings.items()} for part in after.request().components] == expected
     if not wanted:
         assert after == before
+
+
+def test_a_flag_is_added_and_stays_where_it_is_set() -> None:
+    after = edited(job(lines=b"#SBATCH -t5\n"), Edit("hold", ""))
+    assert after.script == HEAD + b"#SBATCH -t5\n#SBATCH --hold\n"
+    assert edited(after, Edit("hold", "")) == after
+    assert edited(job("--wrap=x", None), Edit("hold", "")).argv == ("--hold", "--wrap=x")
+
+
+def test_a_value_carried_from_the_component_before_is_not_changed_there() -> None:
+    before = job(lines=b"#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -t1\n")
+    after = edited(before, Edit("job-name", "b", 1))
+    assert after.script == HEAD + b"#SBATCH -Ja\n#SBATCH hetjob\n#SBATCH -t1\n#SBATCH --job-name=b\n"
