@@ -77,5 +77,5 @@ def test_differences_of_options_and_script() -> None:
     assert differences(before, after, fold(after, {})) == [
         "--- options as written", "+++ options as changed", "@@ -3 +3 @@", "---gres=gpu:h200:1", "+--gres=gpu:l4:1",
         "--- job.sh", "+++ SCRIPT", "@@ -1,3 +1,5 @@", " #!/bin/sh", " #SBATCH --time=5 # mine",
-        "+#SBATCH --gres=gpu:l4:1", "+#SBATCH --job-name=x", " \udcff",
+        "+#SBATCH --job-name=x", "+#SBATCH --gres=gpu:l4:1", " \udcff",
     ]  # fmt: skip
