@@ -650,6 +650,12 @@ def test_the_replay_of_a_trace_has_the_peaks_of_the_run(run: Run, job: str) -> N
     assert exact(ran.trace)
 
 
+@pytest.mark.parametrize("record", ["", "x.record_stream(streams[i % 3])"])
+def test_memory_used_on_other_streams_is_a_doubt(run: Run, record: str) -> None:
+    codes = {doubt.code for doubt in run(STREAMS.replace("RECORD", record)).trace.doubts}
+    assert ("record-stream" in codes) == bool(record)
+
+
 def test_pools_of_cuda_graphs_are_kept_apart_in_a_replay(run: Run) -> None:
     trace = run(GRAPH).trace
     assert "private-pool" in [doubt.code for doubt in trace.doubts]

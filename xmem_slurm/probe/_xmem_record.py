@@ -19,6 +19,7 @@ import _xmem_pools
 import _xmem_process
 import _xmem_ranks
 import _xmem_steps
+import _xmem_streams
 import _xmem_triton
 import _xmem_values
 
@@ -123,6 +124,7 @@ class Recorder:
         _xmem_ranks.install(torch)
         _xmem_known.install(torch, self._environ)
         _xmem_triton.install(torch)
+        _xmem_streams.install(torch)
         self._values.watch(torch, self._runtime)
         _xmem_ends.hook(self)
         self.write("running")
@@ -341,7 +343,14 @@ class Recorder:
         found += [*self._epochs.doubts(), *self._values.doubts()]
         if self._recording and not self._has_optimizer():
             found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
-        return [*found, *self._pools.doubts(), *_xmem_ranks.doubts(), *_xmem_triton.doubts(), *_xmem_known.doubts()]
+        return [
+            *found,
+            *self._pools.doubts(),
+            *_xmem_ranks.doubts(),
+            *_xmem_triton.doubts(),
+            *_xmem_streams.doubts(),
+            *_xmem_known.doubts(),
+        ]
 
     def _has_optimizer(self):
         return self._steps.number > 0 or bool(_xmem_alive.instances(self._torch.optim.Optimizer))
