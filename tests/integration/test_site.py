@@ -60,6 +60,7 @@ def test_all_that_is_wrong_is_told_at_once(cluster: Cluster, tmp_path: Path) -> 
         'gpu = "h200"': 'gpu = "h200-nvl"',
         'max_time = "2-00:00:00"': 'max_time = "48:00:00"',  # the same, said otherwise
         'constraint = "gpu_mem_24g"': 'constraint = "mem24"',
+        'type = "a100_80"\nconstraint = "gpu_mem_80g"\n': "",
     }
     text = EXAMPLE_SITE.read_text()
     for old, new in changes.items():
@@ -75,6 +76,8 @@ def test_all_that_is_wrong_is_told_at_once(cluster: Cluster, tmp_path: Path) -> 
         "option.h200.gpu = 'h200-nvl' is not in the GPU catalogue; near it: ",
         "node b1: not in the file, and has gpu:a100_80:2",
         "partition cpu: max_time is 7-00:00:00 on the cluster",
+        "option.a100_80: an option needs a GRES type, a constraint, or a gres",
+        "option a100_80: sbatch --partition=gpu --time=1: the chosen GPU has no feature to ask for it by",
     ):
         assert any(each.startswith(line) for each in told), told
     assert not any("2-00:00:00" in line for line in told)

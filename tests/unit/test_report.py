@@ -110,6 +110,21 @@ def test_a_share_has_its_own_units_memory_not_the_whole_gpus() -> None:
     assert "16 of 139 shards of h200 have 16.0" in terminal.reason(sized)
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"order": "memory"}, "of 4 options the one that takes the least GPU memory"),
+        ({"order": "start", "starts": {"l4": 43200.0}}, "of 4 options the first to start (1970-01-01 "),
+        ({"order": "start"}, "the cheapest of 4 options that fits; Slurm did not say when each would start"),
+        ({"tied": ["a100_40"]}, "the cheapest of 4 options that fits; a100_40 is no better and no smaller"),
+        ({"tied": ["a100_40", "h200"]}, "; a100_40, h200 are no better and no smaller"),
+    ],
+)
+def test_the_reason_says_what_was_ranked_by_and_what_was_as_good(more: dict[str, object], why: str) -> None:
+    sized = dataclasses.replace(SIZING, placement=dataclasses.replace(SIZING.placement, **more))
+    assert why in terminal.reason(sized)
+
+
 def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     sizing = on_gpu_of(12 * GIB)
     small = outlooks(sizing)[0]

@@ -34,10 +34,11 @@ def check(
     loaded, wrong = loading.examine(path)
     if loaded is not None:
         wrong += loading.unknown_gpus(loaded, loading.load_catalogue())
+    typer.echo("".join(f"{line}\n" for line in wrong), nl=False)
     if loaded is not None and not offline:
-        wrong += comparison.against(loaded, live.read())
-    for line in wrong:
-        typer.echo(line)
+        found = comparison.against(loaded, live.read())
+        typer.echo("".join(f"{line}\n" for line in found), nl=False)
+        wrong += found
     if loaded is None or wrong:
         raise SiteError(f"{path}: wrong in {len(wrong)} points" + ("" if loaded else "; the cluster was not asked yet"))
     groups = len(loaded.nodes)

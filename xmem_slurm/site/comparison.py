@@ -54,22 +54,25 @@ def refusals(site: Site) -> list[str]:
         SlurmError: there is no sbatch.
     """
     sbatch = str(client.find_sbatch(os.environ))
-    asked = [
-        (name, [f"--partition={partition}", "--time=1", *dialect.words(option, site.dialect)])
-        for name, option in site.option.items()
-        for partition in dict.fromkeys(p for group in site.nodes if name in group.gpus for p in group.partitions)
-    ]
 
-    def refusal(asked: tuple[str, Sequence[str]]) -> str | None:
-        name, words = asked
+    def refusal(name: str, partition: str) -> str | None:
+        words = [f"--partition={partition}", "--time=1"]
         try:
+            words += dialect.words(site.option[name], site.dialect)
             client.run([sbatch, "--test-only", *words, "--wrap=true"], _SECONDS)
-        except SlurmError as error:
+        except (SlurmError, UsageError) as error:
             return f"option {name}: sbatch {' '.join(words)}: {error}"
         return None
 
+    places = {
+        (name, partition)
+        for group in site.nodes
+        for name in group.gpus
+        for partition in group.partitions
+        if name in site.option
+    }
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [line for line in pool.map(refusal, asked) if line is not None]
+        return [line for line in pool.map(refusal, *zip(*sorted(places), strict=True)) if line is not None]
 
 
 def _names(group: Nodes) -> Sequence[str]:
