@@ -129,3 +129,18 @@ def test_a_signal_while_it_starts_ends_it_silently(command: list[str], tmp_path:
             assert process.returncode in (0, -number), said
         else:
             assert number == signal.SIGINT
+
+
+def test_a_job_without_a_gpu_waits_for_no_import_that_it_does_not_need(tmp_path: Path) -> None:
+    (tmp_path / "plain.sh").write_text("#!/bin/sh\nsrun true\n")
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *START[1:], str(tmp_path / "plain.sh")],
+        env={"XMEM_SBATCH": "/bin/true", "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "xmem_slurm.submit" in imported
+    heavy = {"torch", "pydantic", "rich", "jinja2", "typer", "tree_sitter", "tree_sitter_bash", "difflib", "subprocess"}
+    assert not imported & heavy
