@@ -293,6 +293,19 @@ out(plans=[ask(1, n) for n in (3, 4)], doubts=doubts())
     assert seen == {"plans": [answered(3), answered(4)], "doubts": {"cudnn-described": "cuDNN 9.19.0"}}
 
 
+def test_the_helper_keeps_nothing_of_the_job_open(ask: Ask) -> None:
+    """Else whoever reads the other end of a pipe would wait for the helper."""
+    code = """
+reader, writer = os.pipe()
+os.set_inheritable(writer, True)
+os.set_blocking(reader, False)
+ask(1, 2)
+os.close(writer)
+out(end=len(os.read(reader, 1)))
+"""
+    assert ask(code) == {"end": 0}
+
+
 def test_a_fork_has_a_helper_of_its_own(ask: Ask) -> None:
     code = """
 ask(1, 2)

@@ -48,7 +48,7 @@ enum {
     DEVICEPROP_JSON = 2702,
 };
 enum { NOT_SUPPORTED = 3000, RUNTIME_COMPILATION = 1 /* bit of CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION */ };
-enum { MAX_MADE = 1024, MAX_CONFIGURATIONS = 256, MAX_NOTES = 32 };
+enum { MAX_MADE = 1024, MAX_CONFIGURATIONS = 256, MAX_NOTES = 32, MAX_INHERITED = 1024 };
 
 #define MEMORY_BYTES ((rlim_t)2 << 30) /* what it may map for itself; 0.1 GiB is usual, the compiler takes more */
 
@@ -223,6 +223,8 @@ static int converse(FILE *in, FILE *out) {
 int main(int count, char **arguments) {
     if (count < 2 || fork())
         return 0; /* the caller waits for this one, not for the helper */
+    for (int inherited = STDERR_FILENO + 1; inherited < MAX_INHERITED; inherited++)
+        close(inherited); /* a reader at the other end of the job's pipe must see its end */
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     setrlimit(RLIMIT_DATA, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
     FILE *in = fdopen(STDIN_FILENO, "r"), *out = fdopen(dup(STDIN_FILENO), "w");
