@@ -48,6 +48,18 @@ def bytes_of(values):
     return sum(each.numel() * each.element_size() for each in values if isinstance(each, torch.Tensor))
 
 
+def fake(model, mode):
+    """Give a model fake tensors for its own; it is built on real ones, as some compute with what they make."""
+    faked = {}
+    for module in model.modules():
+        for own in (module._parameters, module._buffers):  # noqa: SLF001 - by whatever name they have
+            for name, tensor in own.items():
+                if tensor is not None and id(tensor) not in faked:
+                    copy = mode.from_tensor(tensor.detach())
+                    faked[id(tensor)] = torch.nn.Parameter(copy) if isinstance(tensor, torch.nn.Parameter) else copy
+                own[name] = None if tensor is None else faked[id(tensor)]
+
+
 def ask(run):
     """Return the bytes that each tool expects, and the seconds that all of them took."""
     started, answers, tracker, optimizers = time.monotonic(), Answers(), MemTracker(), []
@@ -57,8 +69,9 @@ def ask(run):
         optimizers[-1].register_step_post_hook(lambda *_: tracker.reset_mod_stats())  # it wants that of who goes on
         return optimizers[-1]
 
-    with FakeTensorMode(allow_non_fake_inputs=True), answers:
-        model = build(run["model"], as_xmem=True)
+    model = build(run["model"], as_xmem=True)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, answers:
+        fake(model, mode)
         forward = model.forward
 
         def counted(*args, **kwargs):
@@ -69,9 +82,8 @@ def ask(run):
 
         model.forward = counted
         train = published.train_images if is_image_model(run["model"]) else published.train_text
-        mode = 0 if run["zero_grad_mode"] == "null" else int(run["zero_grad_mode"])
         with tracker:
-            train(model, optimizer_class, run["batch_size"], mode)
+            train(model, optimizer_class, run["batch_size"], int(run["zero_grad_mode"].replace("null", "0")))
         weights = bytes_of([*model.parameters(), *model.buffers()])
         states = bytes_of(tree_leaves(list(optimizers[0].state.values())))
     peaks = [each["Total"] for device, each in tracker.get_tracker_snapshot("peak").items() if device.type == "cuda"]

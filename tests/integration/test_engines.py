@@ -49,8 +49,8 @@ def own_account(model: str, traces: Path) -> int:
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        ("moe", "a shape follows from values"),
-        ("masked", "a shape follows from values"),
+        ("moe", "shapes follow from values"),
+        ("masked", "shapes follow from values"),
         ("exits", "the model reads values in its forward pass (job.py:"),
     ],
 )

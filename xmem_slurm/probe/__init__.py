@@ -17,5 +17,6 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_outside    in no dry run: what `xmem-slurm site calibrate` runs on a GPU node
 
 Python 3.9 and newer, the standard library and the job's torch (2.4 and newer), nothing else: nothing here imports the
+    _xmem_guard      refuses early what would not end within its memory and time, _xmem_forecast from shapes alone
 rest of xmem_slurm, and nothing there imports this. They meet in the trace file, described in `xmem_slurm/trace.py`.
 """
