@@ -55,7 +55,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }
 """Prior of the margin, as a share of the peak, and the reason, by the doubt's code. It holds for runs that are not like
-those measured (`margins`). 0.10 is a round figure above the 0.076 that covers 90 of 100 runs with unknown cuDNN plans,
+those measured (`margins`). 0.10 is a round figure, twice the 0.054 that covers 90 of 100 runs with unknown cuDNN plans,
 the one doubt of this kind that was measured."""
 
 
