@@ -12,11 +12,14 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_known      keeps the values that came from the host, and says what the others are taken for
     _xmem_network    notes what was asked for over the network, which is not there
     _xmem_ends       makes every way out of the process lead past the recorder
-    _xmem_redirect   lets a script that says "cuda" run on the CPU
+    _xmem_values     notes where a model reads values that are not known
+    _xmem_process    what both engines write of the process, and how
+    _xmem_redirect   lets a script that says "cuda" run on the CPU: _xmem_cuda describes the GPU, _xmem_as_gpu has torch
+                     take a GPU's way
     _xmem_profile    runs a few steps there under torch.profiler, and writes what it saw
+    _xmem_guard      refuses early what would not end within its memory and time, _xmem_forecast from shapes alone
     _xmem_outside    in no dry run: what `xmem-slurm site calibrate` runs on a GPU node
 
 Python 3.9 and newer, the standard library and the job's torch (2.4 and newer), nothing else: nothing here imports the
-    _xmem_guard      refuses early what would not end within its memory and time, _xmem_forecast from shapes alone
 rest of xmem_slurm, and nothing there imports this. They meet in the trace file, described in `xmem_slurm/trace.py`.
 """
