@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -244,6 +245,54 @@ def test_slurm_s_variables_are_those_of_a_real_job(place: Place, cluster: Any, o
     not_known |= {f"SLURM_MEM_PER_CPU_HET_GROUP_{index}" for index in range(3)}
     assert {name for name in real if name.startswith("SLURM")} - named <= not_known
     assert {name: ours[name] for name in named - elsewhere} == {name: real[name] for name in named - elsewhere}
+
+
+HET = [
+    "-n2",
+    "-c2",
+    "-pgpu",
+    "--gres=gpu:l4:1",
+    ":",
+    "-pcpu",
+    "-n1",
+    ":",
+    "-pgpu",
+    "-N2",
+    "-n4",
+    "--gres=gpu:a100_40:2",
+]
+SHOWN = (
+    "'echo step: $SLURM_PROCID of $SLURM_NTASKS, node $SLURM_NODEID of $SLURM_NNODES, $SLURM_STEP_NUM_TASKS,"
+    " gpus $CUDA_VISIBLE_DEVICES, $SLURM_GPUS_ON_NODE $0'"
+)
+STEPS = {
+    "srun": 1,
+    "srun --het-group=1": 1,
+    "srun --het-group 2": 1,
+    "srun --pack-group=2,0": 2,
+    "srun --het-group=0-2 -n1": 3,
+    f"srun bash -c {SHOWN} first :": 2,
+    f"srun --het-group=2 bash -c {SHOWN} last : --het-group=0": 2,
+}
+"""How many components each starts a process in."""
+
+
+@pytest.mark.slurm
+def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(place: Place, cluster: Any) -> None:
+    """The first task of each component finds what one task of the real step finds."""
+    place.folder.parent.chmod(0o755)
+    place.folder.chmod(0o777)
+    script = "#!/bin/bash\n" + "".join(f"echo step {n}\n{step} bash -c {SHOWN} one\n" for n, step in enumerate(STEPS))
+    Path("job.sh").write_text(script)
+    out = place.folder / "out"
+    subprocess.run(["sbatch", "-W", "-o", str(out), *HET, "job.sh"], env=cluster.environ, check=True)
+    job = from_submission(edit.Job((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode()))
+    with pytest.raises(NoEstimate, match="ended with code 9"):
+        runner.run(job, load_catalogue()[NAME], BUDGET)
+    real, ours = (re.split(r"step \d\n", text)[1:] for text in (out.read_text(), place.tails[-1].decode()))
+    for (step, count), theirs, own in zip(STEPS.items(), real, ours, strict=True):
+        lines = own.splitlines()
+        assert (len(lines), set(lines) - set(theirs.splitlines())) == (count, set()), step
 
 
 # -- what stands in the place of launchers and of Slurm ----------------------------------------------------------------

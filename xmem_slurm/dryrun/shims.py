@@ -29,7 +29,8 @@ class _Step(NamedTuple):
     @property
     def nodes(self) -> int:
         given = self.given.get("nodes", "").partition("-")[0]
-        return _number(given) or _number(self.variable("SLURM_JOB_NUM_NODES")) or 1
+        nodes = _number(given) or _number(self.variable("SLURM_JOB_NUM_NODES")) or 1
+        return min(nodes, _number(self.given.get("ntasks")) or nodes)
 
     @property
     def tasks(self) -> int:
