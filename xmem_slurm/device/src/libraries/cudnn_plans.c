@@ -366,10 +366,15 @@ static char *ask_helper(const char *library, const char *question) {
         return NULL;
     no("cuDNN gave no answer");
     double started = now(), seconds = allowed - spent < ANSWER_SECONDS ? allowed - spent : ANSWER_SECONDS;
-    char *answer = have_helper(library, seconds) && say(question) ? receive(seconds) : NULL;
+    char *answer = NULL;
+    for (int again = 1; again && !answer;) {
+        again = helper >= 0; /* it answered before, and may be ending, as nobody asked it for a while */
+        answer = have_helper(library, seconds) && say(question) ? receive(seconds) : NULL;
+        if (!answer)
+            hang_up();
+    }
     spent += now() - started;
     if (!answer) {
-        hang_up();
         failures++;
         return NULL;
     }
