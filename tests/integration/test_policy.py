@@ -59,6 +59,8 @@ def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, job_p
     cheapest = xsbatch(busy, tmp_path)
     assert "#SBATCH --gres=gpu:l4:1" in cheapest.stdout, cheapest.stderr
 
+    quiet = xsbatch(busy, tmp_path, "--xmem-policy=start", "--quiet")
+    assert "#SBATCH --gres=gpu:a100_40:1" in quiet.stdout, quiet.stderr
     first = xsbatch(busy, tmp_path, "--xmem-policy=start")
     assert "#SBATCH --gres=gpu:a100_40:1" in first.stdout, first.stderr
     assert "of 4 options the first to start (" in first.stderr

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.command_line import CommandLine
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.edit import Job, without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 
 _OURS = b"xmem_slurm.cli.xsbatch"
@@ -128,8 +128,10 @@ def check_accepted(sbatch: Path, job: Job, timeout: float = 10) -> None:
 def expected_start(sbatch: Path, job: Job, timeout: float) -> float | None:
     """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch; None where it does not say.
 
-    The script goes to sbatch's stdin, as it is in `job`: there need be no file of it.
+    The script goes to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say nothing.
     """
+    quiet = [each for each in job.command_line().occurrences if each.name == "quiet"]
+    job = job._replace(argv=without(job.argv, quiet))
     at = job.command_line().script_index
     argv = job.argv[:at] if at is not None else job.argv
     environ = {**job.environ, "SLURM_TIME_FORMAT": "%s", "XMEM_ACTIVE": "1"}  # a site's filter has no part in this
