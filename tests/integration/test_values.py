@@ -62,7 +62,12 @@ torch.distributions.Normal(unknown, unknown.exp()).rsample()
 torch.normal(unknown, unknown.exp())
 assert torch.multinomial(unknown.softmax(-1), 1).shape == (3, 1)
 assert torch.multinomial(unknown.softmax(-1), 2).shape == (3, 2)
+routed = unknown.topk(2).indices
+assert routed.shape == (3, 2) and sorted(routed.unique().tolist()) == [0, 1, 2, 3]
+assert sum((routed == expert).nonzero().shape[0] for expert in range(4)) == 6
+assert (100 // torch.randn(51, device=device).topk(5).indices).min().item() == 2
 assert "grad_fn" in repr(unknown.exp())
+assert torch.vmap(lambda row: row.sum() + torch.zeros((), device=device))(unknown).shape == (3,)
 correct = (unknown.argmax(-1) == torch.randint(4, (3,), device=device)).sum().item()
 1 / correct
 """

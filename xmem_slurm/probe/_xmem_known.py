@@ -8,7 +8,8 @@ graphs have their real values when a script reads them or takes a shape from the
 
 Note [Plausible values]: what is not known follows from how it was made. Everything is finite and no NaN; what an
 argument check asks of `all` holds; of a mask, everything is selected, because less would be quietly too small: `least`
-(XMEM_SHAPES) selects nothing, which is the other end of the bracket. Other numbers are zeros, as the stand-ins' memory.
+(XMEM_SHAPES) selects nothing, which is the other end of the bracket. Experts are chosen evenly. Other numbers are zeros,
+as the stand-ins' memory.
 
 The kernels here stand at the dispatch key ADInplaceOrView: below autograd, above the device. Those that torch has there
 only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 2.15), which is done here, too.
@@ -90,8 +91,11 @@ class _Values:
         self._purge_at = PURGE
 
     def applies(self, tensor):
-        """Whether this is a tensor on the device, none of a subclass or a trace."""
-        return type(tensor) in self._plain and tensor.is_cuda and self._torch._C._len_torch_dispatch_stack() == 0
+        """Whether this is a tensor on the device, none of a subclass, a trace or a transform (torch.vmap)."""
+        if type(tensor) not in self._plain or not tensor.is_cuda:
+            return False
+        native = self._torch._C
+        return native._len_torch_dispatch_stack() == 0 and not native._functorch.is_functorch_wrapped_tensor(tensor)
 
     def of(self, tensor):
         """Return the values of a tensor as one on the host, which shares them; None where they are not known."""
@@ -165,6 +169,7 @@ class _Kernels:
             (aten.bincount.default, self._bincount),
             (aten.repeat_interleave.Tensor, self._repeat_interleave),
             (aten.equal.default, self._equal),
+            (aten.topk.default, self._topk),
             (aten.index.Tensor, self._index),
             (aten.index_put_.default, self._index_put_),
             (aten._index_put_impl_.default, self._index_put_),
@@ -288,6 +293,20 @@ class _Kernels:
     def _equal(self, real, one, other):
         known = self._on_host((one, other))
         return real(one, other) if known is None else self._torch.equal(*known)
+
+    def _topk(self, real, tensor, k, dim=-1, *options):
+        """Of values that are not known the places are all different, and each is as frequent as any: even routing."""
+        out = real(tensor, k, dim, *options)
+        if self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1]):
+            known = self._on_host((tensor,))
+            if known is not None:
+                places = self._torch.topk(known[0], k, dim, *options)[1]
+            else:
+                rows = self._torch.arange(out[1].numel() // max(1, k))[:, None]
+                places = (rows - 1 - self._torch.arange(k)) % tensor.shape[dim]
+                places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
+            self._values.note(out[1], places)
+        return out
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
