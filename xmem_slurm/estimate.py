@@ -50,6 +50,10 @@ MARGINS: Mapping[str, tuple[float, str]] = {
             f" job fails ({_NOT_MEASURED})"
         ),
     ),
+    "autotuned": (
+        0.10,
+        f"max-autotune measures on the GPU which kernels it takes and what it fuses into them ({_NOT_MEASURED})",
+    ),
     "record-stream": (0.10, f"memory used on other streams is free later on a GPU than here ({_NOT_MEASURED})"),
     "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which are not released where memory is short"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),

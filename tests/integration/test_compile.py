@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 MIB = 1 << 20
 H200 = load_catalogue()["h200"]
-SECONDS = 120
+SECONDS = 300
 
 TRAIN = """
 import torch
@@ -42,6 +42,7 @@ triton.backends.backends["nvidia"] = theirs
 compiled = torch.compile
 """
 GRAPHED = "compiled = lambda function: torch.compile(function, mode='reduce-overhead')"
+MAX_AUTOTUNE = "compiled = lambda function: torch.compile(function, mode='max-autotune-no-cudagraphs')"
 
 KERNEL = """
 import torch, triton, triton.language as tl
@@ -110,6 +111,12 @@ def test_the_pools_of_its_cuda_graphs_are_exact(triton_python: Path, tmp_path: P
     trace = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", GRAPHED))
     assert "private-pool" in {doubt.code for doubt in trace.doubts}
     assert replay(trace).peak_reserved_bytes == trace.recorded["reserved_bytes"]
+
+
+def test_kernels_chosen_by_measuring_are_a_doubt(compiled: Trace, triton_python: Path, tmp_path: Path) -> None:
+    trace = dry_run(tmp_path, triton_python, TRAIN.replace("HOW", MAX_AUTOTUNE))
+    assert "autotuned" in {doubt.code for doubt in trace.doubts}
+    assert "autotuned" not in {doubt.code for doubt in compiled.doubts}
 
 
 def test_a_kernel_of_the_job_is_autotuned_with_the_buffer_of_a_real_benchmark(

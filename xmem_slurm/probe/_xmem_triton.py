@@ -154,7 +154,14 @@ def _stay_eager(torch):
 
 
 def doubts():
-    """Return that graphs were not compiled, in the form of a trace's doubts."""
-    if not _eager:
-        return []
-    return [{"code": "no-triton", "detail": "graphs that torch.compile could not compile", "count": len(_eager)}]
+    """Return what was not compiled, and what was chosen by measuring nothing, in the form of a trace's doubts."""
+    found = []
+    if _eager:
+        found.append(
+            {"code": "no-triton", "detail": "graphs that torch.compile could not compile", "count": len(_eager)}
+        )
+    utils = sys.modules.get("torch._dynamo.utils")
+    chosen = utils.counters["inductor"]["select_algorithm_autotune"] if utils else 0
+    if chosen:
+        found.append({"code": "autotuned", "detail": "choices between kernels (max-autotune)", "count": chosen})
+    return found
