@@ -1,7 +1,8 @@
 /* A fake libcudnn_graph.so.9 for tests: it checks what the helper says, and answers by a rule that a test can repeat.
  *
  * Heuristics give three configurations: engine 7, whose plan cannot be made; engine 9, whose workspace is the number of
- * elements of the first tensor of the first operation; engine 11, compiled at run time, twice that.
+ * elements of the first tensor of the first operation, and one more without TF32; engine 11, compiled at run time, twice
+ * that.
  * Built with -DVERSION=91900, and for what may go wrong with -DCRASH, -DHANG or -DREFUSE.
  */
 #include <stdint.h>
@@ -84,7 +85,7 @@ int cudnnBackendFinalize(struct descriptor *of) {
 static int64_t elements(const struct descriptor *configuration) {
     const struct descriptor *heuristics = (void *)find(configuration, 0);
     int64_t *size = find(follow(follow(follow(*(struct descriptor **)heuristics, 201), 801), 701), 902);
-    return size[0] * size[1];
+    return size[0] * size[1] + (getenv("NVIDIA_TF32_OVERRIDE") != NULL);
 }
 
 int cudnnBackendGetAttribute(struct descriptor *of, int name, int type, int64_t wanted, int64_t *count, void *values) {

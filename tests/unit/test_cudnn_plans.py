@@ -178,6 +178,12 @@ def test_each_operation_has_its_own_answer(ask: Ask) -> None:
     assert ask("out(plans=[ask(2, 3), ask(5, 7), ask(2, 3)])")["plans"] == [answered(6), answered(35), answered(6)]
 
 
+def test_tf32_switched_off_is_another_question(ask: Ask) -> None:
+    ask(ONCE)
+    assert ask(ONCE, NVIDIA_TF32_OVERRIDE="0")["plans"] == answered(2101)
+    assert ask(ONCE)["plans"] == answered(2100)
+
+
 def test_plans_made_before_one_ran_are_a_benchmark(ask: Ask) -> None:
     assert "cudnn-benchmark" in ask(ONCE)["doubts"]
 

@@ -68,6 +68,14 @@ static double now(void) {
 
 /* --- questions --- */
 
+/* The one variable of NVIDIA's that changes which plans there are: "NVIDIA_TF32_OVERRIDE=0", or nothing. */
+static const char *tf32(void) {
+    static char variable[32];
+    const char *value = getenv("NVIDIA_TF32_OVERRIDE");
+    snprintf(variable, sizeof variable, value ? "NVIDIA_TF32_OVERRIDE=%d" : "", value ? atoi(value) : 0);
+    return variable;
+}
+
 static int attribute_of_gpu(int attribute) {
     int value = 0;
     xmem_attribute(&value, attribute, 0);
@@ -152,7 +160,7 @@ static char *question_of(const struct descriptor *heuristics) {
     FILE *text = open_memstream(&question, &bytes);
     if (!text)
         return NULL;
-    fprintf(text, "cudnn %d\n", XMEM_CUDNN_VERSION);
+    fprintf(text, "cudnn %d\nenvironment %s\n", XMEM_CUDNN_VERSION, tf32());
     describe_gpu(text);
     int last = describe(text, &visited, heuristics);
     fputs(END, text);
@@ -297,14 +305,14 @@ static int spawn(int theirs, const char *library) {
     const char *path = getenv("LD_LIBRARY_PATH"), *slash = strrchr(library, '/');
     int folder = slash ? (int)(slash - library) : 0;
     snprintf(libraries, sizeof libraries,
-             "LD_LIBRARY_PATH=%.*s/../../cu%d/lib:%.*s/../../cuda_nvrtc/lib:%.*s/../../cublas/lib:%s", folder, library,
-             XMEM_CUDA_MAJOR, folder, library, folder, library, path ? path : "");
+             "LD_LIBRARY_PATH=%.*s/../../cu%d/lib:%.*s/../../cuda_nvrtc/lib:%.*s/../../cublas/lib%s%s", folder, library,
+             XMEM_CUDA_MAJOR, folder, library, folder, library, path && *path ? ":" : "", path ? path : "");
     snprintf(program, sizeof program, "libcudart.so.%d", XMEM_CUDA_MAJOR);
     if (!path_beside(runtime, sizeof runtime, program) || !path_beside(driver, sizeof driver, "libcuda.so.1") ||
         !path_beside(program, sizeof program, HELPER))
         return 0;
-    char *const arguments[] = {program, (char *)library, runtime, driver, NULL}, *const environment[] = {libraries,
-                                                                                                         NULL};
+    char *const arguments[] = {program, (char *)library, runtime, driver, NULL};
+    char *const environment[] = {libraries, *tf32() ? (char *)tf32() : NULL, NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t none, all;
