@@ -109,7 +109,7 @@ def estimate(
                 _written(write, report.of_component(path, component, sized), each)
     if as_json:
         objects = {component: json_report.estimate_object(each) for component, each in sized.items()}
-        listed = {"components": [{"component": component, **each} for component, each in objects.items()]}
+        listed = {"components": [{"component": number, "estimate": each} for number, each in objects.items()]}
         typer.echo(json.dumps(listed if request.others else objects[0], indent=2))
         return
     for component, each in sized.items():
