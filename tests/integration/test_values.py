@@ -17,6 +17,9 @@ pytestmark = pytest.mark.torch
 H200 = load_catalogue()["h200"]
 
 KNOWN = """
+def with_zeros(given: torch.Tensor):
+    return given + torch.zeros_like(given)
+
 lengths = torch.tensor([3, 1, 2]).to(device)
 assert lengths.tolist() == [3, 1, 2]
 assert (lengths.max().item(), int(lengths.sum()), len(lengths.unique())) == (3, 6, 3)
@@ -34,6 +37,8 @@ assert torch.equal(lengths, lengths.clone()) and lengths.cpu().numpy().sum() == 
 chosen = torch.zeros(10, dtype=torch.bool, device=device)
 chosen[torch.tensor([1, 2], device=device)] = True
 assert chosen.sum().item() == 2
+scripted = torch.jit.script(with_zeros)
+assert scripted(lengths).shape == (3,)
 buffer = torch.empty(2, dtype=torch.long, device=device)
 buffer.copy_(torch.tensor([5, 6]))
 assert buffer.tolist() == [5, 6]

@@ -182,6 +182,12 @@ class _Kernels:
         for place, names in ((self._torch, _FACTORIES), (self._torch.Tensor, _METHODS)):
             for name in names.split():
                 setattr(place, name, self._factory(getattr(place, name)))
+        # TorchScript knows its functions by identity; where it has listed them already, ours are told to it.
+        listed = self._torch.jit._builtins._builtin_table or {}
+        for name in _FACTORIES.split():
+            made = getattr(self._torch, name)
+            if id(made.__wrapped__) in listed:
+                listed[id(made)] = listed[id(made.__wrapped__)]
 
     def _factory(self, make):
         @functools.wraps(make)
@@ -195,6 +201,9 @@ class _Kernels:
                 self._values.note(out, make(*args, **kwargs))
             return out
 
+        operators = self._torch.jit._builtins._get_builtin_table()  # torch.jit.script knows them by what they are
+        if id(make) in operators:
+            operators[id(made)] = operators[id(make)]
         return made
 
     def _wrap(self, operator, kernel):
