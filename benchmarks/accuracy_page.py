@@ -2,10 +2,12 @@
 
     python -m benchmarks.accuracy_page [--out docs/accuracy.md]
 
-Made from benchmarks/data alone, so it changes only when a benchmark was run again; needs no GPU and no torch.
+Made from benchmarks/data alone, so it changes only when a benchmark was run again; needs no GPU and no torch. The plots
+are copied beside the page: what a site is built of stays in docs.
 """
 
 import argparse
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from benchmarks.text_table import markdown_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 TEMPLATE = Path(__file__).with_name("accuracy.md.j2")
+PLOTS = (RESULTS.with_suffix(".svg"), DATA / "paper.svg")
+"""What the page shows, from `benchmarks.published_runs` and `benchmarks.paper`."""
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.98)
 ENVIRONMENT_BYTES = 36 << 20
@@ -100,7 +104,7 @@ def page() -> str:
     return template.render(
         dates=sorted({result.date for result in results.values()}),
         results=list(results.values()),
-        plot=f"../benchmarks/data/{RESULTS.with_suffix('.svg').name}",
+        plots=[copy_of(plot).name for plot in PLOTS],
         tables={
             title: markdown_table(HEADINGS, [cells(tool, each) for tool, each in of.items()])
             for title, of in scores.items()
@@ -128,11 +132,18 @@ def page() -> str:
     )
 
 
+def copy_of(plot: Path, page: Path = PAGE) -> Path:
+    """Return where the page has its copy of a plot: `accuracy-paper.svg` beside it."""
+    return page.with_name(f"{page.stem}-{plot.name}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write docs/accuracy.md from the benchmarks' data")
     parser.add_argument("--out", type=Path, default=PAGE)
     arguments = parser.parse_args()
     arguments.out.write_text(page(), encoding="utf-8")
+    for plot in PLOTS:
+        shutil.copyfile(plot, copy_of(plot, arguments.out))
     return 0
 
 

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,18 @@ def test_a_command_of_the_docs(cluster: Cluster, job_python: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / link).exists(), link
+def test_links_lead_to_pages_and_files_of_the_site(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        target = (page.parent / link).resolve()
+        assert target.is_file(), link
+        assert target.is_relative_to(ROOT / "docs"), (
+            f"{link}: the site has docs/ alone; write it as a path in backquotes"
+        )
+
+
+def test_the_site_has_every_page() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))
+    assert sorted(page for entry in site["project"]["nav"] for page in entry.values()) == [page.name for page in PAGES]
 
 
 def section(title: str) -> str:
