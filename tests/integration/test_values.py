@@ -58,6 +58,14 @@ assert (torch.ones((), device=device, dtype=torch.half) * 2).dtype is torch.half
 assert (torch.ones(3, device=device, dtype=torch.int) + 1.5).dtype is torch.float32
 """
 
+SCRIPTED = """
+@torch.jit.script
+def shifted(rows):
+    return rows + torch.zeros(3, device=rows.device) + torch.arange(3, device=rows.device)
+
+assert shifted(torch.ones(3, device=device)).shape == (3,)
+"""
+
 PLAUSIBLE = """
 unknown = torch.randn(3, 4, device=device, requires_grad=True)
 assert torch.isfinite(unknown).all() and (unknown >= 0).all()
@@ -111,7 +119,7 @@ def job(folder: Path, job_python: Path, code: str, **environ: str) -> Job:
     return Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
 
 
-@pytest.mark.parametrize("code", [KNOWN, STALE, PLAUSIBLE], ids=["known", "stale", "plausible"])
+@pytest.mark.parametrize("code", [KNOWN, STALE, SCRIPTED, PLAUSIBLE], ids=["known", "stale", "scripted", "plausible"])
 def test_values_are_as_on_a_gpu_or_plausible(code: str, job_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, job_python, code)
     assert found.error is None
