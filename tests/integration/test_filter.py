@@ -146,7 +146,7 @@ def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Fil
     filtered.install(SITE)
     done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
     assert filtered.gres(done) == H200
-    assert "the cheapest of" in done.stderr
+    assert "the cheapest on which it fits" in done.stderr
 
 
 @pytest.mark.torch

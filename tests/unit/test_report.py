@@ -84,7 +84,7 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
         "confidence high: 3 optimizer steps seen; the margin is enough for 90% of runs like the 37 measured",
         (
             "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): 15.44 GiB of GPU memory needed; l4 has 21.95"
-            " GiB, the cheapest of 4 options that fits [--xmem-keep-type keeps a type you wrote]"
+            " GiB, of 4 options the cheapest on which it fits [--xmem-keep-type keeps a type you wrote]"
         ),
     ]
 
@@ -115,8 +115,8 @@ def test_a_share_has_its_own_units_memory_not_the_whole_gpus() -> None:
     [
         ({"order": "memory"}, "of 4 options the one that takes the least GPU memory"),
         ({"order": "start", "starts": {"l4": 43200.0}}, "of 4 options the first to start (1970-01-01 "),
-        ({"order": "start"}, "the cheapest of 4 options that fits; Slurm did not say when each would start"),
-        ({"tied": ["a100_40"]}, "the cheapest of 4 options that fits; a100_40 is no better and no smaller"),
+        ({"order": "start"}, "of 4 options the cheapest on which it fits; Slurm did not say when each would start"),
+        ({"tied": ["a100_40"]}, "of 4 options the cheapest on which it fits; a100_40 is no better and no smaller"),
         ({"tied": ["a100_40", "h200"]}, "; a100_40, h200 are no better and no smaller"),
     ],
 )

@@ -95,7 +95,7 @@ def _rank(placement: Placement) -> str:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
         first = f"of {count} options the first to start ({when}, as Slurm expects)"
     else:
-        first = f"the cheapest of {count} options that fits"
+        first = f"of {count} options the cheapest on which it fits" if count > 1 else "the only option"
         first += "; Slurm did not say when each would start" if placement.order == "start" else ""
     names, plural = ", ".join(placement.tied), len(placement.tied) > 1
     return first + (f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else "")
