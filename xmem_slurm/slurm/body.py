@@ -14,7 +14,9 @@ The parser is imported where a script is read: most submissions need none.
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.slurm import gres
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
 """Interpreters whose scripts the grammar is for."""
 
-MOST_BYTES = 1 << 20
-"""A longer script is not parsed..."""
+MOST_BYTES = 1 << 17
+"""A longer script is not parsed: its tree has a node for every few bytes..."""
 MOST_SECONDS = 2.0
 """...nor is one that takes longer: thousands of here-documents that never end do."""
 
@@ -88,27 +90,28 @@ def gpu_steps(data: bytes, *, is_shell: bool = True) -> tuple[Step, ...]:
         return ()
     root = _parse(data) if is_shell else None
     if root is None:
-        return tuple(_mentions(data, set(), [match.span() for match in _COMMENT_LINE.finditer(data)]))
+        return _mention(data, set(), [match.span() for match in _COMMENT_LINE.finditer(data)])
     nodes, table = list(_preorder(root)), srun_table()
-    values, found, known = _values(data, nodes), list[Step](), set[int]()
+    may_ask, found, known = cache(partial(_may_ask, values=_values(data, nodes))), list[Step](), set[int]()
     for node in nodes:
         words = _words(data, node) if node.type == "command" else []
         at = next((at for at, word in enumerate(words) if word.raw.rpartition(b"/")[2] == b"srun"), None)
         if at is not None:
             known.add(words[at].at[-4])
-            found += _steps(data, words[at], words[at + 1 :], table, values)
+            found += _steps(node.start_point.row + 1, words[at + 1 :], table, may_ask)
     comments = [(node.start_byte, node.end_byte) for node in nodes if node.type == "comment"]
-    return tuple(sorted([*found, *_mentions(data, known, comments)], key=lambda step: (step.line, step.start or 0)))
+    return tuple(sorted([*found, *_mention(data, known, comments)], key=lambda step: (step.line, step.start or 0)))
 
 
 def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) -> bytes:
     """Return the script whose `steps`, all of which `can_have` them, ask for the types of their components."""
-    for step in reversed(steps):
-        gpu_type = types[step.components[0]]
+    changes = [(step.start or 0, step.end, step, types[step.components[0]]) for step in steps]
+    pieces, at = list[bytes](), 0
+    for start, end, step, gpu_type in sorted(changes):
         if gpu_type is not None:
-            assert step.start is not None
-            data = data[: step.start] + step.with_type(gpu_type).encode() + data[step.end :]
-    return data
+            pieces += [data[at:start], step.with_type(gpu_type).encode()]
+            at = end
+    return b"".join([*pieces, data[at:]])
 
 
 def commands(data: bytes) -> list[list[str]] | None:
@@ -212,16 +215,15 @@ def _word(data: bytes, start: int, end: int) -> Word:
 
 def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
     """Return all that the script assigns to each variable; what it calls its functions with, as the positional ones."""
-    found: dict[bytes, bytes] = {}
+    found: dict[bytes, list[bytes]] = {}
     for node in nodes:
-        text = data[node.start_byte : node.end_byte]
         if node.type == "variable_assignment":
-            name, _, value = text.partition(b"=")
-            name = name.partition(b"[")[0].rstrip(b"+")
-            found[name] = found.get(name, b"") + b" " + value
-        elif node.type == "command" and b"srun" not in text:
-            found[b"@"] = found.get(b"@", b"") + b" " + text
-    return found | dict.fromkeys((bytes([each]) for each in _POSITIONAL), found.get(b"@", b""))
+            name, _, value = data[node.start_byte : node.end_byte].partition(b"=")
+            found.setdefault(name.partition(b"[")[0].rstrip(b"+"), []).append(value)
+        elif node.type == "command" and data.find(b"srun", node.start_byte, node.end_byte) < 0:
+            found.setdefault(b"@", []).append(data[node.start_byte : node.end_byte])
+    values = {name: b" ".join(texts) for name, texts in found.items()}
+    return values | dict.fromkeys((bytes([each]) for each in _POSITIONAL), values.get(b"@", b""))
 
 
 def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
@@ -238,11 +240,8 @@ def _may_ask(word: bytes, values: Mapping[bytes, bytes]) -> bool:
     return False
 
 
-def _steps(
-    data: bytes, srun: Word, words: Sequence[Word], table: Table, values: Mapping[bytes, bytes]
-) -> Iterator[Step]:
+def _steps(line: int, words: Sequence[Word], table: Table, may_ask: Callable[[bytes], bool]) -> Iterator[Step]:
     """Yield the steps of one srun, whose ":" divides the components of a heterogeneous job."""
-    line = data.count(b"\n", 0, srun.at[0]) + 1
     begin = 0
     for piece, end in enumerate([*(at for at, word in enumerate(words) if word.raw == b":"), len(words)]):
         part = words[begin:end]
@@ -250,7 +249,7 @@ def _steps(
         options, variables = _options(texts, table)
         components = _components(options, piece)
         for at in variables:
-            if _may_ask(part[at].raw, values):
+            if may_ask(part[at].raw):
                 yield Step(line, f"srun {texts[at]}")
         for occurrence in options:
             if _asks(occurrence):
@@ -284,7 +283,7 @@ def _components(options: Sequence[Occurrence], piece: int) -> tuple[int, ...] | 
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or not (last if dash else first).isdecimal() or len(part) > 9:
+        if not first.isdecimal() or not (last if dash else first).isdecimal() or len(part) > 7:
             return None
         found += range(int(first), int(last or first) + 1)
     return tuple(found) or None
@@ -314,11 +313,14 @@ def _step(line: int, word: Word, occurrence: Occurrence) -> Step:
     return step._replace(start=at[0], end=at[-1] + 1) if together and _PLAIN.fullmatch(value) else step
 
 
-def _mentions(data: bytes, known: set[int], comments: Sequence[tuple[int, int]]) -> Iterator[Step]:
-    """Yield what looks like a step and is neither one of the `known` ones nor in a comment."""
+def _mention(data: bytes, known: set[int], comments: Sequence[tuple[int, int]]) -> tuple[Step, ...]:
+    """Return the first that looks like a step and is neither one of the `known` ones nor in a comment, if any."""
+    starts = [start for start, _ in comments]
     for match in _MENTION.finditer(data):
-        if match.start() not in known and not any(start <= match.start() < end for start, end in comments):
-            text = (match[0] + match[1]).decode(errors="replace").split()
-            yield Step(
-                data.count(b"\n", 0, match.start()) + 1, f"{text[0]} ... {text[-1]}" if text[2:] else " ".join(text)
-            )
+        before = bisect_right(starts, match.start()) - 1
+        commented = before >= 0 and match.start() < comments[before][1]
+        if match.start() not in known and not commented:
+            words = (match[0] + match[1]).decode(errors="replace").split()
+            text = " ".join(words if len(words) < 3 else [words[0], "...", words[-1]])
+            return (Step(data.count(b"\n", 0, match.start()) + 1, text),)
+    return ()
