@@ -1,5 +1,5 @@
 # make demo: the whole way once, on a throw-away Slurm cluster.   make test: every test.   make lint: style, types, layers.
-# make docs: the documentation as a site, in build/docs.
+# make docs: the documentation as a site, in build/docs.   make capture: docs/capture.svg, a terminal of today.
 SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= 2.11.0
@@ -7,7 +7,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint docs setup test-torch-matrix clean
+.PHONY: demo test lint docs capture setup test-torch-matrix clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -27,6 +27,13 @@ lint: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/zensical build --strict
+
+# A real submission of examples/gpt2 on a lab of its own, drawn; the README's text of it is held to the picture by a test.
+capture: export PATH := $(CURDIR)/.venvs/torch-$(TORCH)/bin:$(CURDIR)/$(BIN):$(PATH)
+capture: export XMEM_LAB := /tmp/xmem-capture
+capture: setup
+	trap 'xmem-slurm lab down' EXIT; xmem-slurm lab up --site site-config/example.toml && \
+	  SBATCH_OUTPUT=/dev/null XMEM_FRESH=1 xmem-slurm lab exec -- $(BIN)/python docs/capture.py docs/capture.svg xsbatch examples/gpt2/job.sh
 
 # The stand-in libraries under the other releases of torch that are supported.
 test-torch-matrix: .venv/ready

@@ -1,8 +1,4 @@
-"""capture.py FILE.svg COMMAND…: run a command in a terminal of its own and draw what it showed, for the README.
-
-xmem-slurm lab up
-xmem-slurm lab exec -- python docs/capture.py docs/capture.svg xsbatch examples/gpt2/job.sh
-"""  # noqa: INP001 - a script, not a package
+"""capture.py FILE.svg COMMAND…: run a command on a terminal and draw what it showed, as `make capture` does."""  # noqa: INP001
 
 import fcntl
 import io

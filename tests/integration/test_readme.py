@@ -38,7 +38,7 @@ def test_a_command_of_the_readme(cluster: Cluster, job_python: Path, tmp_path: P
     assert done.stdout
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "lint"])
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "capture"])
 def test_make_targets_exist(target: str) -> None:
     subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 

@@ -1,5 +1,6 @@
 """The picture of a terminal shows what stands there in the end, asks nothing of the network, and passes failure on."""
 
+import html
 import re
 import subprocess
 import sys
@@ -10,10 +11,14 @@ import pytest
 CAPTURE = Path(__file__).parents[2] / "docs" / "capture.py"
 
 
+def text_of(picture: Path) -> str:
+    text = re.sub(r"<style>.*?</style>|<[^>]+>", "\n", picture.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return html.unescape(text).replace("\xa0", " ")
+
+
 def drawn(target: Path, shell: str) -> tuple[str, int]:
     done = subprocess.run([sys.executable, CAPTURE, target, "sh", "-c", shell], check=False)
-    text = re.sub(r"<style>.*?</style>|<[^>]+>", "\n", target.read_text(), flags=re.DOTALL)
-    return text.replace("&#160;", " "), done.returncode
+    return text_of(target), done.returncode
 
 
 @pytest.mark.parametrize(
@@ -42,3 +47,9 @@ def test_the_readmes_picture_is_of_a_real_run_and_needs_no_server() -> None:
     assert "GPU&#160;memory&#160;needed" in svg
     assert "@font-face" not in svg
     assert not re.search(r"(?:url\(|href=|src=)[\"']?https?:", svg)
+
+
+def test_the_readmes_text_is_that_of_its_picture() -> None:
+    readme = (CAPTURE.parents[1] / "README.md").read_text(encoding="utf-8")
+    block = readme.partition("](docs/capture.svg)")[2].partition("```\n$ ")[2].partition("```")[0]
+    assert block.split() == text_of(CAPTURE.with_suffix(".svg")).partition("$ ")[2].split()
