@@ -36,6 +36,7 @@ def trace_of(script: str, settings: str = "") -> Trace:
         argv=[],
         rank=0,
         world_size=1,
+        component=0,
         state="exit",
         error=None,
         torch_version="2.11.0",
