@@ -201,9 +201,6 @@ class _Kernels:
                 self._values.note(out, make(*args, **kwargs))
             return out
 
-        operators = self._torch.jit._builtins._get_builtin_table()  # torch.jit.script knows them by what they are
-        if id(make) in operators:
-            operators[id(made)] = operators[id(make)]
         return made
 
     def _wrap(self, operator, kernel):
