@@ -24,6 +24,7 @@ from pathlib import Path
 
 import jinja2
 
+from benchmarks import dryrun_cost
 from benchmarks.text_table import markdown_table
 
 HERE = Path(__file__).parent
@@ -173,6 +174,7 @@ def page() -> str:
     )
     return template.render(
         table="\n".join(markdown_table(HEADINGS, rows)),
+        cost="\n".join(markdown_table(dryrun_cost.HEADINGS, dryrun_cost.rows())),
         tried=len(tried),
         ran=sum(result.peak_bytes is not None for _, result in tried),
         repositories=len({script.repository for script, _ in tried}),

@@ -31,16 +31,6 @@ def mnist(folder):
         _write(folder / f"MNIST/raw/{part}-labels-idx1-ubyte", labels)
 
 
-def mnist_tensors(folder):
-    """MNIST as the demo of Lightning keeps it: pairs of tensors."""
-    import torch
-
-    folder = folder / "MNIST/processed"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("training.pt", 6000), ("test.pt", 1000)):
-        torch.save((torch.randint(255, (count, 28, 28), dtype=torch.uint8), torch.randint(10, (count,))), folder / name)
-
-
 def images(folder, classes=4, count=24, size=320):
     """train/ and val/, a folder a class (torchvision's ImageFolder)."""
     for part in ("train", "val"):
