@@ -120,8 +120,8 @@ def _contents(git: Sequence[str], entries: Sequence[str]) -> Iterator[tuple[str,
         process.stdin.close()
 
 
-def try_out(script: Script, clones: Path, work: Path, python: Path) -> Result:
-    """Run `script` dry in a fresh copy of its repository under `work`."""
+def try_out(script: Script, clones: Path, work: Path, python: Path, budget: float) -> Result:
+    """Run `script` dry in a fresh copy of its repository under `work`, for at most `budget` seconds."""
     top = work / script.repository.replace("/", "-")
     shutil.rmtree(top, ignore_errors=True)
     top.mkdir()
@@ -144,7 +144,10 @@ def try_out(script: Script, clones: Path, work: Path, python: Path) -> Result:
     job.write_text(f"#!/bin/bash\n{gpus}{script.command}\n")
     began = time.monotonic()
     found = subprocess.run(
-        [sys.executable, "-c", "from xmem_slurm.cli.main import main; main()", "estimate", "--json", "--gpu", GPU, job],
+        [
+            *(sys.executable, "-c", "from xmem_slurm.cli.main import main; main()"),
+            *("estimate", "--json", "--gpu", GPU, "--budget", str(budget), job),
+        ],
         capture_output=True,
         text=True,
         env=environ,
@@ -202,6 +205,7 @@ def main() -> None:
     run.add_argument("clones", type=Path)
     run.add_argument("--python", type=Path, required=True, help="the job's Python")
     run.add_argument("--only", default="", help="scripts whose key contains this")
+    run.add_argument("--budget", type=float, default=60, help="seconds for each; more where the machine is busy")
     run.add_argument("--work", type=Path, help="keep the copies here")
     verbs.add_parser("page")
     arguments = parser.parse_args()
@@ -213,7 +217,9 @@ def main() -> None:
         for script in scripts():
             if arguments.only not in script.key:
                 continue
-            result = try_out(script, arguments.clones.resolve(), work.resolve(), arguments.python.absolute())
+            result = try_out(
+                script, arguments.clones.resolve(), work.resolve(), arguments.python.absolute(), arguments.budget
+            )
             RESULTS.write_text(
                 json.dumps({key: asdict(each) for key, each in {**results(), script.key: result}.items()}, indent=1)
                 + "\n"
