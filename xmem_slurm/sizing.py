@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm import engines
+from xmem_slurm import elsewhere
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
 from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
 from xmem_slurm.sharing import is_held
-from xmem_slurm.site.schema import Gpu, Option, Site
+from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
 from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.trace import Doubt, Trace
@@ -43,7 +43,7 @@ def size(
 
     Raises:
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
-        XmemError: as `runner.run` does.
+        XmemError: as `elsewhere.run` does.
     """
     (found,) = size_components(job, [0], site, gpus, budget, starts=starts).values()
     if isinstance(found, NoEstimate):
@@ -67,11 +67,12 @@ def size_components(
     seen, and where it asks for shares and the site lets none of that kind be changed.
 
     Raises:
-        XmemError: as `runner.run` does, but for NoEstimate.
+        XmemError: as `elsewhere.run` does, but for NoEstimate.
     """
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
-    requests, dry_runs = job.request().components, _DryRuns(from_submission(job), gpus, budget)
+    requests, allowed = job.request().components, budget.within(site.dry_run)
+    dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
     return _each(components, lambda index: _size(requests[index], index, site, dry_runs, starts))
 
 
@@ -83,7 +84,7 @@ def on_one(
     Raises:
         XmemError: as `runner.run` does, but for NoEstimate.
     """
-    dry_runs = _DryRuns(from_submission(job), {name: gpu}, budget)
+    dry_runs = _DryRuns(from_submission(job), {name: gpu}, budget, DryRuns())
 
     def size_one(component: int) -> Sizing:
         started = time.monotonic()
@@ -244,6 +245,7 @@ class _DryRuns:
     job: Job
     gpus: Mapping[str, Gpu]
     budget: runner.Budget
+    where: DryRuns
     spent: float = 0.0
     longest: float = 0.0
     results: dict[tuple[str, int], Sequence[Trace] | NoEstimate] = field(default_factory=dict)
@@ -273,7 +275,7 @@ class _DryRuns:
             traces: list[Trace] = []
             for job in _ends_of_array(self.job):
                 left = self.budget.less(self.spent + time.monotonic() - started)
-                traces += engines.run(job, self.gpus[name], left)
+                traces += elsewhere.run(job, self.gpus[name], left, self.where)
             return [_with_array(trace, self.job) for trace in traces]
         except NoEstimate as error:
             return error

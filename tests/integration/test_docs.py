@@ -93,6 +93,7 @@ def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
         "[partition.NAME]": schema.Partition,
         "[dialect]": schema.Dialect,
         "[policy]": schema.Policy,
+        "[dry_run]": schema.DryRuns,
         "[filter]": schema.Filter,
         "[job_submit]": schema.JobSubmit,
     }

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from xmem_slurm.slurm import edit, gres
@@ -31,6 +31,9 @@ _AS_GIVEN = re.compile(
     "SLURM_(JOB_(ACCOUNT|CPUS_PER_NODE|ID|NAME|NODELIST|NUM_NODES|PARTITION)|MEM_PER_.*|NPROCS|NTASKS|TASKS_PER_NODE)"
 )
 """What it finds of each component that way, and of the first one under the usual name, too."""
+
+_HOSTS = re.compile("SLURM_(JOB_)?NODELIST(_HET_GROUP_.*)?|SLURMD_NODENAME")
+"""What names the nodes: the host of the dry run stands for them all."""
 
 _LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", "TMPDIR")
 
@@ -58,6 +61,11 @@ def from_submission(job: edit.Job) -> Job:
     )
     environ = exported(job.environ, request.export) | slurm_variables(request)
     return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
+
+
+def on_this_host(job: Job) -> Job:
+    """Return a job that was made ready on another host, with this one for its nodes."""
+    return replace(job, environ={n: platform.node() if _HOSTS.fullmatch(n) else v for n, v in job.environ.items()})
 
 
 def _gpus(request: Request) -> list[int]:

@@ -19,8 +19,8 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
-from xmem_slurm.site.schema import Gpu
-from xmem_slurm.units import GIB
+from xmem_slurm.site.schema import DryRuns, Gpu
+from xmem_slurm.units import GIB, MIB
 
 LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
@@ -48,6 +48,16 @@ class Budget:
     def less(self, seconds: float) -> "Budget":
         """What is left of it after `seconds`."""
         return replace(self, seconds=max(1.0, self.seconds - seconds))
+
+    def within(self, most: DryRuns) -> "Budget":
+        """Return it where it is less than a site allows, else as much as that."""
+        memory = most.memory_mib * MIB if most.memory_mib is not None else self.memory_bytes
+        return replace(
+            self,
+            seconds=min(self.seconds, most.seconds or self.seconds),
+            memory_bytes=min(self.memory_bytes, memory),
+            cpus=min(self.cpus, most.cpus or self.cpus),
+        )
 
     def limits(self) -> sandbox.Limits:
         """The same, in the sandbox's words."""

@@ -191,6 +191,29 @@ class JobSubmit(_Strict):
     reason_for: tuple[Name, ...] = ()
 
 
+class DryRuns(_Strict):
+    """Where dry runs happen, and the most that those of one job may take, whatever its user allows.
+
+    `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`elsewhere`), in this
+    `partition`, `qos` and `account`, else the user's own. A step that has not begun after `wait_seconds` is given up.
+    """
+
+    where: Literal["here", "srun"] = "here"
+    partition: Name | None = None
+    qos: Name | None = None
+    account: Name | None = None
+    wait_seconds: Annotated[float, Field(ge=1, le=600)] = 20.0
+    seconds: Annotated[float, Field(ge=1)] | None = None
+    cpus: Annotated[int, Field(gt=0)] | None = None
+    memory_mib: Mib | None = None
+
+    @model_validator(mode="after")
+    def _place_has_a_use(self) -> "DryRuns":
+        if self.where == "here" and (self.partition or self.qos or self.account):
+            raise ValueError('partition, qos and account are for where = "srun"')
+        return self
+
+
 class Policy(_Strict):
     """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only advises.
 
@@ -217,6 +240,7 @@ class Site(_Strict):
     name: Name
     templates: Path | None = None
     policy: Policy = Policy()
+    dry_run: DryRuns = DryRuns()
     dialect: Dialect = Dialect()
     filter: Filter = Filter()
     job_submit: JobSubmit = JobSubmit()

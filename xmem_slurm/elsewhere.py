@@ -1,0 +1,140 @@
+"""Where does a job run dry: here, or, at a site that allows no work on login nodes, as a Slurm step on a CPU node?
+
+Such a step is our own Python, started by srun: the job, the GPU that it is to find and the budget go to its standard
+input, the traces come back on its standard output, both as JSON. The node must have the same files under the same paths
+as this machine: the job's, our installation, the user's cache. What keeps the step from answering (a full partition, a
+refused request, a node that dies) says nothing of the job, and ends its dry runs at once: it goes as it was written.
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from xmem_slurm import engines
+from xmem_slurm.dryrun import job as dryrun_job
+from xmem_slurm.dryrun import linux, runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import NoEstimate, SlurmError, XmemError
+from xmem_slurm.site.schema import DryRuns, Gpu
+from xmem_slurm.trace import Trace
+from xmem_slurm.units import GIB, MIB
+
+OWN_BYTES = GIB
+"""Host memory that the step asks for beside the job's: for our own Python, which reads the traces there."""
+START_SECONDS = 30.0
+"""Beside the budget: for Python to start from a cold network file system, and the sandbox (`sandbox.SETUP_SECONDS`)."""
+GRACE_SECONDS = 10.0
+"""Between SIGTERM and SIGKILL for an srun that is not waited for any more: it cancels its job first."""
+
+_PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.elsewhere import main; main()")
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+"""How the cluster is reached; every other SLURM_* variable would be an option to srun, or make it a step of a job."""
+_TRACES = TypeAdapter(list[Trace])
+
+
+def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[Trace]:
+    """Run `job` dry where the site wants that, and return the traces of the engine that can answer.
+
+    Raises:
+        SandboxError, NoEstimate: as `engines.run` does.
+        SlurmError: the step did not start in time, was refused, or gave no answer.
+    """
+    if where.where == "here":
+        return engines.run(job, gpu, budget)
+    order = {
+        "job": {**asdict(job), "script": job.script.hex(), "folder": os.fspath(job.folder)},
+        "gpu": gpu.model_dump(),
+        "budget": asdict(budget),
+    }
+    place = f"the dry run in partition {where.partition}" if where.partition else "the dry run by srun"
+    said = _step(_command(budget, where), json.dumps(order).encode(), where.wait_seconds + budget.seconds, place)
+    try:
+        answer = json.loads(said.strip().rpartition(b"\n")[2])
+        if "no_estimate" in answer:
+            raise NoEstimate(answer["no_estimate"])
+        if "refused" in answer:
+            raise SlurmError(f"{place}: {answer['refused']}")
+        return _TRACES.validate_python(answer["traces"])
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error
+
+
+def main() -> None:
+    """Be the step: read what to run from standard input, and write what came of it, one line, to standard output."""
+    order = json.load(sys.stdin)
+    raw = order["job"]
+    job = Job(**{**raw, "script": bytes.fromhex(raw["script"]), "folder": Path(raw["folder"])})
+    answer: dict[str, Any]
+    try:
+        found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
+        answer = {"traces": _TRACES.dump_python(list(found))}
+    except NoEstimate as error:
+        answer = {"no_estimate": str(error)}
+    except XmemError as error:
+        answer = {"refused": f"{platform.node()}: {error}"}
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")  # a site's prolog may have printed something
+
+
+def _command(budget: runner.Budget, where: DryRuns) -> list[str]:
+    minutes = int((budget.seconds + START_SECONDS) // 60) + 1
+    asked: Mapping[str, object] = {
+        "job-name": "xmem-dry-run",
+        "nodes": 1,
+        "ntasks": 1,
+        "cpus-per-task": budget.cpus,
+        "mem": f"{(budget.memory_bytes + OWN_BYTES) // MIB}M",
+        "time": minutes,
+        "immediate": max(1, int(where.wait_seconds)),
+        "chdir": "/",
+        "mpi": "none",
+        "partition": where.partition,
+        "qos": where.qos,
+        "account": where.account,
+    }
+    return ["srun", *(f"--{name}={value}" for name, value in asked.items() if value is not None), *_PROGRAM]
+
+
+def _step(command: Sequence[str], order: bytes, seconds: float, place: str) -> bytes:
+    """Run srun and return its standard output; it ends when this process does.
+
+    Raises:
+        SlurmError: it cannot be started, fails, or takes longer than it may.
+    """
+    environ = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SRUN_")) or n in _KEPT}
+    try:
+        step = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ | {"XMEM_ACTIVE": "1"},  # a site's filter has no part in this
+            start_new_session=True,  # a Ctrl-C is ours to pass on
+            preexec_fn=partial(linux.prctl, linux.PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509 - one thread
+        )
+    except OSError as error:
+        raise SlurmError(f"{place}: srun: {error.strerror}") from error
+    try:
+        said, words = step.communicate(order, seconds + START_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{place}: no answer within {seconds + START_SECONDS:.0f} s") from None
+    finally:
+        if step.poll() is None:
+            step.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                step.wait(GRACE_SECONDS)
+            step.kill()
+    if step.returncode:
+        last = words.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SlurmError(f"{place}: {last or f'srun ended with {step.returncode}'}")
+    return said
