@@ -79,6 +79,11 @@ class Placement:
     starts: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def too_small(self) -> Verdict | None:
+        """The largest of the options on which the job was found not to fit: the first that it could be made to fit."""
+        return max((v for v in self.verdicts if v.fits is False), key=lambda v: v.gpu.total_bytes, default=None)
+
+    @property
     def units(self) -> int:
         """How many units of the chosen option the job needs for each of its GPUs."""
         return next((verdict.units for verdict in self.verdicts if verdict.name == self.choice), 0)

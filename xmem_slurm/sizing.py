@@ -20,20 +20,47 @@ Starts = Callable[[Sequence[str], int], Mapping[str, float]]
 """Says when each of these options would be free for a component, in seconds since the epoch."""
 
 
+_HERE = DryRuns()
+
+
 def _no_starts(_names: Sequence[str], _component: int) -> Mapping[str, float]:
     return {}
+
+
+CHANGES = {
+    "batch": ("half the batch", "there is no DataLoader, or several with batches of different sizes"),
+    "bf16": ("bf16 autocast", "autocast is on already, or no parameter is fp32"),
+    "checkpointing": ("checkpointing", "it is on already, or the model has no method that puts it on"),
+}
+"""What advice tries (`probe/_xmem_advice.py`): its name where it could not be tried, and why the probe left the job as
+it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a change to the job would do on the GPU option that is too small for it, from a dry run with that change.
+
+    `estimate` is None where there is none, and `why_not` then says why.
+    """
+
+    option: str
+    change: str
+    estimate: Estimate | None
+    fits: bool = False
+    why_not: str = ""
 
 
 @dataclass(frozen=True)
 class Sizing:
     """What a job needs, or a component of one.
 
-    `estimate` is for the chosen option's GPU; without a choice, for the largest.
+    `estimate` is for the chosen option's GPU; without a choice, for the largest. `advice` is empty where not asked.
     """
 
     estimate: Estimate
     placement: Placement
     seconds: float
+    advice: Sequence[Advice] = ()
 
 
 def size(
@@ -71,20 +98,22 @@ def size_components(
     """
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
-    requests, allowed = job.request().components, budget.within(site.dry_run)
-    dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
+    requests, dry_runs = (
+        job.request().components,
+        _DryRuns(from_submission(job), gpus, budget.within(site.dry_run), site.dry_run),
+    )
     return _each(components, lambda index: _size(requests[index], index, site, dry_runs, starts))
 
 
 def on_one(
-    job: edit.Job, components: Sequence[int], name: str, gpu: Gpu, budget: runner.Budget
+    job: edit.Job, components: Sequence[int], name: str, gpu: Gpu, budget: runner.Budget, *, where: DryRuns = _HERE
 ) -> Mapping[int, Sizing | NoEstimate]:
-    """Run `job` dry on one GPU, with no site to choose from.
+    """Run `job` dry on one GPU, with nothing to choose from; `where` is what a site says of dry runs.
 
     Raises:
         XmemError: as `runner.run` does, but for NoEstimate.
     """
-    dry_runs = _DryRuns(from_submission(job), {name: gpu}, budget, DryRuns())
+    dry_runs = _DryRuns(from_submission(job), {name: gpu}, budget.within(where), where)
 
     def size_one(component: int) -> Sizing:
         started = time.monotonic()
@@ -93,6 +122,35 @@ def on_one(
         return Sizing(found, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
 
     return _each(components, size_one)
+
+
+def advised(sizing: Sizing, job: edit.Job, component: int, budget: runner.Budget, *, where: DryRuns = _HERE) -> Sizing:
+    """Run `job` dry with each of `CHANGES`, on the largest option that is too small for it, and add what was seen.
+
+    `budget` is for all of these dry runs together.
+
+    Raises:
+        XmemError: as `runner.run` does, but for NoEstimate.
+    """
+    option, started, found = sizing.placement.too_small, time.monotonic(), []
+    if option is None:
+        return sizing
+    for change in CHANGES:
+        changed = job._replace(environ={**job.environ, "XMEM_ADVICE": change, "XMEM_ENGINE": "device"})
+        left = budget.less(time.monotonic() - started)
+        result = on_one(changed, [component], option.name, option.gpu, left, where=where)[component]
+        found.append(_advice(option.name, change, result))
+    return replace(sizing, advice=found)
+
+
+def _advice(option: str, change: str, result: Sizing | NoEstimate) -> Advice:
+    name, unchanged = CHANGES[change]
+    if isinstance(result, NoEstimate):
+        return Advice(option, name, None, why_not=str(result))
+    made = sorted({rank.trace.changed for rank in result.estimate.ranks} - {""})
+    if not made:
+        return Advice(option, name, None, why_not=unchanged)
+    return Advice(option, ", ".join(made), result.estimate, result.placement.choice is not None)
 
 
 def _each(components: Sequence[int], size_one: Callable[[int], Sizing]) -> Mapping[int, Sizing | NoEstimate]:

@@ -17,7 +17,7 @@ from xmem_slurm.report.options import Remedy, outlooks, remedy
 from xmem_slurm.rewrite import Change
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Share
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing import Advice, Sizing
 from xmem_slurm.units import GIB
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +147,21 @@ def test_an_allocator_setting_is_advised_only_where_a_replay_shows_that_it_helps
     assert remedy(enough) == Remedy("small", "expandable_segments:True", enough=True)
     assert remedy(on_gpu_of(allocated + margin)) == Remedy("small", "expandable_segments:True", enough=False)
     assert remedy(SIZING) is None, "no option is too small"
+
+
+def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:
+    small = on_gpu_of(12 * GIB)
+    tried = [Advice("small", "half the batch (4)", SIZING.estimate, fits=True), Advice("small", "x", None, why_not="y")]
+    found = dataclasses.replace(small, advice=tried)
+    lines = terminal.option_lines([], None, found.advice)
+    assert lines == [
+        "with half the batch (4): 15.44 GiB needed, fits small (seen in a dry run with it)",
+        "x: not tried: y",
+    ]
+    first, second = json_report.estimate_object(found)["advice"]
+    assert first["required_bytes"] == SIZING.estimate.required_bytes
+    assert (second["required_bytes"], second["fits"], second["why_not"]) == (None, None, "y")
+    assert "With half the batch (4): " in html.render(found)
 
 
 def test_a_job_that_has_the_setting_is_not_advised_to_take_it() -> None:

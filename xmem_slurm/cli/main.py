@@ -24,6 +24,7 @@ from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading
+from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.slurm.edit import Job
 
 app = typer.Typer(
@@ -85,6 +86,13 @@ def estimate(
     engine: Annotated[Engine, typer.Option("--engine", help="Stand-in CUDA libraries, or real steps on the CPU.")] = (
         Engine.AUTO
     ),
+    advice: Annotated[
+        bool,
+        typer.Option(
+            "--advice",
+            help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing.",
+        ),
+    ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
     job, allowance = _submission(command, engine), runner.Budget(seconds=budget)
@@ -102,6 +110,12 @@ def estimate(
             assert gpu is not None
             answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance)
     sized = _sized(answers)
+    if advice:
+        place = where.dry_run if where is not None else DryRuns()
+        with terminal.progress("running it dry again with one change at a time"):
+            sized = {
+                number: sizing.advised(each, job, number, allowance, where=place) for number, each in sized.items()
+            }
     page = partial(html.write, templates=where.templates if where is not None else None)
     for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
         if path is not None:
@@ -113,7 +127,10 @@ def estimate(
         typer.echo(json.dumps(listed if request.others else objects[0], indent=2))
         return
     for component, each in sized.items():
-        lines = [*terminal.estimate_lines(each.estimate), *terminal.option_lines(outlooks(each), remedy(each))]
+        options = terminal.option_lines(outlooks(each), remedy(each), each.advice)
+        if advice and not each.advice:
+            options.append("no option is too small: nothing to advise")
+        lines = [*terminal.estimate_lines(each.estimate), *options]
         typer.echo("\n".join(f"component {component}: {line}" if request.others else line for line in lines))
 
 

@@ -12,6 +12,7 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_known      keeps the values that came from the host, and says what the others are taken for
     _xmem_network    notes what was asked for over the network, which is not there
     _xmem_ends       makes every way out of the process lead past the recorder
+    _xmem_advice     makes one change to the job, where a dry run asks what that would do
     _xmem_values     notes where a model reads values that are not known
     _xmem_process    what both engines write of the process, and how
     _xmem_redirect   lets a script that says "cuda" run on the CPU: _xmem_cuda describes the GPU, _xmem_as_gpu has torch

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import _xmem_advice
 import _xmem_alive
 import _xmem_device
 import _xmem_ends
@@ -125,6 +126,7 @@ class Recorder:
         _xmem_known.install(torch, self._environ)
         _xmem_triton.install(torch)
         _xmem_streams.install(torch)
+        _xmem_advice.install(torch, self._environ.get("XMEM_ADVICE"))
         self._values.watch(torch, self._runtime)
         _xmem_ends.hook(self)
         self.write("running")
@@ -336,6 +338,7 @@ class Recorder:
             ],
             "recorded": self._peaks.get(device, {}),
             "doubts": self._doubts(),
+            "changed": _xmem_advice.changed(),
         }
 
     def _doubts(self):

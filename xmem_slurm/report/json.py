@@ -14,7 +14,7 @@ from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.margins import Margin
 from xmem_slurm.report import files
 from xmem_slurm.report.options import OptionOutlook, outlooks
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing import Advice, Sizing
 from xmem_slurm.trace import Category
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -82,6 +82,19 @@ class Option(_Part):
     first_failure: Failure | None
 
 
+class Change(_Part):
+    """A change to the job that was tried in a dry run of its own, on the largest option that is too small without it.
+
+    `required_bytes` and `fits` are null where it could not be tried; `why_not` then says why.
+    """
+
+    option: str
+    change: str
+    required_bytes: _Bytes | None
+    fits: bool | None
+    why_not: str | None
+
+
 class Report(_Part):
     """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the most, margin included.
 
@@ -99,6 +112,7 @@ class Report(_Part):
     confidence: Confidence
     options: list[Option]
     choice: str | None
+    advice: list[Change]
     wall_seconds: Annotated[float, Field(ge=0)]
 
 
@@ -117,6 +131,7 @@ def estimate_object(sizing: Sizing) -> dict[str, Any]:
         confidence=Confidence.model_validate({"level": estimate.confidence, "reasons": list(estimate.reasons)}),
         options=[_option(option) for option in outlooks(sizing)],
         choice=sizing.placement.choice,
+        advice=[_change(advice) for advice in sizing.advice],
         wall_seconds=round(sizing.seconds, 3),
     )
     return report.model_dump(mode="json")
@@ -147,6 +162,17 @@ def _rank(rank: RankEstimate) -> Rank:
 
 def _promise(margin: Margin) -> Promise:
     return Promise(probability=margin.probability, runs=margin.runs, models=margin.models, held_out=margin.held_out)
+
+
+def _change(advice: Advice) -> Change:
+    found = advice.estimate
+    return Change(
+        option=advice.option,
+        change=advice.change,
+        required_bytes=found.required_bytes if found is not None else None,
+        fits=advice.fits if found is not None else None,
+        why_not=advice.why_not or None,
+    )
 
 
 def _option(option: OptionOutlook) -> Option:

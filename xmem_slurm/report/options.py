@@ -64,11 +64,9 @@ def remedy(sizing: Sizing) -> Remedy | None:
 
     That is so where no option is too small, and where a rank has the setting already.
     """
-    smaller = [verdict for verdict in sizing.placement.verdicts if verdict.fits is False]
-    ranks = sizing.estimate.ranks
-    if not smaller:
+    nearest, ranks = sizing.placement.too_small, sizing.estimate.ranks
+    if nearest is None:
         return None
-    nearest = max(smaller, key=lambda verdict: verdict.gpu.total_bytes)
     changed = [_expandable(rank) for rank in ranks]
     if any(settings is None for settings in changed) or all(_failure(rank, nearest.gpu) is None for rank in ranks):
         return None

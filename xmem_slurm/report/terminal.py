@@ -11,7 +11,7 @@ from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.words import CATEGORY_NAMES
 from xmem_slurm.rewrite import Change
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing import Advice, Sizing
 from xmem_slurm.units import human
 
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
@@ -42,13 +42,13 @@ def _promise(margin: Margin) -> str:
     return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured"
 
 
-def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None) -> list[str]:
-    """Say of each GPU option whether the job fits, how much there is to spare, and the first request that fails."""
+def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None, advice: Sequence[Advice] = ()) -> list[str]:
+    """Say of each GPU option whether the job fits, with how much to spare or where it fails, and what would help."""
     width = max((len(option.name) for option in options), default=0)
     lines = [
         f"{'*' if o.chosen else ' '} {o.name:{width}}  {human(o.gpu.total_bytes):>10}  {_outlook(o)}" for o in options
     ]
-    return lines + ([_remedy(remedy)] if remedy is not None else [])
+    return lines + ([_remedy(remedy)] if remedy is not None else []) + [_advice(each) for each in advice]
 
 
 def _outlook(option: OptionOutlook) -> str:
@@ -67,7 +67,15 @@ def _remedy(remedy: Remedy) -> str:
     setting = f"PYTORCH_CUDA_ALLOC_CONF={remedy.setting}"
     if remedy.enough:
         return f"to fit {remedy.option}: export {setting} is enough (replayed)"
-    return f"to fit {remedy.option}: {setting} is not enough (replayed); a smaller batch or checkpointing was not tried"
+    return f"to fit {remedy.option}: {setting} is not enough (replayed)"
+
+
+def _advice(advice: Advice) -> str:
+    if advice.estimate is None:
+        return f"{advice.change}: not tried: {advice.why_not}"
+    answer = "fits" if advice.fits else "does not fit"
+    needed = human(advice.estimate.required_bytes)
+    return f"with {advice.change}: {needed} needed, {answer} {advice.option} (seen in a dry run with it)"
 
 
 def reason(sizing: Sizing) -> str:
