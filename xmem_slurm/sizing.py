@@ -98,10 +98,8 @@ def size_components(
     """
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
-    requests, dry_runs = (
-        job.request().components,
-        _DryRuns(from_submission(job), gpus, budget.within(site.dry_run), site.dry_run),
-    )
+    requests, allowed = job.request().components, budget.within(site.dry_run)
+    dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
     return _each(components, lambda index: _size(requests[index], index, site, dry_runs, starts))
 
 
