@@ -1,17 +1,19 @@
-"""What should the site-wide filter change in the job that an sbatch is about to submit?
+"""What should the site-wide filter change in the job that an sbatch, srun or salloc is about to submit?
 
-Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside sbatch and calls `main`, as does `xmem-slurm
-filter`, which takes longer to start. The hook is shown merged options, but neither the script nor its arguments;
-sbatch's own command line, which Linux keeps for every process, has all of it. The answer is lines `option=value` for
-the hook to set, and a last line `end`.
+Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `main`, as does `xmem-slurm
+filter`, which takes longer to start. The hook is shown merged options, but neither the script nor its arguments; the
+command line, which Linux keeps for every process, has all of it. The answer is lines `option=value` for the hook to
+set, and a last line `end`. Where the site wants it, a command that srun or salloc gets GPUs for is looked at as
+sbatch's `--wrap` is.
 
-Not looked at: srun and salloc (nothing to run dry is at hand), a script on stdin (sbatch has read it by then),
-heterogeneous jobs (the hook is called for each component, with no word of the others), `--test-only`, what sbatch will
-refuse, and what xsbatch submits: it has looked already.
+Not looked at: a script on stdin (sbatch has read it by then), heterogeneous jobs (the hook is called for each
+component, with no word of the others), `--test-only`, what sbatch will refuse, what xsbatch submits (it has looked
+already), steps of a job that runs, and of srun and salloc what has no command to run dry: a shell, `--pty`.
 """
 
 import os
 import pwd
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,9 +22,10 @@ from typing import NamedTuple, get_args
 from xmem_slurm import folding, handover, jobsteps
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.site import loading
-from xmem_slurm.site.schema import Order, Site
-from xmem_slurm.slurm import client
+from xmem_slurm.site.schema import Command, Order, Site
+from xmem_slurm.slurm import body, client
 from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, scan, srun_table
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
 from xmem_slurm.submit import Wishes, change
@@ -33,6 +36,24 @@ _NO = ("", "0", "no")
 
 _ANSWER_SECONDS = 2.0
 """Of the time that the hook waits, what is left for everything that is not a dry run."""
+
+
+_SALLOC = (
+    *(Option(name, "", NONE) for name in ("bell", "no-bell", "no-shell")),
+    Option("wait-all-nodes", "", REQUIRED),
+)
+"""What salloc has beside srun's options (salloc(1))."""
+_NOTHING_TO_RUN = frozenset({"pty", "multi-prog", "jobid", "no-shell", "het-group", "pack-group", "help", "version"})
+"""Options of srun and salloc with which no command is at hand, or no allocation is made."""
+_SRUN_VARIABLES = {"NPROCS": "ntasks", "NTASKS": "ntasks", "NNODES": "nodes", "CPUS_PER_TASK": "cpus-per-task"}
+"""SLURM_* variables that srun reads (srun(1)), and sbatch has no variable for."""
+
+
+class Submission(NamedTuple):
+    """What is submitted, and by which command of Slurm's; what srun and salloc run is in the job's `--wrap`."""
+
+    job: Job
+    command: str
 
 
 class Answer(NamedTuple):
@@ -56,38 +77,44 @@ def main() -> None:
 
 
 def respond(site_file: Path, process: int) -> None:
-    """Print the answer for the sbatch of this process id on stdout, and what its user should know on stderr.
+    """Print the answer for the submission of this process id on stdout, and what its user should know on stderr.
 
     Raises:
         SiteError: the site file cannot be read.
-        UsageError: the process is no sbatch of this user's.
+        UsageError: the process submits nothing of this user's.
     """
-    job = submission(process, os.environ)
-    found = answer(site_file, loading.load_site(site_file), job) if job is not None else Answer()
+    seen = submission(process, os.environ)
+    found = answer(site_file, loading.load_site(site_file), seen) if seen is not None else Answer()
     sys.stderr.writelines(f"xmem-slurm: {line}\n" for line in found.lines)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), "end\n"])
 
 
-def answer(site_file: Path, site: Site, job: Job) -> Answer:
-    """Return what to change in the job, nothing where policy or the job's owner wants it left alone."""
-    if site.filter.mode == "off" or refusal(job) is not None or not _is_covered(site, job):
+def answer(site_file: Path, site: Site, seen: Submission) -> Answer:
+    """Return what to change in the job, nothing where policy or the job's owner wants it left alone.
+
+    What srun and salloc run gets no share of a GPU: the limit is a variable, and theirs cannot be set from the hook.
+    """
+    job, policy = seen.job, site.filter
+    if policy.mode == "off" or seen.command not in policy.commands:
+        return Answer()
+    if refusal(job) is not None or not _is_covered(site, job):
         return Answer()
     advise = site.filter.mode == "advise"
     keep = _is_set(job, "XMEM_KEEP_TYPE")
     budget = max(1.0, site.filter.seconds - _ANSWER_SECONDS)
     try:
         wishes = Wishes(keep_type=keep, advise=advise, budget_seconds=budget, site=str(site_file), policy=_order(job))
-        changed, lines = change(job, wishes)
+        changed, lines = change(job, wishes._replace(whole=seen.command != "sbatch"))
         return Answer(_changes(job, changed), lines)
     except XmemError as error:
         return Answer(lines=[f"submitted as written: {error}"])
 
 
-def submission(process: int, environ: Mapping[str, str]) -> Job | None:
-    """Return the job that the sbatch of this process id is submitting; None where it is not to be looked at.
+def submission(process: int, environ: Mapping[str, str]) -> Submission | None:
+    """Return what the sbatch, srun or salloc of this process id is submitting; None where it is not to be looked at.
 
     Raises:
-        UsageError: the process is no sbatch of this user's.
+        UsageError: the process submits nothing of this user's.
     """
     folder = Path("/proc", str(process))
     try:
@@ -95,16 +122,54 @@ def submission(process: int, environ: Mapping[str, str]) -> Job | None:
         owner = folder.stat().st_uid
     except OSError as error:
         raise UsageError(f"process {process}: {error.strerror}") from error
-    if owner != os.getuid() or not words or words[0].rpartition("/")[2] != "sbatch":
-        raise UsageError(f"process {process} is no sbatch of yours")
+    command = words[0].rpartition("/")[2] if words else ""
+    if owner != os.getuid() or command not in get_args(Command):
+        raise UsageError(f"process {process} is no sbatch, srun or salloc of yours")
     if handover.is_marked(process):
         return None
-    job = Job(tuple(words[1:]), environ, None)
+    job = _batch(words[1:], environ) if command == "sbatch" else as_batch(command, words[1:], environ)
+    return Submission(job, command) if job is not None else None
+
+
+def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
+    job = Job(tuple(words), environ, None)
     command_line = job.command_line()
     if command_line.wrap is not None:
         return job
     path = client.find_script(command_line, environ)
     return job._replace(script=path.read_bytes()) if path is not None and path.is_file() else None
+
+
+def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
+    """Return the sbatch that would ask for the same as this srun or salloc, and run the same; None where there is none.
+
+    Their SLURM_* and SALLOC_* variables become those of sbatch (srun(1), salloc(1): INPUT ENVIRONMENT VARIABLES).
+    """
+    found, at = scan(words, srun_table().with_options(_SALLOC))
+    run = words[at:]
+    unknown = any(each.option is None and each.value is None for each in found)
+    inside = command == "srun" and "SLURM_JOB_ID" in environ  # a step
+    if not run or ":" in words or unknown or inside or _NOTHING_TO_RUN & {each.name for each in found}:
+        return None
+    if run[0].rpartition("/")[2] in body.SHELLS and all(word.startswith("-") for word in run[1:]):
+        return None
+    prefix = "SLURM_" if command == "srun" else "SALLOC_"
+    known = {variable for option in SBATCH.options for variable in option.variables}
+    theirs = {f"SBATCH_{n.removeprefix(prefix)}": value for n, value in environ.items() if n.startswith(prefix)}
+    kept = {name: value for name, value in environ.items() if name not in known}
+    of_variables = [
+        f"--{name}={environ[prefix + variable]}"
+        for variable, name in _SRUN_VARIABLES.items()
+        if command == "srun" and prefix + variable in environ
+    ]
+    given = [
+        f"--{each.name}" if each.value is None else f"--{each.name}={each.value}"
+        for each in found
+        if each.name in SBATCH.by_name and each.name != "wait"  # srun's is another one
+    ]
+    text = shlex.join(["srun", *run] if command == "srun" else run)
+    environ = kept | {name: value for name, value in theirs.items() if name in known}
+    return Job((*of_variables, *given, f"--wrap={text}"), environ, None)
 
 
 def _is_covered(site: Site, job: Job) -> bool:

@@ -37,7 +37,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "site": site.name,
         "version": __version__,
         "label": "xmem-slurm",
-        "looks": site.filter.mode != "off",
+        "commands": site.filter.commands if site.filter.mode != "off" else (),
         "command": f"exec {shlex.join([*limit, *words])} $PPID",
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],

@@ -43,7 +43,7 @@ class Filtered:
 
     def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
         valid = self.site_file.with_name("valid.toml")
-        valid.write_text(SITE.replace('mode = "advise"', 'mode = "rewrite"'), encoding="utf-8")
+        valid.write_text(SITE.replace('mode = "advise"', ALL if ALL in site else 'mode = "rewrite"'), encoding="utf-8")
         self.site_file.write_text(site, encoding="utf-8")
         text = hooks.render(self.site_file, load_site(valid), program)["cli_filter.lua"]
         (self.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
@@ -303,7 +303,7 @@ def test_a_long_command_line_is_no_trouble(filtered: Filtered, folder: Path) -> 
 
 
 def test_another_users_sbatch_is_none_of_our_business(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no sbatch of yours"):
+    with pytest.raises(UsageError, match="no sbatch, srun or salloc of yours"):
         submission(os.getpid(), {})
     with pytest.raises(UsageError, match="No such file"):
         submission(2**22 + 1, {})
@@ -324,8 +324,51 @@ def reload(filtered: Filtered, text: str) -> None:
     os.utime(file, (then, then))
 
 
-@pytest.mark.parametrize("command", [["srun"], ["salloc", "--quiet"]])
-def test_srun_and_salloc_are_left_alone(filtered: Filtered, folder: Path, command: list[str]) -> None:
+INTERACTIVE = [["srun"], ["salloc", "--quiet"]]
+ALL = 'mode = "rewrite"\ncommands = ["sbatch", "srun", "salloc"]'
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("command", INTERACTIVE)
+def test_a_command_of_srun_and_salloc_is_looked_at_where_the_site_wants_it(
+    filtered: Filtered, folder: Path, command: list[str]
+) -> None:
+    """It then asks for what it needs; the test's own command, which needs no torch, runs in that allocation."""
+    filtered.install(rewriting().replace('mode = "rewrite"', ALL))
+    show = "scontrol show job $SLURM_JOB_ID"
+    code = f"import os, subprocess\nif 'XMEM_SHIMS' not in os.environ: raise SystemExit(os.system('{show}'))\n{TRAIN}"
+    (folder / "train.py").write_text(code)
+    words = [*command, "--partition=quiet", "--gres=gpu:h200:1", os.environ["XMEM_TEST_PYTHON"], "train.py"]
+    environ = os.environ | lab.environment(filtered.folder)
+    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert "GPU memory needed" in done.stderr
+    assert re.search(r"TresPerNode=gres:gpu:1g\.18gb:1\n", done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("command", INTERACTIVE)
+def test_what_srun_and_salloc_have_no_command_for_starts_nothing(
+    filtered: Filtered, folder: Path, command: list[str]
+) -> None:
+    filtered.install(rewriting().replace('mode = "rewrite"', ALL))
+    environ = os.environ | lab.environment(filtered.folder)
+    words = [*command, "--gres=gpu:h200:1", "bash"]
+    done = subprocess.run(words, env=environ, input="echo ran", capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+
+
+def test_a_step_of_a_running_job_starts_nothing(filtered: Filtered, folder: Path) -> None:
+    filtered.install(
+        rewriting().replace('mode = "rewrite"', 'mode = "rewrite"\ncommands = ["srun"]'),
+        change=lambda text: text.replace("LOOKS_AT = { sbatch = true, }", "LOOKS_AT = { srun = true }"),
+        program=["touch", str(folder / "called")],
+    )
+    words = ["salloc", "--quiet", "--gres=gpu:h200:1", "srun", "--gres=gpu:h200:1", "echo", "ran"]
+    assert filtered.slurm(*words) == "ran\n"
+    assert not (folder / "called").exists()
+
+
+@pytest.mark.parametrize("command", INTERACTIVE)
+def test_srun_and_salloc_are_left_alone_by_default(filtered: Filtered, folder: Path, command: list[str]) -> None:
     filtered.install(rewriting(), program=["touch", str(folder / "called")])
     assert filtered.slurm(*command, "--gres=gpu:h200:1", "echo", "ran") == "ran\n"
     assert not (folder / "called").exists()

@@ -1,5 +1,7 @@
 """What the filter in every sbatch makes of a changed job: options alone."""
 
+import shlex
+
 import pytest
 
 from xmem_slurm import filter as site_filter
@@ -21,3 +23,45 @@ def test_a_hook_cannot_change_a_script() -> None:
     after = job("#SBATCH --gres=gpu:l4:1\n# why\nsrun --gres=gpu:l4:1 x")
     with pytest.raises(UsageError, match=r"line 3 of the script: srun --gres=gpu:h200:1 would have to be changed"):
         site_filter._changes(before, after)
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "environ", "argv"),
+    [
+        ("srun", "-N2 -n 4 --gres=gpu:h200:1 python t.py 'a b'", {}, ["--nodes=2", "--ntasks=4", "--gres=gpu:h200:1"]),
+        ("salloc", "-G1 --exclusive --bell python t.py 'a b'", {}, ["--gpus=1", "--exclusive"]),
+        ("srun", "-W0 --immediate -l python t.py 'a b'", {"SLURM_NNODES": "2"}, ["--nodes=2"]),
+        ("salloc", "python t.py 'a b'", {"SLURM_JOB_ID": "5"}, []),
+    ],
+)
+def test_srun_and_salloc_as_the_sbatch_that_asks_for_the_same(
+    command: str, line: str, environ: dict[str, str], argv: list[str]
+) -> None:
+    found = site_filter.as_batch(command, shlex.split(line), environ)
+    assert found is not None
+    run = "python t.py 'a b'" if command == "salloc" else "srun python t.py 'a b'"
+    assert list(found.argv) == [*argv, f"--wrap={run}"]
+
+
+def test_the_variables_of_srun_and_salloc_count_and_those_of_sbatch_do_not() -> None:
+    environ = {"SLURM_GRES": "gpu:l4:1", "SALLOC_GRES": "gpu:h200:2", "SBATCH_GRES": "gpu:a40:3", "HOME": "/"}
+    for command, gres in (("srun", "gpu:l4:1"), ("salloc", "gpu:h200:2")):
+        found = site_filter.as_batch(command, ["python", "t.py"], environ)
+        assert found is not None
+        assert (found.request().value("gres"), found.environ["HOME"]) == (gres, "/")
+
+
+@pytest.mark.parametrize(
+    ("line", "environ"),
+    [
+        ("", {}),
+        ("--pty bash", {}),
+        ("bash -l", {}),
+        ("-G1 python a.py : -G1 python b.py", {}),
+        ("--of-a-plugin 5 python t.py", {}),
+        ("--jobid=7 python t.py", {}),
+        ("python t.py", {"SLURM_JOB_ID": "7"}),
+    ],
+)
+def test_an_srun_with_nothing_to_run_dry(line: str, environ: dict[str, str]) -> None:
+    assert site_filter.as_batch("srun", shlex.split(line), environ) is None

@@ -15,6 +15,7 @@ Bytes = Annotated[int, Field(gt=0)]
 Mib = Annotated[int, Field(gt=0)]
 Time = Annotated[str, Field(pattern=r"^(UNLIMITED|INFINITE|\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2})$")]
 GpuOption = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
+Command = Literal["sbatch", "srun", "salloc"]
 Order = Literal["cost", "memory", "start"]
 
 
@@ -155,6 +156,7 @@ class Partition(_Strict):
 class Filter(_Strict):
     """Whose jobs the site-wide filter looks at, and what it may do; a name in `not_…` goes before one in the others.
 
+    `commands` are Slurm's that it looks at; srun and salloc only where they make an allocation for a command.
     Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1, a line `#XMEM on`
     or the word `xmem:on` in --comment are looked at; the same with "off" always opts out. After `seconds` the job goes
     as it was written.
@@ -162,6 +164,7 @@ class Filter(_Strict):
 
     mode: Literal["off", "advise", "rewrite"] = "advise"
     seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
+    commands: tuple[Command, ...] = ("sbatch",)
     opt_in: bool = False
     users: tuple[str, ...] = ()
     not_users: tuple[str, ...] = ()
