@@ -156,7 +156,8 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
     )
     result = Result(commit, datetime.now(UTC).date().isoformat(), round(time.monotonic() - began, 1))
     if found.returncode:
-        return replace(result, why_not=found.stderr.strip().removeprefix("xmem-slurm: ").replace(str(top), ""))
+        why = found.stderr.strip().removeprefix("xmem-slurm: ")
+        return replace(result, why_not=why.replace(str(top), "").replace(str(python.parents[1]), ""))
     said = json.loads(found.stdout)
     largest = max(said["ranks"], key=lambda rank: rank["required_bytes"])
     return replace(
