@@ -28,9 +28,9 @@ SHARE = 0.5
 """Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that failed gets it all."""
 
 _CAUSED_BY_VALUES = re.compile(
-    r"(\w+\.)*(Runtime|Value|Index|Key|Type|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
+    r"(\w+\.)*(Runtime|Value|Index|Key|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
 )
-"""What zeros in place of values can raise. No package, no file, no network: real steps would miss them, too."""
+"""What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
 _NO_NETWORK = "a dry run has no network"
 """In the error of a script that asked for something over it (probe/_xmem_network.py)."""
 
