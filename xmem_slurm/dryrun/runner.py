@@ -86,7 +86,7 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
     """
     cache = platformdirs.user_cache_path("xmem-slurm")
-    cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="xmem-", dir=_temporary_folder()) as scratch:
         folder = Path(scratch).resolve()
         traces = folder / "traces"
@@ -200,8 +200,12 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
     return f"{unseen} (python -I, python -E and env -i hide it)"
 
 
+_LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
+"""How torch's own log marks what is no error (c10/util/Logging.cpp): many a script ends with such lines."""
+
+
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
     said = f": {last[:200]}" if last else ""
     return said + (f" ({_read_only(outcome)})" if outcome.read_only else "")
