@@ -24,10 +24,11 @@ OPTIONS = {
     "torchrun": (),
     "multi-node": (),
     "apptainer": ("--set", "image=none.sif"),
+    "pyxis": ("--set", "image=nvcr.io#nvidia/pytorch:25.01-py3"),
     "checkpoint-requeue": (),
     "sweep": ("--grid", "width=1"),
 }
-CHOSEN = {"apptainer": "h200:1", "torchrun": "l4:2", "multi-node": "l4:2"}
+CHOSEN = {"apptainer": "h200:1", "pyxis": "h200:1", "torchrun": "l4:2", "multi-node": "l4:2"}
 
 
 @pytest.mark.slurm

@@ -24,7 +24,11 @@ TARGET = generate.Target(SITE, GPUS, {})
 GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 SHIPPED = job_templates.folders(None)
 COMMAND = ["python", "train.py", "--name", "it's mine"]
-SETTINGS = {"apptainer": ["image=my image.sif", "bind=/data"], "plain": ["setup=module load cuda", "account=x"]}
+SETTINGS = {
+    "apptainer": ["image=my image.sif", "bind=/data"],
+    "plain": ["setup=module load cuda", "account=x"],
+    "pyxis": ["image=my image.sqsh", "mounts=/data:/data:ro,/scratch:/scratch"],
+}
 POINTS = sweep.grid(["lr=0.1,0.01", "size=64"])
 SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
 
@@ -54,7 +58,7 @@ NAMES = [template.name for template in job_templates.available(SHIPPED)]
 
 
 def test_the_templates_are_those_that_were_promised() -> None:
-    assert NAMES == ["apptainer", "checkpoint-requeue", "multi-node", "plain", "sweep", "torchrun"]
+    assert NAMES == ["apptainer", "checkpoint-requeue", "multi-node", "plain", "pyxis", "sweep", "torchrun"]
 
 
 @pytest.mark.parametrize("name", NAMES)
