@@ -257,10 +257,68 @@ def test_an_error_in_lua(filtered: Filtered, folder: Path) -> None:
     assert "submitted as written" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    ["'; touch pwned; '", "$(touch pwned)", "`touch pwned`", "%s%n%1", '"]] os.execute("touch pwned") --[[', "a\nb"],
-)
+HOSTILE = [
+    "'; touch pwned; '",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "%s%n%1",
+    '"]] os.execute("touch pwned") --[[',
+    "a\nb\ngres=gpu:l4:1\nend",
+]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_nothing_that_a_user_types_is_executed_by_what_sizes_the_job(
+    filtered: Filtered, folder: Path, hostile: str
+) -> None:
+    filtered.install(rewriting())
+    script = folder / hostile.replace("/", "_")
+    shutil.copy(folder / "job.sh", script)
+    words = ["-p", "quiet", f"--comment={hostile}", f"--job-name={hostile}", str(script), hostile]
+    done = filtered.sbatch(*words, cwd=folder, environ={"HOSTILE": hostile, "XMEM_POLICY": hostile})
+    assert filtered.gres(done) == "gres:gpu:1g.18gb:1", done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["job.sh", "train.py", script.name])
+
+
+def test_options_of_a_megabyte(filtered: Filtered, folder: Path) -> None:
+    """Linux takes 128 KiB for one word, and 2 MiB for all with the environment; the last option of a name counts."""
+    long = [f"--{name}={'x' * 100_000}" for name in ("job-name", "comment", "reservation", "wckey", "mail-user") * 2]
+    short = ["--job-name=a", "--comment=b", "--reservation=", "--wckey=", "--mail-user=c", "--ntasks=9"]
+    filtered.install(rewriting())
+    done = filtered.sbatch(*long, *short, "job.sh", cwd=folder, environ={f"X{n}": "y" * 100_000 for n in range(5)})
+    as_written(filtered, done)
+    assert "submitted as written: a job with more tasks than GPUs" in done.stderr
+
+
+@pytest.mark.torch
+def test_a_library_of_the_users_own_changes_nothing(filtered: Filtered, folder: Path) -> None:
+    """LD_PRELOAD is the job's: the dry run's Python has it beside ours. What it does in sbatch is the user's affair."""
+    source, library = folder / "own.c", folder / "own.so"
+    source.write_text("int own(void) { return 0; }")
+    subprocess.run(["cc", "-shared", "-o", library, source], check=True)
+    filtered.install(rewriting())
+    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, environ={"LD_PRELOAD": str(library)})
+    assert filtered.gres(done) == "gres:gpu:1g.18gb:1", done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("of", ["everybody's", "another user's"])
+def test_a_cache_that_others_can_write_to_is_not_used(filtered: Filtered, folder: Path, of: str) -> None:
+    cache = folder / "cache" / "xmem-slurm" / "device"
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    if of == "another user's":
+        os.chown(cache, 65534, 65534)
+        cache.chmod(0o755)
+    filtered.install(rewriting())
+    done = filtered.sbatch("job.sh", cwd=folder, environ={"XDG_CACHE_HOME": str(folder / "cache")})
+    as_written(filtered, done)
+    assert "others can write there" in done.stderr
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_that_a_user_types_is_executed(filtered: Filtered, folder: Path, hostile: str) -> None:
     filtered.install(rewriting())
     script = folder / hostile.replace("/", "_")

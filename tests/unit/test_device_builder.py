@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.device import builder, elf, generate, needs
+from xmem_slurm.device import builder, elf, enter, generate, needs
 from xmem_slurm.errors import DeviceBuildError
 
 VERSION_PY = (
@@ -216,6 +216,23 @@ def test_a_cache_that_cannot_be_written(fake_torch: Path, tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(DeviceBuildError, match=r"cannot write the stand-in CUDA libraries to .*: Not a directory"):
         builder.build(fake_torch, tmp_path / "file" / "cache")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
+@pytest.mark.parametrize("how", ["everybody may write", "somebody else's folder", "somebody else's build"])
+def test_what_others_could_have_written_is_not_loaded(fake_torch: Path, tmp_path: Path, how: str) -> None:
+    cache = tmp_path / "cache"
+    done = builder.build(fake_torch, cache)
+    if how == "everybody may write":
+        cache.chmod(0o777)
+    else:
+        os.chown(cache if how == "somebody else's folder" else done, 65534, 65534)
+    with pytest.raises(DeviceBuildError, match="others can write there"):
+        builder.build(fake_torch, cache)
+    library = enter.build(tmp_path / "preloaded")
+    os.chown(library, 65534, 65534)
+    with pytest.raises(DeviceBuildError, match="others can write there"):
+        enter.build(tmp_path / "preloaded")
 
 
 def test_no_room_is_one_line_on_stderr(fake_torch: Path, tmp_path: Path) -> None:

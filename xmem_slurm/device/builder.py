@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def build(torch_dir: Path, cache: Path | None = None, cudnn: Path | None = None)
     """Return the folder with the stand-ins for the torch package in `torch_dir`, building them if there are none yet.
 
     `cudnn` is a file of the real cuDNN that this torch would load, if one is known: its version becomes the stand-in's.
-    Raises DeviceBuildError: no CUDA build of torch there, no compiler, a compiler error, no room in the cache.
+    Raises DeviceBuildError: no CUDA build of torch there, no compiler, a compiler error, no room in the cache, or a
+    cache that others could have written to: the libraries run in the user's name.
     """
     torch = torch_dir.resolve()
     versions = needs.read_versions(torch, cudnn)
@@ -61,10 +63,10 @@ def build(torch_dir: Path, cache: Path | None = None, cudnn: Path | None = None)
         raise DeviceBuildError(f"cannot read the libraries of torch in {torch}: {error.strerror}") from error
     folder = cache if cache is not None else cache_folder()
     done = folder / identity
-    if (done / MANIFEST).is_file():
-        return done
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_own(folder, done)
+        if (done / MANIFEST).is_file():
+            return done
         with _locked(folder / f"{identity}.lock"):
             if not (done / MANIFEST).is_file():
                 _build_into(done, torch, versions, compiler[0])
@@ -84,6 +86,21 @@ def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
         except (OSError, ValueError, KeyError):
             continue  # removed or damaged while we looked
     return sorted(found, key=lambda each: (each.torch_version, each.path))
+
+
+def make_own(folder: Path, done: Path) -> None:
+    """Make the cache's folder if there is none, and see that nobody else could have put `done` there, which may not be.
+
+    Raises:
+        DeviceBuildError: somebody else could have.
+        OSError: it cannot be made.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for place in (folder.parent, folder, done):
+        with suppress(FileNotFoundError):
+            status = place.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+                raise DeviceBuildError(f"{place}: others can write there; remove it, or set XDG_CACHE_HOME")
 
 
 def find_compiler() -> tuple[str, str]:

@@ -21,7 +21,8 @@ _QUOTELESS = (" ", ":")
 def build(cache: Path | None = None) -> Path:
     """Return the library, building it if there is none yet.
 
-    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, a cache that LD_PRELOAD cannot name.
+    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, a cache that LD_PRELOAD cannot name,
+    or that others could have written to.
     """
     source = generate.SOURCES / "enter" / "enter.c"
     folder = cache if cache is not None else builder.cache_folder()
@@ -29,10 +30,10 @@ def build(cache: Path | None = None) -> Path:
     done = folder / f"enter-{identity}.so"
     if any(separator in str(done) for separator in _QUOTELESS):
         raise DeviceBuildError(f"LD_PRELOAD cannot name a library in {folder}: its path has a space or a colon")
-    if done.is_file():
-        return done
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        builder.make_own(folder, done)
+        if done.is_file():
+            return done
         with tempfile.TemporaryDirectory(prefix=".enter.", dir=folder) as scratch:
             built = Path(scratch, done.name)
             compiler, _ = builder.find_compiler()
