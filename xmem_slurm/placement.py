@@ -80,8 +80,9 @@ class Placement:
 
     @property
     def too_small(self) -> Verdict | None:
-        """The largest of the options on which the job was found not to fit: the first that it could be made to fit."""
-        return max((v for v in self.verdicts if v.fits is False), key=lambda v: v.gpu.total_bytes, default=None)
+        """The largest GPU or MIG instance that was found too small: the first that the job could be made to fit."""
+        tried = (verdict for verdict in self.verdicts if verdict.fits is False and verdict.share is None)
+        return max(tried, key=lambda verdict: verdict.gpu.total_bytes, default=None)
 
     @property
     def units(self) -> int:

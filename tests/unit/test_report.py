@@ -147,6 +147,8 @@ def test_an_allocator_setting_is_advised_only_where_a_replay_shows_that_it_helps
     assert remedy(enough) == Remedy("small", "expandable_segments:True", enough=True)
     assert remedy(on_gpu_of(allocated + margin)) == Remedy("small", "expandable_segments:True", enough=False)
     assert remedy(SIZING) is None, "no option is too small"
+    shares = [Verdict("shard", GPUS["l4"], False, 0, Share(kind="shard", of="l4", per_gpu=22))]
+    assert Placement([*shares, *enough.placement.verdicts], "l4").too_small == enough.placement.verdicts[0]
 
 
 def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:

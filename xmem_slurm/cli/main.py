@@ -129,7 +129,7 @@ def estimate(
     for component, each in sized.items():
         options = terminal.option_lines(outlooks(each), remedy(each), each.advice)
         if advice and not each.advice:
-            options.append("no option is too small: nothing to advise")
+            options.append("nothing to advise: no whole GPU is too small")
         lines = [*terminal.estimate_lines(each.estimate), *options]
         typer.echo("\n".join(f"component {component}: {line}" if request.others else line for line in lines))
 

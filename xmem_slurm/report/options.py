@@ -62,7 +62,7 @@ def outlooks(sizing: Sizing) -> list[OptionOutlook]:
 def remedy(sizing: Sizing) -> Remedy | None:
     """Try `EXPANDABLE` on the next smaller option, the largest where none fits; None where there is nothing to try.
 
-    That is so where no option is too small, and where a rank has the setting already.
+    That is so where no whole GPU is too small, and where a rank has the setting already.
     """
     nearest, ranks = sizing.placement.too_small, sizing.estimate.ranks
     if nearest is None:
