@@ -25,8 +25,10 @@ import _xmem_triton
 import _xmem_values
 
 SCHEMA_VERSION = 1
-TAGGED_STEPS = 8
-"""Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew."""
+TAGGED_STEPS = 32
+"""Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
+
+A steady run ends before (`_xmem_steps.ENOUGH_STEPS`): in its report gradients are gradients to the end."""
 CHECKPOINT_STEPS = (2, 4, 8)
 """Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
 CHECKPOINT_SECONDS = 5.0
