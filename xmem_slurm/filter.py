@@ -15,20 +15,25 @@ import os
 import pwd
 import shlex
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from xmem_slurm import folding, handover, jobsteps
 from xmem_slurm.errors import UsageError, XmemError
-from xmem_slurm.site import loading
-from xmem_slurm.site.schema import Command, Order, Site
 from xmem_slurm.slurm import body, client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, scan, srun_table
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
 from xmem_slurm.submit import Wishes, change
+
+if TYPE_CHECKING:
+    from xmem_slurm.site.schema import Site
+
+COMMANDS = ("sbatch", "srun", "salloc")
+"""Slurm's commands in which its cli_filter runs."""
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _NO = ("", "0", "no")
@@ -83,13 +88,27 @@ def respond(site_file: Path, process: int) -> None:
         SiteError: the site file cannot be read.
         UsageError: the process submits nothing of this user's.
     """
-    seen = submission(process, os.environ)
-    found = answer(site_file, loading.load_site(site_file), seen) if seen is not None else Answer()
+    seen, found = submission(process, os.environ), Answer()
+    if seen is not None and not _plainly_leaves_alone(site_file):
+        from xmem_slurm.site import loading  # noqa: PLC0415 - pydantic takes longer than all else here
+
+        found = answer(site_file, loading.load_site(site_file), seen)
     sys.stderr.writelines(f"xmem-slurm: {line}\n" for line in found.lines)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), "end\n"])
 
 
-def answer(site_file: Path, site: Site, seen: Submission) -> Answer:
+def _plainly_leaves_alone(site_file: Path) -> bool:
+    """Whether none of this user's jobs are looked at, by the file alone; what is wrong with it `load_site` says."""
+    try:
+        said = tomllib.loads(site_file.read_text(encoding="utf-8"))["filter"]
+        user = pwd.getpwuid(os.getuid()).pw_name
+        others = user not in (said.get("users") or [user])
+        return said.get("mode") == "off" or user in said.get("not_users", ()) or others
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def answer(site_file: Path, site: "Site", seen: Submission) -> Answer:
     """Return what to change in the job, nothing where policy or the job's owner wants it left alone.
 
     What srun and salloc run gets no share of a GPU: the limit is a variable, and theirs cannot be set from the hook.
@@ -123,7 +142,7 @@ def submission(process: int, environ: Mapping[str, str]) -> Submission | None:
     except OSError as error:
         raise UsageError(f"process {process}: {error.strerror}") from error
     command = words[0].rpartition("/")[2] if words else ""
-    if owner != os.getuid() or command not in get_args(Command):
+    if owner != os.getuid() or command not in COMMANDS:
         raise UsageError(f"process {process} is no sbatch, srun or salloc of yours")
     if handover.is_marked(process):
         return None
@@ -172,7 +191,7 @@ def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> 
     return Job((*of_variables, *given, f"--wrap={text}"), environ, None)
 
 
-def _is_covered(site: Site, job: Job) -> bool:
+def _is_covered(site: "Site", job: Job) -> bool:
     command_line = job.command_line()
     script = job.parsed_script()
     request = job.request()
@@ -189,6 +208,8 @@ def _is_covered(site: Site, job: Job) -> bool:
 
 def _order(job: Job) -> str | None:
     """Return the user's order of the options that fit; a variable with anything else is as good as not set."""
+    from xmem_slurm.site.schema import Order  # noqa: PLC0415
+
     order = job.environ.get("XMEM_POLICY")
     return order if order in get_args(Order) else None
 

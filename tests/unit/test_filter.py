@@ -1,11 +1,16 @@
 """What the filter in every sbatch makes of a changed job: options alone."""
 
+import os
+import pwd
 import shlex
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from xmem_slurm import filter as site_filter
 from xmem_slurm.errors import UsageError
+from xmem_slurm.site.schema import Command
 from xmem_slurm.slurm.edit import Job
 
 
@@ -65,3 +70,24 @@ def test_the_variables_of_srun_and_salloc_count_and_those_of_sbatch_do_not() -> 
 )
 def test_an_srun_with_nothing_to_run_dry(line: str, environ: dict[str, str]) -> None:
     assert site_filter.as_batch("srun", shlex.split(line), environ) is None
+
+
+def test_a_site_file_can_name_every_command_that_the_hook_runs_in() -> None:
+    assert get_args(Command) == site_filter.COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("table", "alone"),
+    [
+        ('mode = "off"', True),
+        ('not_users = ["{user}"]', True),
+        ('users = ["somebody-else"]', True),
+        ('users = ["{user}"]', False),
+        ("users = 7", False),
+        ("not TOML [", False),
+    ],
+)
+def test_what_the_file_plainly_says_costs_no_pydantic(tmp_path: Path, table: str, *, alone: bool) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(f"[filter]\n{table.format(user=pwd.getpwuid(os.getuid()).pw_name)}\n", encoding="utf-8")
+    assert site_filter._plainly_leaves_alone(file) is alone
