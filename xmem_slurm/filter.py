@@ -111,7 +111,7 @@ def _plainly_leaves_alone(site_file: Path) -> bool:
 def answer(site_file: Path, site: "Site", seen: Submission) -> Answer:
     """Return what to change in the job, nothing where policy or the job's owner wants it left alone.
 
-    What srun and salloc run gets no share of a GPU: the limit is a variable, and theirs cannot be set from the hook.
+    What srun and salloc run gets no share of a GPU: its limit is a variable, and salloc has no option that sets one.
     """
     job, policy = seen.job, site.filter
     if policy.mode == "off" or seen.command not in policy.commands:
