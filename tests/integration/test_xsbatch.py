@@ -175,7 +175,7 @@ def test_fault_a_script_that_fails_after_it_used_the_gpu(cluster: Cluster, folde
 
 
 def test_fault_a_torch_without_cuda(cluster: Cluster, folder: Path) -> None:
-    environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "")
+    environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "") | {"XMEM_ENGINE": "device"}
     submitted_as_written(
         xsbatch(cluster, folder, "job.sh", **environ), folder, r"2\.13\.0\+cpu in .* is not a CUDA build"
     )
