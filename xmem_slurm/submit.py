@@ -328,7 +328,8 @@ def _decide(job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", s
                 lines[index].append(f"stays as written: {error}")
             continue
         for index in indexes:
-            lines[index].append(terminal.outcome([c for c in changes if c.component == index], sized[index]))
+            own = [c for c in changes if c.component == index or (c.command and index == indexes[0])]
+            lines[index].append(terminal.outcome(own, sized[index]))
     return _Ready(ready, [_of(request, index, line) for index, told in sorted(lines.items()) for line in told])
 
 
