@@ -27,10 +27,6 @@ _MARK = "xmem-slurm-was-here"
 class _Signalled(BaseException):
     """A signal asks us to end; past every `except Exception`, so that all is cleared away on the way out."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
 
 def environment() -> dict[str, str]:
     """Return the environment that this process was started with."""
@@ -88,21 +84,33 @@ def replay(content: bytes, descriptor: int) -> None:
 def clearing_up() -> Iterator[None]:
     """Let Ctrl-C, SIGTERM and a hang-up end what runs inside first, and then this process, as they would have.
 
-    The process dies of the signal: a shell says 130 of Ctrl-C, and ends a loop that we were called from.
+    The process dies of the signal: a shell says 130 of Ctrl-C, and ends a loop that we were called from. So it does
+    where the exception goes astray: what raises in a destructor or a callback from C, Python only reports.
     """
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    received: list[int] = []
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         for each in heeded:
             signal.signal(each, signal.SIG_IGN)  # what is under way already must not be cut short
-        raise _Signalled(number)
+        received.append(number)
+        raise _Signalled
 
     before = {number: signal.signal(number, unwind) for number in heeded}
+    report, sys.unraisablehook = sys.unraisablehook, _report_others
     try:
         yield
-    except _Signalled as end:
-        signal.signal(end.number, signal.SIG_DFL)
-        os.kill(os.getpid(), end.number)
+    except _Signalled:
+        pass
     finally:
+        sys.unraisablehook = report
         for number, handler in before.items():
             signal.signal(number, handler)
+        if received:
+            signal.signal(received[0], signal.SIG_DFL)
+            os.kill(os.getpid(), received[0])
+
+
+def _report_others(unraisable: "sys.UnraisableHookArgs") -> None:
+    if unraisable.exc_type is not _Signalled:
+        sys.__unraisablehook__(unraisable)

@@ -144,3 +144,19 @@ def test_a_job_without_a_gpu_waits_for_no_import_that_it_does_not_need(tmp_path:
     assert "xmem_slurm.submit" in imported
     heavy = {"torch", "pydantic", "rich", "jinja2", "typer", "tree_sitter", "tree_sitter_bash", "difflib", "subprocess"}
     assert not imported & heavy
+
+
+def test_a_signal_in_a_destructor_ends_it_silently() -> None:
+    """Python reports what is raised there, and goes on."""
+    code = """
+import os, signal
+from xmem_slurm import handover
+class Resource:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+with handover.clearing_up():
+    Resource()
+print("went on")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
