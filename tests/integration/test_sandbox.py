@@ -257,6 +257,20 @@ def test_what_is_mounted_below_a_pseudo_file_system(user: User, mounted: Callabl
         subprocess.run(["umount", str(home)], check=True)
 
 
+@pytest.mark.parametrize("mode", ["1777", "700"])
+def test_what_is_mounted_below_a_read_only_folder(user: User, mode: str) -> None:
+    """/sys is bound as a whole: each mount in it is made read-only with the flags that a user may not take off."""
+    options = ["-t", "tmpfs", "-o", f"mode={mode},nosuid,nodev,noexec", "none", "/sys/kernel/debug"]
+    if not IS_ROOT or subprocess.run(["mount", *options], check=False).returncode:
+        pytest.skip("cannot mount anything here")
+    try:
+        outcome = user.run("touch /sys/kernel/debug/new")
+    finally:
+        subprocess.run(["umount", "/sys/kernel/debug"], check=True)
+    closed = mode == "700" and user.number is not None
+    assert ("Permission denied" if closed else "Read-only file system") in outcome["output_tail"]
+
+
 def test_kept_folders_keep(user: User) -> None:
     keep = user.work / "keep"
     keep.mkdir()

@@ -17,9 +17,11 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
+MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
@@ -39,10 +41,6 @@ CAP_SETUID = 7
 CAP_SYS_ADMIN = 21
 
 _MNT_DETACH = 2
-_AT_FDCWD = -100
-_AT_RECURSIVE = 0x8000
-_MOUNT_ATTR_RDONLY = 0x1
-_SYS_MOUNT_SETATTR = 442
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
@@ -50,17 +48,6 @@ _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
 StrPath = str | os.PathLike[str]
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _MountAttr(ctypes.Structure):
-    """struct mount_attr of mount_setattr(2)."""
-
-    _fields_ = (
-        ("attr_set", ctypes.c_uint64),
-        ("attr_clr", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("userns_fd", ctypes.c_uint64),
-    )
 
 
 def _check(result: int, what: str) -> None:
@@ -94,20 +81,6 @@ def detach(target: StrPath) -> None:
 def pivot_root(new_root: StrPath, put_old: StrPath) -> None:
     """Make `new_root` the root of this mount namespace and the old one appear at `put_old`."""
     _check(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), str(new_root))
-
-
-def make_read_only(target: StrPath) -> None:
-    """Make the mount at `target`, and all below it, read-only (mount_setattr, Linux 5.12)."""
-    attributes = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
-    result = _libc.syscall(
-        ctypes.c_long(_SYS_MOUNT_SETATTR),
-        ctypes.c_int(_AT_FDCWD),
-        os.fsencode(target),
-        ctypes.c_uint(_AT_RECURSIVE),
-        ctypes.byref(attributes),
-        ctypes.c_size_t(ctypes.sizeof(attributes)),
-    )
-    _check(result, str(target))
 
 
 def prctl(option: int, value: int) -> None:

@@ -23,6 +23,7 @@ directory every folder of another owner or group is, and small files (logs to ap
 `mounts.foreign` looks. What remains: writing to other files that are not of our own user and group fails.
 """
 
+import errno
 import os
 import shutil
 import stat
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xmem_slurm.dryrun import linux
-from xmem_slurm.dryrun.mounts import Plan
+from xmem_slurm.dryrun.mounts import Plan, visible
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 NAME_SERVICES = ("nscd", "nslcd", "systemd/userdb")
@@ -44,6 +45,8 @@ PSEUDO_FILE_SYSTEMS = frozenset(
     | {"tracefs"}
 )
 
+_KEPT_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+"""A remount inside a user namespace must name these again (mount_namespaces(7)). statvfs has the same numbers."""
 _ROOT = Path("/")
 _MADE_HERE = frozenset(map(Path, ("/dev", "/proc", "/run", "/sys")))
 _BASE = Path("/tmp")  # noqa: S108 - only a folder that every machine has, to mount on
@@ -283,7 +286,25 @@ def _under(root: Path, path: Path) -> Path:
 def _bind(source: Path, target: Path, *, read_only: bool = False) -> None:
     linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
     if read_only:
-        linux.make_read_only(target)
+        _make_read_only(target)
+
+
+def _make_read_only(target: Path) -> None:
+    """Make the mount at `target`, and all that can be reached below it, read-only.
+
+    One by one: mount_setattr(2) does it in one call, but is not in every kernel that has the rest (RHEL 8's).
+    """
+    points = [target]
+    if _is_folder(target):
+        mountinfo = _old(Path("/proc/self/mountinfo")).read_text(errors="surrogateescape")
+        points = [mount.point for mount in visible(mountinfo) if mount.point.is_relative_to(target)]
+    for point in points:
+        try:
+            kept = os.statvfs(point).f_flag & _KEPT_FLAGS
+            linux.mount("none", point, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | kept)
+        except OSError as error:
+            if error.errno != errno.EACCES:  # a folder on the way is closed to us, and so to the job
+                raise
 
 
 def _is_folder(path: Path) -> bool:

@@ -4,8 +4,8 @@ In new user (unless we are root), mount, PID, network, IPC and UTS namespaces: `
 system, `inside` how it is started and held to its limits. Nothing outside the process tree is set up, so nothing needs
 cleaning up: when the tree is gone, so are its files.
 
-Needs Linux 5.12 (an overlay inside a user namespace: 5.11; mount_setattr: 5.12) and, unless we are root, user
-namespaces for everyone. It forks, so it wants a process with one thread.
+Needs, unless we are root, user namespaces for everyone with overlays in them: Linux 5.11, or a vendor's older one that
+has this too (RHEL 8.5). It forks, so it wants a process with one thread.
 """
 
 import errno
@@ -33,7 +33,7 @@ __all__ = ["Limits", "Outcome", "available", "run"]
 OUTPUT_TAIL_BYTES = 16 * KIB
 SETUP_SECONDS = 15.0
 """How long the set-up may take: a network file system that does not answer holds it for ever."""
-OLDEST_LINUX = (5, 12)
+OLDEST_LINUX = (5, 11)
 _SETTINGS = (
     ("user.max_user_namespaces", "0", "10000"),
     ("kernel.unprivileged_userns_clone", "0", "1"),
