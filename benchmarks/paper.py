@@ -101,7 +101,7 @@ def ask_rivals(rows: Sequence[Row], python: str, path: Path) -> None:
     known = read_lines(path)
     runs = [
         {name: getattr(row, name) for name in ("key", "model", "optimizer", "batch_size", "zero_grad_mode")}
-        for row in published_dry_runs.by_cost(rows)
+        for row in published_dry_runs.by_cost(rows, known)
         if row.key not in known and not row.fp16
     ]
     if not runs:

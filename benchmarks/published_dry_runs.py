@@ -9,7 +9,7 @@ import platform
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -87,11 +87,12 @@ def load(path: Path) -> dict[str, Result]:
     return {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
 
 
-def by_cost(rows: Sequence[Row]) -> list[Row]:
-    """Order rows by what their real steps cost on a CPU, the cheapest of each model early."""
+def by_cost(rows: Sequence[Row], done: Collection[str] = ()) -> list[Row]:
+    """Order rows by what their real steps cost on a CPU, after the cheapest of each model that has none `done`."""
     ordered = sorted(rows, key=_giga_macs)
-    firsts = {row.model: row.key for row in reversed(ordered)}
-    return sorted(ordered, key=lambda row: _giga_macs(row) / (8 if firsts[row.model] == row.key else 1))
+    known = {row.model for row in rows if row.key in done}
+    firsts = {row.model: row.key for row in reversed(ordered) if row.model not in known}
+    return sorted(ordered, key=lambda row: (firsts.get(row.model) != row.key, _giga_macs(row)))
 
 
 def _giga_macs(row: Row) -> float:
@@ -107,7 +108,7 @@ def run_missing(
     """Dry-run every row that has no estimate in `path`, append each result to it at once, and yield it."""
     version = torch_version(python)
     done = {key for key, result in load(path).items() if result.reason is None}
-    missing = [row for row in (by_cost(rows) if engine == "profile" else rows) if row.key not in done]
+    missing = [row for row in (by_cost(rows, done) if engine == "profile" else rows) if row.key not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
     pool: Executor | nullcontext[None] = ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext()
     with pool as executor, path.open("a", encoding="utf-8") as file:
