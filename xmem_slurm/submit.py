@@ -94,13 +94,15 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     _hand_over(sbatch, ready.job)
 
 
-def change(job: Job, wishes: Wishes) -> tuple[Job, Sequence[str]]:
+def change(job: Job, wishes: Wishes, name: str) -> tuple[Job, Sequence[str]]:
     """Return what `submit` would give sbatch for a job whose script is read, and the lines for stderr.
+
+    The answer is kept under `name` (`cache`).
 
     Raises:
         XmemError: the job goes as it was written; the message says why.
     """
-    ready = _prepare(job, wishes)
+    ready = _prepare(job, wishes, name)
     return ready.job, ready.lines
 
 
@@ -143,7 +145,7 @@ def _is_readable(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size <= MOST_SCRIPT_BYTES and os.access(path, os.R_OK)
 
 
-def _prepare(job: Job, wishes: Wishes) -> _Ready:
+def _prepare(job: Job, wishes: Wishes, name: str | None = None) -> _Ready:
     """Size the job and change its request; as it is where it asks for no GPU, or where sbatch will refuse it anyway."""
     if (job.script is None and job.command_line().wrap is None) or refusal(job) is not None:
         return _Ready(job)
@@ -154,11 +156,12 @@ def _prepare(job: Job, wishes: Wishes) -> _Ready:
     if wishes.off or "off" in words:
         return _Ready(job)
     keep_type = wishes.keep_type or "keep-type" in words
-    return _answer(job, request, wishes._replace(keep_type=keep_type, whole="whole" in words))
+    whole = wishes.whole or "whole" in words
+    return _answer(job, request, wishes._replace(keep_type=keep_type, whole=whole), name)
 
 
-def _answer(job: Job, request: Request, wishes: Wishes) -> _Ready:
-    """Return what is known of this submission, or size it.
+def _answer(job: Job, request: Request, wishes: Wishes, name: str | None) -> _Ready:
+    """Return what is known of this submission, or size it; `name` is what it is known under, if not by the wishes.
 
     Raises:
         NoEstimate: nothing of it can be estimated.
@@ -169,7 +172,7 @@ def _answer(job: Job, request: Request, wishes: Wishes) -> _Ready:
     _check_any_left(request, refused)
     from xmem_slurm import cache  # noqa: PLC0415
 
-    name = cache.key(job, wishes)
+    name = name or cache.key(job, wishes)
     kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
     return _Ready(*kept) if kept is not None else _size(job, refused, wishes, name)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import hooks, lab, resources
+from xmem_slurm.caller import submission
 from xmem_slurm.errors import UsageError
-from xmem_slurm.filter import submission
 from xmem_slurm.site.loading import load_site
 
 pytestmark = pytest.mark.slurm
@@ -44,7 +44,8 @@ class Filtered:
     def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
         valid = self.site_file.with_name("valid.toml")
         valid.write_text(SITE.replace('mode = "advise"', ALL if ALL in site else 'mode = "rewrite"'), encoding="utf-8")
-        self.site_file.write_text(site, encoding="utf-8")
+        if self.site_file.read_text(encoding="utf-8") != site:
+            self.site_file.write_text(site, encoding="utf-8")
         text = hooks.render(self.site_file, load_site(valid), program)["cli_filter.lua"]
         (self.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
 
@@ -147,6 +148,21 @@ def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Fil
     done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
     assert filtered.gres(done) == H200
     assert "the cheapest on which it fits" in done.stderr
+
+
+@pytest.mark.torch
+def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(filtered: Filtered, folder: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(folder / "cache")}
+    known = "nothing that the dry run read has changed"
+    for site, again in ((rewriting(), False), (rewriting(), True), (SITE, False)):
+        filtered.install(site)
+        done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, environ=cache)
+        assert filtered.gres(done) == (H200 if site == SITE else "gres:gpu:1g.18gb:1"), done.stderr
+        assert (known in done.stderr) is again
+    filtered.install(rewriting().replace('mode = "rewrite"', 'mode = "off"'))
+    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, environ=cache)
+    as_written(filtered, done)
+    assert done.stderr == ""
 
 
 @pytest.mark.torch

@@ -1,13 +1,11 @@
 """What the filter in every sbatch makes of a changed job: options alone."""
 
-import os
-import pwd
 import shlex
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from xmem_slurm import caller
 from xmem_slurm import filter as site_filter
 from xmem_slurm.errors import UsageError
 from xmem_slurm.site.schema import Command
@@ -42,7 +40,7 @@ def test_a_hook_cannot_change_a_script() -> None:
 def test_srun_and_salloc_as_the_sbatch_that_asks_for_the_same(
     command: str, line: str, environ: dict[str, str], argv: list[str]
 ) -> None:
-    found = site_filter.as_batch(command, shlex.split(line), environ)
+    found = caller.as_batch(command, shlex.split(line), environ)
     assert found is not None
     run = "python t.py 'a b'" if command == "salloc" else "srun python t.py 'a b'"
     assert list(found.argv) == [*argv, f"--wrap={run}"]
@@ -51,7 +49,7 @@ def test_srun_and_salloc_as_the_sbatch_that_asks_for_the_same(
 def test_the_variables_of_srun_and_salloc_count_and_those_of_sbatch_do_not() -> None:
     environ = {"SLURM_GRES": "gpu:l4:1", "SALLOC_GRES": "gpu:h200:2", "SBATCH_GRES": "gpu:a40:3", "HOME": "/"}
     for command, gres in (("srun", "gpu:l4:1"), ("salloc", "gpu:h200:2")):
-        found = site_filter.as_batch(command, ["python", "t.py"], environ)
+        found = caller.as_batch(command, ["python", "t.py"], environ)
         assert found is not None
         assert (found.request().value("gres"), found.environ["HOME"]) == (gres, "/")
 
@@ -69,25 +67,8 @@ def test_the_variables_of_srun_and_salloc_count_and_those_of_sbatch_do_not() -> 
     ],
 )
 def test_an_srun_with_nothing_to_run_dry(line: str, environ: dict[str, str]) -> None:
-    assert site_filter.as_batch("srun", shlex.split(line), environ) is None
+    assert caller.as_batch("srun", shlex.split(line), environ) is None
 
 
 def test_a_site_file_can_name_every_command_that_the_hook_runs_in() -> None:
-    assert get_args(Command) == site_filter.COMMANDS
-
-
-@pytest.mark.parametrize(
-    ("table", "alone"),
-    [
-        ('mode = "off"', True),
-        ('not_users = ["{user}"]', True),
-        ('users = ["somebody-else"]', True),
-        ('users = ["{user}"]', False),
-        ("users = 7", False),
-        ("not TOML [", False),
-    ],
-)
-def test_what_the_file_plainly_says_costs_no_pydantic(tmp_path: Path, table: str, *, alone: bool) -> None:
-    file = tmp_path / "site.toml"
-    file.write_text(f"[filter]\n{table.format(user=pwd.getpwuid(os.getuid()).pw_name)}\n", encoding="utf-8")
-    assert site_filter._plainly_leaves_alone(file) is alone
+    assert get_args(Command) == caller.COMMANDS

@@ -235,9 +235,9 @@ def filter_submission(
     process: Annotated[int, typer.Argument(help="The process id of sbatch.")], site: SiteFile = None
 ) -> None:
     """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
-    from xmem_slurm import filter as site_filter  # noqa: PLC0415 - the other verbs need none of it
+    from xmem_slurm import filter_start  # noqa: PLC0415 - the other verbs need none of it
 
-    site_filter.respond(loading.site_file(site), process)
+    filter_start.answer(str(loading.site_file(site)), process)
 
 
 def main() -> NoReturn:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from xmem_slurm.site import coverage
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Bytes = Annotated[int, Field(gt=0)]
 Mib = Annotated[int, Field(gt=0)]
@@ -154,9 +156,10 @@ class Partition(_Strict):
 
 
 class Filter(_Strict):
-    """Whose jobs the site-wide filter looks at, and what it may do; a name in `not_…` goes before one in the others.
+    """Whose jobs the site-wide filter looks at (`coverage`), and what it may do.
 
-    `commands` are Slurm's that it looks at; srun and salloc only where they make an allocation for a command.
+    A name in `not_…` goes before one in the others. `commands` are Slurm's that it looks at; srun and salloc only where
+    they make an allocation for a command.
     Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1, a line `#XMEM on`
     or the word `xmem:on` in --comment are looked at; the same with "off" always opts out. After `seconds` the job goes
     as it was written.
@@ -164,7 +167,7 @@ class Filter(_Strict):
 
     mode: Literal["off", "advise", "rewrite"] = "advise"
     seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
-    commands: tuple[Command, ...] = ("sbatch",)
+    commands: tuple[Command, ...] = coverage.COMMANDS
     opt_in: bool = False
     users: tuple[str, ...] = ()
     not_users: tuple[str, ...] = ()
@@ -172,16 +175,6 @@ class Filter(_Strict):
     not_accounts: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     not_partitions: tuple[str, ...] = ()
-
-    def covers(self, user: str, account: str | None, partitions: Sequence[str]) -> bool:
-        """Say whether the filter may look at this user's job; `partitions` are those that the job may run in."""
-        if user in self.not_users or account in self.not_accounts or set(partitions) & set(self.not_partitions):
-            return False
-        return (
-            (not self.users or user in self.users)
-            and (not self.accounts or account in self.accounts)
-            and (not self.partitions or (bool(partitions) and set(partitions) <= set(self.partitions)))
-        )
 
 
 class JobSubmit(_Strict):

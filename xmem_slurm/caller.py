@@ -1,0 +1,105 @@
+"""What is the sbatch, srun or salloc submitting that called Slurm's cli_filter hook?
+
+The hook is shown merged options, but neither the script nor its arguments; the command line, which Linux keeps for
+every process, has all of it. A command that srun or salloc gets GPUs for becomes an sbatch with that in `--wrap`.
+
+None where there is nothing that could be run dry: a script on stdin (sbatch has read it by then), a shell, `--pty`; a
+step of a job that runs; and what xsbatch submits, which it has looked at already.
+"""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xmem_slurm import handover
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm import body, client
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, scan, srun_table
+from xmem_slurm.submit import MOST_SCRIPT_BYTES
+
+COMMANDS = ("sbatch", "srun", "salloc")
+"""Slurm's commands in which its cli_filter runs."""
+
+_SALLOC = (
+    *(Option(name, "", NONE) for name in ("bell", "no-bell", "no-shell")),
+    Option("wait-all-nodes", "", REQUIRED),
+)
+"""What salloc has beside srun's options (salloc(1))."""
+_NOTHING_TO_RUN = frozenset({"pty", "multi-prog", "jobid", "no-shell", "het-group", "pack-group", "help", "version"})
+"""Options of srun and salloc with which no command is at hand, or no allocation is made."""
+_SRUN_VARIABLES = {"NPROCS": "ntasks", "NTASKS": "ntasks", "NNODES": "nodes", "CPUS_PER_TASK": "cpus-per-task"}
+"""SLURM_* variables that srun reads (srun(1)), and sbatch has no variable for."""
+
+
+class Submission(NamedTuple):
+    """What is submitted, and by which command of Slurm's; what srun and salloc run is in the job's `--wrap`."""
+
+    job: Job
+    command: str
+
+
+def submission(process: int, environ: Mapping[str, str]) -> Submission | None:
+    """Return what the sbatch, srun or salloc of this process id is submitting; None where it is not to be looked at.
+
+    Raises:
+        UsageError: the process submits nothing of this user's.
+    """
+    folder = Path("/proc", str(process))
+    try:
+        words = [os.fsdecode(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
+        owner = folder.stat().st_uid
+    except OSError as error:
+        raise UsageError(f"process {process}: {error.strerror}") from error
+    command = words[0].rpartition("/")[2] if words else ""
+    if owner != os.getuid() or command not in COMMANDS:
+        raise UsageError(f"process {process} is no sbatch, srun or salloc of yours")
+    if handover.is_marked(process):
+        return None
+    job = _batch(words[1:], environ) if command == "sbatch" else as_batch(command, words[1:], environ)
+    return Submission(job, command) if job is not None else None
+
+
+def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
+    job = Job(tuple(words), environ, None)
+    command_line = job.command_line()
+    if command_line.wrap is not None:
+        return job
+    path = client.find_script(command_line, environ)
+    if path is None or not path.is_file() or path.stat().st_size > MOST_SCRIPT_BYTES:
+        return None
+    return job._replace(script=path.read_bytes())
+
+
+def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
+    """Return the sbatch that would ask for the same as this srun or salloc, and run the same; None where there is none.
+
+    Their SLURM_* and SALLOC_* variables become those of sbatch (srun(1), salloc(1): INPUT ENVIRONMENT VARIABLES).
+    """
+    found, at = scan(words, srun_table().with_options(_SALLOC))
+    run = words[at:]
+    unknown = any(each.option is None and each.value is None for each in found)
+    inside = command == "srun" and "SLURM_JOB_ID" in environ  # a step
+    if not run or ":" in words or unknown or inside or _NOTHING_TO_RUN & {each.name for each in found}:
+        return None
+    if run[0].rpartition("/")[2] in body.SHELLS and all(word.startswith("-") for word in run[1:]):
+        return None
+    prefix = "SLURM_" if command == "srun" else "SALLOC_"
+    known = {variable for option in SBATCH.options for variable in option.variables}
+    theirs = {f"SBATCH_{n.removeprefix(prefix)}": value for n, value in environ.items() if n.startswith(prefix)}
+    kept = {name: value for name, value in environ.items() if name not in known}
+    of_variables = [
+        f"--{name}={environ[prefix + variable]}"
+        for variable, name in _SRUN_VARIABLES.items()
+        if command == "srun" and prefix + variable in environ
+    ]
+    given = [
+        f"--{each.name}" if each.value is None else f"--{each.name}={each.value}"
+        for each in found
+        if each.name in SBATCH.by_name and each.name != "wait"  # srun's is another one
+    ]
+    text = shlex.join(["srun", *run] if command == "srun" else run)
+    environ = kept | {name: value for name, value in theirs.items() if name in known}
+    return Job((*of_variables, *given, f"--wrap={text}"), environ, None)
