@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from xmem_slurm import cache, folding, jobsteps
+from xmem_slurm import folding, jobsteps
 from xmem_slurm.caller import Submission, submission
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.site import coverage
@@ -62,6 +62,8 @@ def answer(site_file: str, seen: Submission) -> Answer:
     Raises:
         XmemError: the job goes as it was written; the message says why.
     """
+    from xmem_slurm import cache  # noqa: PLC0415 - not for jobs that are left alone
+
     name = cache.key(seen.job, ["filter", site_file, seen.command])
     changed, lines = cache.look_up(name, seen.job) or change(seen.job, _wishes(site_file, seen), name)
     return Answer(_changes(seen.job, changed), lines)
