@@ -8,7 +8,7 @@ now: a model that was edited, even while the dry run ran, is never answered from
 What was read is known from three sources: the Pythons of the dry run note what they open (`probe/_xmem_files.py`); the
 words of the batch script, and of the shell scripts that it names, that are files; the site file and the GPU catalogue.
 An answer is not kept where a script sources something that cannot be told from here, or where the peak was still
-growing.
+growing. That there is no estimate is an answer, too: nobody waits a second time for it.
 
 Known limitations: files that native code opens by itself, what `module load` reads, and whether a file exists that was
 never opened. Answers are therefore given for a week only; --xmem-fresh runs dry in any case.
@@ -31,8 +31,10 @@ from xmem_slurm import __version__
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.trace import File
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MOST_DAYS = 7
+DAYS_WITHOUT_ESTIMATE = 1
+"""How long a job goes as it was written without another try: less, as a busy machine may have been the reason."""
 MOST_ANSWERS = 200
 MOST_BYTES = 16 << 20
 """A file of the cache that is larger is not ours."""
@@ -63,7 +65,7 @@ def look_up(name: str, job: Job) -> Answer | None:
     """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer."""
     try:
         kept = json.loads(_read_own(_folder() / f"{name}.json"))
-        if time.time() - kept["made"] > MOST_DAYS * 86400:
+        if time.time() - kept["made"] > kept["days"] * 86400:
             return None
         if not all(is_unchanged(File(*each)) for each in kept["files"]):
             return None
@@ -78,7 +80,7 @@ def look_up(name: str, job: Job) -> Answer | None:
         return None
 
 
-def keep(name: str, job: Job, answer: Answer, files: Iterable[File]) -> None:
+def keep(name: str, job: Job, answer: Answer, files: Iterable[File], days: float = MOST_DAYS) -> None:
     """Keep an answer whose dry run read `files`, unless one of them is no longer as it was, or there is no room.
 
     A file that the dry run wrote before it read it is the job's own, and no file of this machine.
@@ -94,6 +96,7 @@ def keep(name: str, job: Job, answer: Answer, files: Iterable[File]) -> None:
     before, after = job.environ, answer.job.environ
     content = {
         "made": time.time(),
+        "days": days,
         "files": list(found.values()),
         "argv": answer.job.argv,
         "script": answer.job.script.hex() if answer.job.script is not None else None,

@@ -27,7 +27,7 @@ from xmem_slurm.dryrun import linux, runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns, Gpu
-from xmem_slurm.trace import Trace
+from xmem_slurm.trace import File, Trace
 from xmem_slurm.units import GIB, MIB
 
 OWN_BYTES = GIB
@@ -41,6 +41,7 @@ _PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.elsewhere import main; 
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 """How the cluster is reached; every other SLURM_* variable would be an option to srun, or make it a step of a job."""
 _TRACES = TypeAdapter(list[Trace])
+_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None])
 
 
 def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[Trace]:
@@ -62,7 +63,7 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
     try:
         answer = json.loads(said.strip().rpartition(b"\n")[2])
         if "no_estimate" in answer:
-            raise NoEstimate(answer["no_estimate"])
+            raise NoEstimate(*_NO_ESTIMATE.validate_python(answer["no_estimate"]))
         if "refused" in answer:
             raise SlurmError(f"{place}: {answer['refused']}")
         return _TRACES.validate_python(answer["traces"])
@@ -80,7 +81,7 @@ def main() -> None:
         found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
         answer = {"traces": _TRACES.dump_python(list(found))}
     except NoEstimate as error:
-        answer = {"no_estimate": str(error)}
+        answer = {"no_estimate": [str(error), error.files]}
     except XmemError as error:
         answer = {"refused": f"{platform.node()}: {error}"}
     sys.stdout.write(f"\n{json.dumps(answer)}\n")  # a site's prolog may have printed something

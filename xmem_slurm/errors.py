@@ -13,6 +13,12 @@ A message says what was wrong, where, and what to do, in one or two lines. `xsba
 submits the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xmem_slurm.trace import File
+
 
 class XmemError(Exception):
     """Base of the errors above. `exit_code` is the command's exit status when nothing catches it."""
@@ -49,6 +55,13 @@ class LabError(XmemError):
 
 
 class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estimate
-    """The dry run gave nothing to estimate from; the message says why."""
+    """The dry run gave nothing to estimate from; the message says why.
+
+    `files` is what the dry run read, as far as it was seen; None where there was none.
+    """
 
     exit_code = 3
+
+    def __init__(self, message: str, files: "Sequence[File] | None" = None) -> None:
+        super().__init__(message)
+        self.files = files

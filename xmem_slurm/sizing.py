@@ -281,12 +281,16 @@ class _Estimates:
     def _estimate(self, name: str) -> Estimate | NoEstimate:
         try:
             traces = self.dry_runs.on(name)
-            own = [trace for trace in traces if trace.component == self.component]
-            if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
-                return _Unseen("no process of its own used GPU memory in the dry run")
-            return estimate(own, name, self.dry_runs.gpus[name])
         except NoEstimate as error:
             return error
+        own = [trace for trace in traces if trace.component == self.component]
+        files = [file for trace in traces for file in trace.files]
+        if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
+            return _Unseen("no process of its own used GPU memory in the dry run", files)
+        try:
+            return estimate(own, name, self.dry_runs.gpus[name])
+        except NoEstimate as error:
+            return NoEstimate(str(error), files)
 
 
 @dataclass

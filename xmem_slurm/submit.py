@@ -231,7 +231,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _R
 
     Everything heavy is imported here, where a GPU job waits seconds anyway.
     """
-    from xmem_slurm import cache, report, sizing, starts  # noqa: PLC0415
+    from xmem_slurm import cache, sizing, starts  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading  # noqa: PLC0415
@@ -254,18 +254,36 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _R
         )
     sized = {index: each for index, each in answers.items() if isinstance(each, sizing.Sizing)}
     failed = {**refused, **{index: str(answers[index]) for index in answers.keys() - sized.keys()}}
-    _check_any_left(request, failed)
-    if wishes.report is not None:
-        report.write(Path(wishes.report), sized, site.templates)
+    try:
+        _check_any_left(request, failed)
+    except NoEstimate as error:
+        seen = [each.files for each in answers.values() if isinstance(each, NoEstimate)]
+        if basis is not None and None not in seen:
+            read = [file for files in seen for file in files or ()]
+            told = [f"{_AS_WRITTEN}: {error} [--xmem-fresh tries again]"]
+            cache.keep(name, job, cache.Answer(job, told), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
+        raise
     ready = _decide(job, wishes, site, gpus, sized)
     left = [_of(request, index, f"stays as written: {why}") for index, why in sorted(failed.items())]
-    ready = ready._replace(lines=[*ready.lines, *left])
+    ready = ready._replace(lines=[*ready.lines, *left, *_report(wishes, sized, site)])
     ranks = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
     lasting = site.policy.order != "start"  # the queue is another one each time
     if basis is not None and lasting and not failed and all(trace.files and not trace.growing for trace in ranks):
         read = [file for trace in ranks for file in trace.files]
         cache.keep(name, job, cache.Answer(ready.job, ready.lines), [*basis, *read])
     return ready
+
+
+def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list[str]:
+    """Write the report that is asked for; return the line that says why there is none."""
+    from xmem_slurm import report  # noqa: PLC0415
+
+    try:
+        if wishes.report is not None:
+            report.write(Path(wishes.report), sized, site.templates)
+    except (OSError, XmemError) as error:
+        return [f"no report: {error}"]
+    return []
 
 
 def _with_engine(job: Job, wishes: Wishes) -> Job:

@@ -174,6 +174,27 @@ def test_fault_a_script_that_fails_after_it_used_the_gpu(cluster: Cluster, folde
     )
 
 
+def test_nobody_waits_twice_for_no_estimate(cluster: Cluster, folder: Path) -> None:
+    (folder / "train.py").write_text("raise FileNotFoundError('corpus.bin')")
+    environ = {"XDG_CACHE_HOME": str(folder / "cache")}
+    first = xsbatch(cluster, folder, "job.sh", **environ)
+    assert "known since" not in first.err
+    second = xsbatch(cluster, folder, "job.sh", **environ)
+    assert second.field("TresPerNode") == "gres:gpu:h200:1"
+    told = "xsbatch: submitted as written: .*corpus.bin.* \\[--xmem-fresh tries again\\]\nxsbatch: known since .*\n"
+    assert re.fullmatch(told, second.err), second.err
+    (folder / "train.py").write_text("raise FileNotFoundError('other.bin')")
+    mended = xsbatch(cluster, folder, "job.sh", **environ)
+    assert re.search("other.bin", mended.err), mended.err
+
+
+def test_a_report_that_cannot_be_written_costs_only_the_report(cluster: Cluster, folder: Path) -> None:
+    done = xsbatch(cluster, folder, "--xmem-report=/nowhere/report.html", "job.sh")
+    assert done.field("TresPerNode") == "gres:gpu:l4:1"
+    assert "xsbatch: no report: " in done.err
+    assert "/nowhere" in done.err
+
+
 def test_fault_a_torch_without_cuda(cluster: Cluster, folder: Path) -> None:
     environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "") | {"XMEM_ENGINE": "device"}
     submitted_as_written(

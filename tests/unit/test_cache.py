@@ -26,9 +26,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.py"
 
 
-def keep(*files: File, job: Job = JOB) -> str:
+def keep(*files: File, job: Job = JOB, days: float = cache.MOST_DAYS) -> str:
     name = cache.key(job, [])
-    cache.keep(name, job, ANSWER, files)
+    cache.keep(name, job, ANSWER, files, days)
     return name
 
 
@@ -124,12 +124,14 @@ def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, mon
     assert cache.key(JOB, []) != before
 
 
-def test_old_answers_are_not_given(model: Path) -> None:
-    path = entry(name := keep(cache.as_it_is(model)))
+@pytest.mark.parametrize("days", [cache.MOST_DAYS, cache.DAYS_WITHOUT_ESTIMATE])
+def test_old_answers_are_not_given(model: Path, days: int) -> None:
+    path = entry(name := keep(cache.as_it_is(model), days=days))
     content = json.loads(path.read_text())
-    content["made"] = time.time() - (cache.MOST_DAYS * 86400 + 60)
-    path.write_text(json.dumps(content))
-    assert cache.look_up(name, JOB) is None
+    for seconds, given in ((-60, True), (60, False)):
+        content["made"] = time.time() - (days * 86400 + seconds)
+        path.write_text(json.dumps(content))
+        assert (cache.look_up(name, JOB) is not None) == given
 
 
 def test_damage_is_no_answer(model: Path) -> None:

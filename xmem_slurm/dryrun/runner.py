@@ -103,11 +103,13 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             cover=covers(environ["PATH"], folder / "bin"),
         )
         found = [_with_end(each, outcome) for each in _read(traces)]
+        files = [file for each in found for file in each.files]
         if not any(each.allocations or each.error for each in found):
-            raise NoEstimate(_why_nothing(traces, found, outcome))
+            raise NoEstimate(_why_nothing(traces, found, outcome), files)
         failed = outcome.returncode and outcome.stopped is None
         if failed and not any(each.error or each.steps for each in found):
-            raise NoEstimate(f"the script ended with code {outcome.returncode} before any step{_last_words(outcome)}")
+            code = outcome.returncode
+            raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}", files)
         return DryRun(found, outcome)
 
 
