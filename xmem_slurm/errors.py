@@ -14,10 +14,7 @@ submits the job as written; the verbs of `xmem-slurm` print it and end with `exi
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from xmem_slurm.trace import File
+from typing import Any
 
 
 class XmemError(Exception):
@@ -57,11 +54,11 @@ class LabError(XmemError):
 class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estimate
     """The dry run gave nothing to estimate from; the message says why.
 
-    `files` is what the dry run read, as far as it was seen; None where there was none.
+    `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there was none.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, files: "Sequence[File] | None" = None) -> None:
+    def __init__(self, message: str, files: Sequence[Any] | None = None) -> None:
         super().__init__(message)
         self.files = files
