@@ -1,12 +1,15 @@
 """What is the cluster that Slurm's commands talk to made of?
 
-Read from scontrol's one-line records, which every supported release prints alike; scontrol has JSON from 23.02 on only.
+pyslurm says it, where there is one for this release of Slurm (`by_pyslurm`); else it is read from scontrol's one-line
+records, which every supported release prints alike; scontrol has JSON from 23.02 on only.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from xmem_slurm.errors import SlurmError
+from xmem_slurm.site import by_pyslurm
 from xmem_slurm.slurm import client, gres
 from xmem_slurm.slurm.gres import Gres
 
@@ -35,11 +38,12 @@ class Partition(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """The cluster's name, nodes and partitions."""
+    """The cluster's name, nodes and partitions, and who said so."""
 
     name: str
     nodes: Sequence[Node]
     partitions: Sequence[Partition]
+    source: str = "scontrol"
 
 
 def read() -> Cluster:
@@ -48,18 +52,26 @@ def read() -> Cluster:
     Raises:
         SlurmError: Slurm's commands are missing, or its controller does not answer.
     """
-    return parse(
-        client.run(["scontrol", "show", "config"], _SECONDS),
+    config = client.run(["scontrol", "show", "config"], _SECONDS)
+    source = "scontrol"
+    try:
+        account = by_pyslurm.read(_setting(config, "SLURM_VERSION"))
+        if account is not None:
+            return from_pyslurm(config, account)
+    except SlurmError as error:
+        source = f"scontrol ({error})"
+    found = parse(
+        config,
         client.run(["scontrol", "--oneliner", "show", "nodes"], _SECONDS),
         client.run(["scontrol", "--oneliner", "--all", "show", "partitions"], _SECONDS),
     )
+    return found._replace(source=source)
 
 
 def parse(config: str, nodes: str, partitions: str) -> Cluster:
     """Read what scontrol printed for `show config`, `show nodes` and `show partitions`."""
-    named = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
     return Cluster(
-        named[1] if named else "cluster",
+        _setting(config, "ClusterName"),
         [_node(line) for line in nodes.splitlines() if line.startswith("NodeName=")],
         [
             Partition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
@@ -67,6 +79,33 @@ def parse(config: str, nodes: str, partitions: str) -> Cluster:
             if line.startswith("PartitionName=")
         ],
     )
+
+
+def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
+    """Return the cluster by pyslurm's account; its name is scontrol's, of `show config`.
+
+    Raises:
+        SlurmError: something is not there, or not what it should be.
+    """
+    try:
+        nodes = [
+            Node(
+                node["name"],
+                node["total_cpus"],
+                node["real_memory"],
+                tuple(node["available_features"] or ()),
+                _gpus(f"{name}:{amount}" for name, amount in node["configured_gres"].items()),
+                tuple(node["partitions"] or ()),
+            )
+            for node in account.nodes
+        ]
+        partitions = [
+            Partition(each["name"], each["is_default"], by_pyslurm.time_limit(each["max_time"]))
+            for each in account.partitions
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SlurmError(f"pyslurm {account.version}: no answer that can be read ({error!r})") from error
+    return Cluster(_setting(config, "ClusterName"), nodes, partitions, f"pyslurm {account.version}")
 
 
 def host_list(names: Sequence[str]) -> str:
@@ -79,15 +118,26 @@ def host_list(names: Sequence[str]) -> str:
 
 
 def _node(line: str) -> Node:
-    configured = _NOTE.sub("", _field(line, "Gres"))
     return Node(
         _field(line, "NodeName"),
         int(_field(line, "CPUTot") or 0),
         int(_field(line, "RealMemory") or 0),
         _listed(_field(line, "AvailableFeatures")),
-        tuple(entry for entry in gres.parse(configured or "none") if entry.is_gpu or entry.is_share),
+        _gpus([_NOTE.sub("", _field(line, "Gres"))]),
         _listed(_field(line, "Partitions")),
     )
+
+
+def _gpus(entries: Iterable[str]) -> tuple[Gres, ...]:
+    """Return those of a node's GRES that are GPUs or shares of them."""
+    listed = ",".join(filter(None, entries))
+    return tuple(entry for entry in gres.parse(listed or "none") if entry.is_gpu or entry.is_share)
+
+
+def _setting(config: str, name: str) -> str:
+    """Return a line of `scontrol show config`."""
+    found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
+    return found[1] if found else "cluster"
 
 
 def _field(line: str, key: str) -> str:
