@@ -27,6 +27,7 @@ ONLY_ON_GPUS = (
     reductions.sums_over_rows,
     workspaces.matrix_products,
     workspaces.embedding_gradients,
+    workspaces.convolutions,
 )
 
 pytestmark = pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with a CUDA build of torch")
@@ -79,10 +80,11 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
         "encoder AdamW start",
         "attention AdamW start amp",
         "attention AdamW start half",
+        "cnn SGD start",
     ],
 )
 def test_both_engines_say_the_same_to_the_byte(words: str) -> None:
-    """What zero_grad, accumulation, a fused optimizer, a state in bytes and autocast do to memory, on either way."""
+    """What zero_grad, accumulation, a fused optimizer, a state in bytes, autocast, convolutions do to memory."""
     script = (str(DATA.with_name("profiles") / "job.py"), *words.split())
     peaks = {
         engine: replay(engines.run(job(*script, engine=engine), RTX_3060, BUDGET)[0]).peak_allocated_bytes

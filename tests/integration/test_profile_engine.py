@@ -32,6 +32,7 @@ SECONDS = 120.0
 
 pytestmark = pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with torch")
 of_cpu_build = pytest.mark.skipif(not CPU_PYTHON, reason="XMEM_TEST_CPU_PYTHON names no Python with a CPU build")
+of_cuda_build = pytest.mark.skipif(bool(CPU_PYTHON), reason="a CPU build has no CUDA libraries to ask")
 KEEPS_LIBRARY_WORKSPACES = (2, 9)
 """The first release that keeps cublasLt's workspace: with it, all allocations are those of the recordings."""
 
@@ -199,6 +200,27 @@ def test_an_evaluation_without_a_step_is_recorded_to_its_end(run: Run) -> None:
     sizes = [a.size for a in ran.trace.allocations]
     assert sizes.count(4 * 256 * 256) == 1
     assert 4 * 64 * 256 in sizes
+
+
+def test_a_model_that_is_trained_before_the_script_uses_its_gpu_is_none_of_ours(run: Run) -> None:
+    ran = script(run, 'torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward(); torch.ones(8, device="cuda")')
+    assert [a.size for a in ran.trace.allocations] == [32]
+
+
+@of_cuda_build
+def test_convolutions_take_a_gpus_workspaces(run: Run) -> None:
+    """Without cuDNN it is known: one image's columns, channels x kernel x output, as `slow_conv2d_forward` has it
+    (aten/src/ATen/native/cuda/ConvolutionMM2d.cu)."""
+    ran = script(
+        run,
+        """
+torch.backends.cudnn.enabled = False
+images = torch.ones(2, 8, 34, 34, device="cuda")
+torch.nn.Conv2d(8, 8, 3).cuda()(images).square().sum().backward()
+""",
+    )
+    assert [a.size for a in ran.trace.allocations].count(4 * 8 * 9 * 32 * 32) == 2, "forward, gradient of the weights"
+    assert [doubt.code for doubt in ran.trace.doubts] == ["profile-engine"]
 
 
 def test_the_scripts_own_error_is_in_the_trace(run: Run) -> None:

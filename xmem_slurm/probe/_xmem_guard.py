@@ -47,8 +47,8 @@ class Guard:
         self._over = True
 
     def forward(self):
-        """Note that a model begins to compute."""
-        if self._forward_began is None:
+        """Note that a model begins to compute; one that does so before the script uses its GPU is none of ours."""
+        if self._forward_began is None and self._torch is not None:
             self._forward_began = time.monotonic()
 
     def backward(self):

@@ -14,6 +14,7 @@ import threading
 import time
 
 import _xmem_alive
+import _xmem_convolutions
 import _xmem_device
 import _xmem_ends
 import _xmem_guard
@@ -38,6 +39,7 @@ class Profiler:
         self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
         self._torch = None
         self._build = ("unknown", None)
+        self._runtime = None
         self._begin()
 
     def _begin(self):
@@ -52,6 +54,7 @@ class Profiler:
         self._steps = _xmem_steps.Steps()
         self._rounds = 0
         self._tags = []
+        self._library_doubts = None
         self._scopes = []
         self._names = {}
         memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
@@ -63,11 +66,14 @@ class Profiler:
         return self._torch is not None
 
     def before_torch(self, folder):
-        """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins will do, unused."""
+        """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins will do.
+
+        Nothing runs on them until the steps are over.
+        """
         self._build = _xmem_device.torch_build(folder)
         if self._build[1] is not None:
             try:
-                _xmem_device.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+                self._runtime = _xmem_device.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
             except Exception as error:
                 self._refuse(str(error))
         self._write("importing", [])
@@ -192,7 +198,11 @@ class Profiler:
                     scope.__exit__(None, None, None)
                 if self._steps.number == 0:
                     self._tag_modules()
-                rows = _rows(self._torch.autograd._disable_profiler().experimental_event_tree())
+                seen = self._torch.autograd._disable_profiler()
+                runtime = None if state == "signal" else self._runtime  # there is no time left for questions
+                convolutions = _xmem_convolutions.Convolutions(self._torch, runtime, seen.events())
+                rows = _rows(seen.experimental_event_tree(), convolutions.workspaces)
+                self._library_doubts = convolutions.doubts()
             self._write(state, rows)
 
     def _write(self, state, rows):
@@ -205,16 +215,18 @@ class Profiler:
             "error": self._error,
             "rows": rows,
             "tags": self._tags,
+            "library_doubts": self._library_doubts,
             "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "seconds": 0.0 if self._started is None else time.monotonic() - self._started,
         }
         _xmem_process.write(self._file + ".profile.gz", recording)
 
 
-def _rows(roots):
-    """Flatten the profiler's tree in order of time: ["o", parent, name, [input]] and ["m", parent, address, bytes].
+def _rows(roots, workspaces):
+    """Flatten the profiler's tree, by time: ["o", parent, name, [input], [bytes]] and ["m", parent, address, bytes].
 
-    `parent` is a row's number or -1; an input is [address, shape, type]; a free has negative bytes.
+    `parent` is a row's number or -1; an input is [address, shape, type]; a free has negative bytes. `workspaces` says
+    what an operator takes on a GPU beside its results.
     """
     rows = []
     stack = [(root, -1) for root in sorted(roots, key=lambda event: event.start_time_ns, reverse=True)]
@@ -227,7 +239,7 @@ def _rows(roots):
             continue
         if hasattr(fields, "inputs"):
             inputs = [_tensor(each) for each in _tensors(fields.inputs) if hasattr(each, "storage_data_ptr")]
-            rows.append(["o", parent, event.name, inputs])
+            rows.append(["o", parent, event.name, inputs, workspaces(event)])
             parent = len(rows) - 1
         stack.extend((child, parent) for child in reversed(event.children))
     return rows

@@ -151,6 +151,7 @@ RULES: Sequence[Rule] = (
     reductions.sums_over_rows,
     workspaces.matrix_products,
     workspaces.embedding_gradients,
+    workspaces.convolutions,
 )
 
 
@@ -206,16 +207,16 @@ def _doubts(analysis: Analysis) -> list[Doubt]:
     """Say what no CPU run can show, and that this is one."""
     recording = analysis.recording
     why = "no CUDA build" if recording.cuda_version is None else "run on the CPU as asked"
-    found = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1)]
-    for code, what, names in _UNSEEN:
+    found = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1), *(recording.library_doubts or ())]
+    for code, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
         count = sum(1 for _ in analysis.operators(*names))
         if count:
             found.append(Doubt(code, what, count))
     return found
 
 
+_UNASKED = ("cudnn-plan", "convolution", workspaces.CONVOLUTIONS)
 _UNSEEN = (
-    ("cudnn-plan", "convolution", ("aten::convolution", "aten::convolution_backward")),
     ("cudnn-rnn", "recurrent network", ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")),
     ("cudnn-ctc", "CTC loss", ("aten::ctc_loss",)),
 )

@@ -6,9 +6,11 @@ One JSON object (gzip), written whole and renamed into place:
     state, error, argv, rank, world_size, component, torch_version, cuda_version, allocator_settings, gpu
                     as in a trace (`xmem_slurm/trace.py`)
     rows            in order of time; `parent` is the number of an operator's row, or -1
-                    ["o", parent, name, [[address, shape[], type]]]   an operator or a scope, and its tensors
-                    ["m", parent, address, bytes]                     memory: a free has negative bytes
+                    ["o", parent, name, [[address, shape[], type]], [bytes]]   an operator or a scope, its tensors, and
+                                                      what it takes on a GPU while it computes each of its results
+                    ["m", parent, address, bytes]     memory: a free has negative bytes
     tags            [{category, addresses[]}]: what the addresses held when the scope "xmem::tag:N" was open
+    library_doubts  [{code, detail, count}]: what is not known of such bytes; null where nothing could be asked
     seconds, peak_resident_bytes
                     what the run cost
 
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import File, Process, process_fields
+from xmem_slurm.trace import Doubt, File, Process, process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -39,12 +41,16 @@ class Tensor(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An operator or a scope. `parent` is a row's number or -1; `last` the row at which it has ended."""
+    """An operator or a scope. `parent` is a row's number or -1; `last` the row at which it has ended.
+
+    `workspaces` are the bytes that it takes on a GPU, one after the other, while it computes each of its results.
+    """
 
     parent: int
     name: str
     inputs: tuple[Tensor, ...]
     last: int
+    workspaces: tuple[int, ...] = ()
 
 
 class Memory(NamedTuple):
@@ -70,6 +76,7 @@ class Recording(Process):
     tags: Sequence[Tag]
     seconds: float
     peak_resident_bytes: int
+    library_doubts: Sequence[Doubt] | None = None
     files: Sequence[File] = ()
 
     @property
@@ -96,10 +103,15 @@ def read(path: Path) -> Recording:
             tags=[Tag(tag["category"], tag["addresses"]) for tag in raw["tags"]],
             seconds=raw["seconds"],
             peak_resident_bytes=raw["peak_resident_bytes"],
+            library_doubts=_doubts(raw.get("library_doubts")),
             files=[File(*each) for each in raw.get("files", ())],
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error
+
+
+def _doubts(raw: list[dict[str, Any]] | None) -> list[Doubt] | None:
+    return None if raw is None else [Doubt(**doubt) for doubt in raw]
 
 
 def _rows(raw: list[list[Any]]) -> list[Operator | Memory]:
@@ -115,4 +127,4 @@ def _row(row: list[Any], last: int) -> Operator | Memory:
     if row[0] == "m":
         return Memory(row[1], row[2], row[3])
     inputs = tuple(Tensor(address, tuple(shape), dtype) for address, shape, dtype in row[3])
-    return Operator(row[1], row[2], inputs, last)
+    return Operator(row[1], row[2], inputs, last, tuple(row[4]) if len(row) > 4 else ())

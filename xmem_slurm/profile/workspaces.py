@@ -78,6 +78,32 @@ def embedding_gradients(analysis: Analysis, blocks: Sequence[Block]) -> Sequence
     return [*blocks, *added]
 
 
+CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+
+
+def convolutions(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Add what a GPU's convolutions take while they compute each result, in place of what the CPU copied first.
+
+    The probe has it from torch on the stand-in libraries, and so from the job's own cuDNN where that could be asked;
+    there is none in recordings of a CPU build (`probe/_xmem_convolutions.py`).
+    """
+    wanted = {number: row for number, row in analysis.operators(*CONVOLUTIONS) if row.workspaces}
+    kept: list[Block] = []
+    results: dict[int, list[float]] = {}
+    for block in blocks:
+        number = next((each for each, _ in analysis.above(block.operator) if each in wanted), None)
+        if number is None:
+            kept.append(block)
+        elif block.freed is None or block.freed > wanted[number].last:
+            kept.append(block)
+            results.setdefault(number, []).append(block.born)
+    for number, born in results.items():
+        places, last = sorted(born), len(born) - 1
+        sizes = enumerate(wanted[number].workspaces)
+        kept += [_workspace(size, places[min(index, last)] + 0.25, 0.2) for index, size in sizes if size]
+    return kept
+
+
 def _on_device(analysis: Analysis, blocks: Sequence[Block], names: Sequence[str]) -> Iterator[tuple[int, float]]:
     """Yield the row of each such operator that made a block on the GPU, and the place just after that block."""
     made_at: dict[int, float] = {}
