@@ -41,6 +41,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "engine": (BASE_MARGIN, "{detail}"),
     "value-shape": (BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"),
     "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
+    "stand-in-data": (BASE_MARGIN, "{detail} is not on this machine: stand-in data of its shape took its place"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
     "no-triton": (

@@ -9,8 +9,10 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_device     maps the stand-in CUDA libraries, before torch looks for the real ones
     _xmem_record     records what torch's allocator is asked for, and writes the trace
     _xmem_steps      counts optimizer steps, and tells when they only repeat themselves
-    _xmem_known      keeps the values that came from the host, and says what the others are taken for: _xmem_known_values
-                     is the table, _xmem_known_rules what operators do to it, _xmem_known_shapes those that read shapes
+    _xmem_known      keeps the values that came from the host, and says what the others are taken for:
+                     _xmem_known_values is the table, _xmem_known_rules what operators do to it, _xmem_known_shapes
+                     those whose shape follows from values
+    _xmem_downloads  serves well-known data sets that are not there, as _xmem_datasets makes them
     _xmem_network    notes what was asked for over the network, which is not there
     _xmem_ends       makes every way out of the process lead past the recorder
     _xmem_advice     makes one change to the job, where a dry run asks what that would do

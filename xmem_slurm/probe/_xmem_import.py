@@ -1,6 +1,7 @@
 """Waits for `import torch` in this process: the stand-in CUDA libraries are mapped before it, the recorder goes around.
 
-Every Python of a dry run imports this as it starts, so it imports next to nothing itself.
+Other modules can be waited for as well. Every Python of a dry run imports this as it starts, so it imports next to
+nothing itself.
 """
 
 import atexit
@@ -9,10 +10,10 @@ import sys
 
 
 class _Loader:
-    """torch's own loader, with something done before and after. Everything else is asked of the original."""
+    """A module's own loader, with something done around it. Everything else is asked of the original."""
 
-    def __init__(self, finder, loader):
-        self._finder = finder
+    def __init__(self, around, loader):
+        self._around = around
         self._loader = loader
 
     def __getattr__(self, name):
@@ -23,18 +24,7 @@ class _Loader:
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self._loader
-        folder = os.path.dirname(module.__spec__.origin)
-        recorder = self._finder.recorder(folder)
-        if recorder.knows_torch():  # importlib.reload
-            self._loader.exec_module(module)
-            return
-        recorder.before_torch(folder)
-        try:
-            self._loader.exec_module(module)
-            recorder.after_torch(module)
-        except BaseException as error:
-            recorder.torch_failed(error)
-            raise
+        self._around(module, self._loader.exec_module)
 
 
 class _Finder:
@@ -46,27 +36,46 @@ class _Finder:
     def __init__(self, folder):
         self._path = [folder, *sys.path]
         self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
-        self._recorder = None
+        self._recorder = self._downloads = None
+        self.around = {"torch": self._around_torch}
+        """By a module's name, what is called with it and what executes it."""
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname != "torch":
+        if fullname not in self.around:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find and finder is not self else None
             if spec is not None:
-                if spec.origin and os.path.isfile(os.path.join(os.path.dirname(spec.origin), "version.py")):
-                    spec.loader = _Loader(self, spec.loader)
+                if fullname != "torch" or _is_torch(spec.origin):
+                    spec.loader = _Loader(self.around[fullname], spec.loader)
                 return spec
         return None
+
+    def _around_torch(self, module, execute):
+        folder = os.path.dirname(module.__spec__.origin)
+        recorder = self.recorder(folder)
+        if recorder.knows_torch():  # importlib.reload
+            execute(module)
+            return
+        recorder.before_torch(folder)
+        try:
+            execute(module)
+            recorder.after_torch(module)
+            self._downloads.install(self._environ["XMEM_TRACE_DIR"])
+        except BaseException as error:
+            recorder.torch_failed(error)
+            raise
 
     def recorder(self, folder):
         """Return this process's recorder, made when the torch in `folder` is first imported."""
         if self._recorder is None:
             theirs, sys.path = sys.path, self._path
             try:
+                import _xmem_downloads
                 import _xmem_engine
 
+                self._downloads = _xmem_downloads
                 self._recorder = _xmem_engine.recorder(folder, self._environ)
             finally:
                 sys.path = theirs
@@ -78,8 +87,29 @@ class _Finder:
             self._recorder.finish("exit")
 
 
+def _is_torch(origin):
+    return origin and os.path.isfile(os.path.join(os.path.dirname(origin), "version.py"))
+
+
+_finders = []
+
+
 def install(folder):
     """Wait for `import torch`; `folder` is this one. What is registered first at exit runs last, after the script's."""
     finder = _Finder(folder)
+    _finders.append(finder)
     sys.meta_path.insert(0, finder)
     atexit.register(finder.at_exit)
+
+
+def after(name, act):
+    """Call `act` with the module `name`: now if it is there, else once it has been imported."""
+
+    def around(module, execute):
+        execute(module)
+        act(module)
+
+    if name in sys.modules:
+        act(sys.modules[name])
+    for finder in _finders:
+        finder.around[name] = around

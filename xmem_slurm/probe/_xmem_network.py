@@ -26,6 +26,11 @@ def _hook(event, args):
             _asked[:] = [host]
 
 
+def forget():
+    """What was asked for last could be had after all."""
+    _asked.clear()
+
+
 def missing():
     """Return in words what could not be reached, or nothing."""
     return "; it had asked for %s, and a dry run has no network" % _asked[0][:200] if _asked else ""

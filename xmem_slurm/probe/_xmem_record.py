@@ -12,6 +12,7 @@ import time
 import _xmem_advice
 import _xmem_alive
 import _xmem_device
+import _xmem_downloads
 import _xmem_ends
 import _xmem_epochs
 import _xmem_known
@@ -355,6 +356,7 @@ class Recorder:
             *_xmem_triton.doubts(),
             *_xmem_streams.doubts(),
             *_xmem_known.doubts(),
+            *_xmem_downloads.doubts(),
         ]
 
     def _has_optimizer(self):
