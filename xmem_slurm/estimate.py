@@ -43,6 +43,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
     "stand-in-data": (BASE_MARGIN, "{detail} is not on this machine: stand-in data of its shape took its place"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
+    "ranks": (0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
     "no-triton": (
         0.10,
@@ -122,7 +123,7 @@ class Estimate:
     def reasons(self) -> Sequence[str]:
         """Why the margin is wider than the least, and what was not run, one line each."""
         wider = [MARGINS[each.code][1].format(detail=each.detail) for each in self.doubts if each.code in MARGINS]
-        not_run = [_others_not_run(rank.trace) for rank in self.ranks if rank.trace.world_size > 1]
+        not_run = _others_not_run([rank.trace for rank in self.ranks])
         added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
         return list(dict.fromkeys([*wider, *not_run, *added]))
 
@@ -178,8 +179,9 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
         raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")
-    if any(doubt.code == "pipeline" for doubt in trace.doubts):
-        raise NoEstimate(f"pipeline stages differ, and only that of rank {trace.rank} of {trace.world_size} was run")
+    missing = next((doubt.detail for doubt in trace.doubts if doubt.code in ("tasks", "rank-alone")), None)
+    if missing is not None:
+        raise NoEstimate(missing)
     unlimited = replay(trace)
     margin = margin_of(doubt.code for doubt in _doubts(trace))
     kept = margin_bytes(margin, unlimited.peak_reserved_bytes)
@@ -205,8 +207,18 @@ def _has_no_optimizer(trace: Trace) -> bool:
     return trains and any(doubt.code == "no-optimizer" for doubt in trace.doubts)
 
 
-def _others_not_run(trace: Trace) -> str:
-    return f"only rank {trace.rank} of {trace.world_size} was run and stands for all"
+def _others_not_run(traces: Sequence[Trace]) -> list[str]:
+    """Say of each world of ranks which of them stand for all."""
+    worlds = {trace.world_size: set[int]() for trace in traces if trace.world_size > 1}
+    for trace in traces:
+        worlds.get(trace.world_size, set()).add(trace.rank)
+    return [_ran(sorted(ranks), size) for size, ranks in worlds.items() if len(ranks) < size]
+
+
+def _ran(ranks: Sequence[int], size: int) -> str:
+    if len(ranks) == 1:
+        return f"only rank {ranks[0]} of {size} was run and stands for all"
+    return f"of {size} ranks {', '.join(map(str, ranks))} were run; the largest stands for all"
 
 
 def _steps(trace: Trace) -> str:

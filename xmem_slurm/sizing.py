@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm import elsewhere
+from xmem_slurm import ranks
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
@@ -335,7 +335,8 @@ class _DryRuns:
             traces: list[Trace] = []
             for job in _ends_of_array(self.job):
                 left = self.budget.less(self.spent + time.monotonic() - started)
-                traces += elsewhere.run(job, self.gpus[name], left, self.where)
+                traces += ranks.run(job, self.gpus[name], left, self.where)
+            self.job = ranks.with_others(self.job, traces) or self.job
             return [_with_array(trace, self.job) for trace in traces]
         except NoEstimate as error:
             return error

@@ -22,6 +22,7 @@ by the probe, so that a reader sees either the last complete state of a process 
                     seconds of one clock for all processes: what ran at once on one GPU adds up
     files           [[kind, size, mtime_ns, path]]: what Pythons opened so far (kinds: probe/_xmem_files.py)
     doubts          [{code, detail, count}]: what the dry run could not see
+    peers           ranks that may need another amount than this one, as far as it can tell
     changed         what of the job was changed, to see what that would do (probe/_xmem_advice.py); else empty
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
@@ -147,6 +148,8 @@ class Trace(Process):
     lived: tuple[float, float] = (0.0, 0.0)
     files: Sequence[File] = ()
     """What the Pythons of the dry run had opened by then; empty where that was not noted."""
+    peers: Sequence[int] = ()
+    """Ranks that may need another amount of memory than this one."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
 
@@ -213,6 +216,7 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         place=raw.get("place", ""),
         lived=tuple(raw.get("lived", (0.0, 0.0))),
         files=[File(*each) for each in raw.get("files", ())],
+        peers=raw.get("peers", ()),
         changed=raw.get("changed", ""),
     )
 

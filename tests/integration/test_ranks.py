@@ -172,15 +172,19 @@ def alone(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return output(start([job_python, "-c", TRAIN], environ, folder))
 
 
+def stand_ins(python: Path) -> dict[str, str]:
+    """Return the variables with which a process has stand-in GPUs, and nothing else of ours."""
+    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    shown = stand_in.environment(H100, RANKS, CACHE, None)
+    shown = {name: value for name, value in shown.items() if name.startswith("XMEM_DEVICE_")}
+    return shown | {"STAND_INS": str(build(Path(torch), CACHE))}
+
+
 @pytest.fixture(scope="module")
 def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, int]]]:
     """What each of four processes says that meet through torch's own TCPStore, without the probe."""
-    folder, port = tmp_path_factory.mktemp("together"), free_port()
-    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    torch = subprocess.run([job_python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
-    shown = stand_in.environment(H100, RANKS, folder, None)
-    shown = {name: value for name, value in shown.items() if name.startswith("XMEM_DEVICE_")}
-    shown["STAND_INS"] = str(build(Path(torch), CACHE))
+    folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(job_python)
     ranks = [
         start([job_python, "-c", WITHOUT_PROBE + TRAIN], ranked(rank, port) | shown, folder) for rank in range(RANKS)
     ]

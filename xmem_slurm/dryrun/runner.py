@@ -27,6 +27,7 @@ LAST_WORDS_SECONDS = 2.0
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
+_SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
 _UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
 _UNREACHED = (
     "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
@@ -172,9 +173,7 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
 def _shim_folder(folder: Path) -> Path:
     folder.mkdir()
     for name in shims.SHIMS:
-        _write_program(
-            folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S "{shims.__file__}" {name} "$@"\n'.encode()
-        )
+        _write_program(folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S -c "{_SHIM}" {name} "$@"\n'.encode())
     return folder
 
 

@@ -51,9 +51,11 @@ def real_cudnn(folder):
 
 
 def place(device):
-    """Return which GPU of the job's number `device` of this process is, as CUDA_VISIBLE_DEVICES names it."""
+    """Return which GPU of the job number `device` of this process is, as CUDA_VISIBLE_DEVICES names it on its node."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return visible[device] if device < len(visible) and visible[device] else str(device)
+    name = visible[device] if device < len(visible) and visible[device] else str(device)
+    node = os.environ.get("XMEM_NODE", "0")
+    return name if node == "0" else "%s:%s" % (node, name)
 
 
 def doubts(runtime):

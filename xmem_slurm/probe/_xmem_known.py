@@ -19,6 +19,8 @@ import _xmem_known_rules
 import _xmem_known_values
 
 _doubts = {}
+_tables = []
+"""The one table of known values, once there is one."""
 
 
 def install(torch, environ):
@@ -29,8 +31,16 @@ def install(torch, environ):
         try:
             values, most = _xmem_known_values.Values(torch), environ.get("XMEM_SHAPES", "most") == "most"
             _xmem_known_rules.Rules(torch, values, most, _doubt).register()
+            _tables.append(values)
         except (AttributeError, TypeError, RuntimeError):
             _doubt("values-unknown", "this torch does not let kernels be wrapped")
+
+
+def of(tensor):
+    """Return the values of a tensor as one on the host; None where they are not known."""
+    if not tensor.is_cuda:
+        return tensor
+    return _tables[0].of(tensor) if _tables else None
 
 
 def doubts():

@@ -1,21 +1,20 @@
 """How one process runs as one rank of many: what would wait for the other ranks goes on without them.
 
 torch's ProcessGroupNCCL is the job's own, on the stand-in NCCL, with groups of the true size: what DDP, FSDP, tensor
-parallelism and meshes allocate follows from rank and world size alone. Three things would wait for ranks that do not
-run, and are replaced here: the stores through which ranks meet, gloo (by torch's own group without peers, in which a
-gather gives this rank's part for everyone's), and what starts one process for each GPU (it starts the first one).
-Python objects that ranks send each other are copied, as what travels through a GPU cannot be unpickled here; the few
-bytes of GPU memory through which they would go are not seen.
+parallelism and meshes allocate follows from rank and world size alone. What would wait for ranks that do not run is
+replaced: the stores through which ranks meet, gloo (by torch's own group without peers, in which a gather gives this
+rank's part for everyone's), what starts one process for each GPU (`_xmem_launch`), and what goes from one rank to
+another (`_xmem_peers`).
 """
 
-import copy
 import functools
 import os
-import subprocess
 import sys
 import time
 
-import _xmem_alive
+import _xmem_launch
+import _xmem_mail
+import _xmem_peers
 
 _UNIQUE_ID = b"\x07" * 128
 """What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h), it is valid."""
@@ -29,29 +28,33 @@ _left = []
 """(rank, world size) of the groups of all ranks that were destroyed."""
 
 
-def install(torch):
-    """Let this process be one rank of many. Called once torch is imported, before the job has anything of it."""
+def install(torch, leave):
+    """Let this process be one rank of many, which `leave` ends as steady; called before the job has any of torch."""
     if not torch.distributed.is_available():
         return
+    _xmem_mail.leave.append(leave)
     # ProcessGroupNCCL's monitor thread asks the store for the state of other ranks (ProcessGroupNCCL.hpp, 2.4 to 2.15).
     os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     _meet_alone(torch)
     _talk_alone(torch)
-    _exchange_objects_alone(torch)
+    _xmem_peers.install(torch)
     _remember_on_leaving(torch)
     _let_watchdog_pass(torch)
-    _start_the_first_only(torch)
+    _xmem_launch.install(torch)
 
 
 def rank_and_size(torch):
     """Return (rank, world size) as torch.distributed has or last had them, else as the launcher set them, or (0, 1)."""
+    return _joined(torch) or (int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1))
+
+
+def _joined(torch):
+    """Return the same of a process that has met the other ranks, else None: a data loader's worker has not."""
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    if _left:
-        return _left[-1]
-    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+    return _left[-1] if _left else None
 
 
 _stores = []
@@ -106,11 +109,28 @@ def _as_bytes(value):
 
 
 def doubts():
-    """Return what one rank cannot say of the others, in the form of a trace's doubts."""
-    stage = sys.modules.get("torch.distributed.pipelining.stage")
-    if stage is None or not _xmem_alive.instances(stage._PipelineStageBase):
-        return []
-    return [{"code": "pipeline", "detail": "the stages of other ranks were not run", "count": 1}]
+    """Return what is known to be missing, in the form of a trace's doubts."""
+    missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
+    detail = "%d more tasks share the GPUs than a dry run starts at once" % missing
+    return [{"code": "tasks", "detail": detail, "count": missing}] if missing else []
+
+
+def all_steady(torch):
+    """Say that this rank's steps only repeat themselves; whether so do those of all ranks that run with it."""
+    return _say("steady", torch)
+
+
+def ended(torch):
+    """Let the ranks that run with this one know that it tells them nothing more."""
+    _say("ended", torch)
+
+
+def _say(state, torch):
+    rank, world = _joined(torch) or (0, 1)
+    others = _xmem_mail.running(world)
+    if others:
+        _xmem_mail.say(state, rank)
+    return _xmem_mail.all_said(others)
 
 
 def _let_watchdog_pass(torch):
@@ -155,30 +175,6 @@ def _talk_alone(torch):
     c10d.monitored_barrier = torch.distributed.monitored_barrier = monitored_barrier
 
 
-def _exchange_objects_alone(torch):
-    """Collectives of Python objects: what this rank gives is what everyone gives; what another gives stays as it is."""
-    c10d = sys.modules["torch.distributed.distributed_c10d"]
-
-    def all_gather_object(object_list, obj, group=None):
-        if not c10d._rank_not_in_group(group):
-            object_list[:] = [copy.deepcopy(obj) for _ in object_list]
-
-    def gather_object(obj, object_gather_list=None, *_args, **_kwargs):
-        if object_gather_list:
-            all_gather_object(object_gather_list, obj)
-
-    def broadcast_object_list(object_list, *_args, **_kwargs):
-        pass
-
-    def scatter_object_list(output, scatter_object_input_list=None, *_args, **_kwargs):
-        if scatter_object_input_list:
-            output[0] = scatter_object_input_list[0]
-
-    for function in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
-        setattr(c10d, function.__name__, function)
-        setattr(torch.distributed, function.__name__, function)
-
-
 def _remember_on_leaving(torch):
     c10d = sys.modules["torch.distributed.distributed_c10d"]
     destroy = c10d.destroy_process_group
@@ -190,46 +186,3 @@ def _remember_on_leaving(torch):
         destroy(*args, **kwargs)
 
     c10d.destroy_process_group = torch.distributed.destroy_process_group = destroy_process_group
-
-
-def _start_the_first_only(torch):
-    """What would start a process for each GPU (torchrun, torch.multiprocessing.spawn) starts rank 0 alone."""
-    import torch.distributed.launcher.api as launcher
-
-    launcher.launch_agent = _launch_first_worker
-    spawn = sys.modules["torch.multiprocessing.spawn"]
-    start = spawn.start_processes
-
-    def start_processes(fn, args=(), nprocs=1, *rest, **kwargs):
-        return start(fn, args, 1 if nprocs == torch.cuda.device_count() else nprocs, *rest, **kwargs)
-
-    spawn.start_processes = torch.multiprocessing.start_processes = start_processes
-
-
-def _launch_first_worker(config, entrypoint, args):
-    """Stand for torch.distributed.launcher.api.launch_agent: run rank 0, with the environment that its agent sets.
-
-    Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, `_start_workers` (2.4 to 2.15).
-    """
-    per_node = config.nproc_per_node
-    nodes = min(max(config.min_nodes, int(os.environ.get("SLURM_NNODES") or 1)), config.max_nodes)
-    host, _, port = (config.rdzv_endpoint or "").rpartition(":")
-    first = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT"), "0")
-    os.environ.update(
-        first,
-        LOCAL_WORLD_SIZE=str(per_node),
-        WORLD_SIZE=str(per_node * nodes),
-        ROLE_WORLD_SIZE=str(per_node * nodes),
-        GROUP_WORLD_SIZE=str(nodes),
-        ROLE_NAME=config.role,
-        MASTER_ADDR=host or "127.0.0.1",
-        MASTER_PORT=port if port.isdecimal() and port != "0" else "29500",
-        TORCHELASTIC_MAX_RESTARTS=str(config.max_restarts),
-        TORCHELASTIC_RUN_ID=config.run_id,
-    )
-    if callable(entrypoint):
-        return {0: entrypoint(*args)}
-    code = subprocess.call([entrypoint, *args])
-    if code:
-        raise SystemExit(code)
-    return {0: None}

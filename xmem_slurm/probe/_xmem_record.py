@@ -17,6 +17,7 @@ import _xmem_ends
 import _xmem_epochs
 import _xmem_known
 import _xmem_network
+import _xmem_peers
 import _xmem_pools
 import _xmem_process
 import _xmem_ranks
@@ -125,7 +126,7 @@ class Recorder:
                 setattr(torch._C, name, self._around_reset(getattr(torch._C, name)))
         if self._deadline != float("inf"):
             self._epochs.install(torch)
-        _xmem_ranks.install(torch)
+        _xmem_ranks.install(torch, functools.partial(self._leave, "steady"))
         _xmem_known.install(torch, self._environ)
         _xmem_triton.install(torch)
         _xmem_streams.install(torch)
@@ -209,7 +210,7 @@ class Recorder:
             self._tag_modules()
         self._epochs.stepped()
         steady = self._deadline != float("inf") and self._steps.steady(self._torch.optim.Optimizer, now)
-        if steady and self._epochs.enough(now):
+        if steady and self._epochs.enough(now) and _xmem_ranks.all_steady(self._torch):
             self._leave("steady")
         if self._too_long(counts):
             self._leave("budget")
@@ -290,6 +291,7 @@ class Recorder:
             self.write(state)
             self._finished = True
             self._values.end()
+            _xmem_ranks.ended(self._torch)
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
@@ -341,6 +343,7 @@ class Recorder:
             ],
             "recorded": self._peaks.get(device, {}),
             "doubts": self._doubts(),
+            "peers": _xmem_peers.differing(),
             "changed": _xmem_advice.changed(),
         }
 

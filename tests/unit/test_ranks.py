@@ -1,0 +1,96 @@
+"""Which ranks are run dry beside rank 0, and what is said of those that are not."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import elsewhere, ranks, trace
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.estimate import estimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.site.schema import DryRuns
+
+GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+FIRST = replace(GPT2, rank=0, world_size=4)
+STAGE = replace(FIRST, peers=[0, 1, 2, 3])
+JOB = Job(b"#!/bin/sh\n", (), Path("/"), {})
+H200 = load_catalogue()["h200"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "peers", "chosen"),
+    [
+        ("", [], None),
+        ("", [0, 1, 2, 3], "0,1,2,3/4"),
+        ("", [3], "0,3/4"),
+        ("last", [], "0,3/4"),
+        ("all", [], "0,1,2,3/4"),
+        ("2,7", [], "0,2/4"),
+        ("2", [3], "0,2,3/4"),
+        ("0", [], None),
+        ("nonsense", [], None),
+    ],
+)
+def test_what_is_run_beside_rank_0(wish: str, peers: list[int], chosen: str | None) -> None:
+    found = ranks.with_others(replace(JOB, environ={"XMEM_RANKS": wish}), [replace(FIRST, peers=peers)])
+    assert (found and found.environ["XMEM_RANKS"]) == chosen
+
+
+def test_what_was_decided_stands_and_components_have_their_own_first_ranks() -> None:
+    assert ranks.with_others(replace(JOB, environ={"XMEM_RANKS": "0,3/4"}), [STAGE]) is None
+    assert ranks.with_others(replace(JOB, gpus=(1, 1)), [STAGE]) is None
+
+
+def test_of_many_ranks_the_first_the_last_and_some_between() -> None:
+    assert ranks.sample([5, 3]) == [0, 3, 5]
+    found = ranks.sample(range(64))
+    assert (found[0], found[-1], len(found)) == (0, 63, ranks.MOST)
+    assert {b - a for a, b in itertools.pairwise(found)} == {9}
+
+
+class Elsewhere:
+    """Stands for `elsewhere.run`: gives these traces for rank 0, then those for all that are asked for."""
+
+    def __init__(self, *results: list[trace.Trace]) -> None:
+        self.results, self.asked = list(results), []
+
+    def __call__(self, job: Job, *_: object) -> list[trace.Trace]:
+        self.asked.append(job.environ.get("XMEM_RANKS"))
+        return self.results.pop(0)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, dry_runs: Elsewhere, job: Job = JOB) -> list[trace.Trace]:
+    monkeypatch.setattr(elsewhere, "run", dry_runs)
+    return list(ranks.run(job, H200, runner.Budget(), DryRuns()))
+
+
+def test_the_largest_stage_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = replace(STAGE, rank=3, allocations=[a._replace(size=a.size * 2) for a in STAGE.allocations])
+    dry_runs = Elsewhere([STAGE], [STAGE, replace(STAGE, rank=1), replace(STAGE, rank=2), large])
+    found = estimate(run(monkeypatch, dry_runs), "h200", H200)
+    assert dry_runs.asked == [None, "0,1,2,3/4"]
+    assert found.largest.trace.rank == 3
+    assert not any("ranks" in reason for reason in found.reasons)
+
+
+def test_a_sample_is_said_and_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [replace(STAGE, rank=rank, world_size=16, peers=range(16)) for rank in ranks.sample(range(16))]
+    found = estimate(run(monkeypatch, Elsewhere(few[:1], few)), "h200", H200)
+    assert "of 16 ranks 0, 2, 4, 6, 8, 10, 12, 15 were run; the largest stands for all" in found.reasons
+    assert any(reason.startswith("ranks 1, 3, 5, 7, 9, 11, 13, 14 of 16 may need more") for reason in found.reasons)
+
+
+def test_a_stage_alone_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = run(monkeypatch, Elsewhere([STAGE]), replace(JOB, gpus=(4, 4)))
+    with pytest.raises(NoEstimate, match="only rank 0 was run, and ranks 1, 2, 3 of 4 are not like it"):
+        estimate(traces, "h200", H200)
+
+
+def test_a_rank_that_fails_is_no_answer_whatever_the_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = replace(STAGE, rank=3, error="ValueError: no", marks=[])
+    with pytest.raises(NoEstimate, match="0 optimizer steps with ValueError"):
+        estimate(run(monkeypatch, Elsewhere([STAGE], [STAGE, dead])), "h200", H200)
