@@ -26,6 +26,7 @@ import jinja2
 
 from benchmarks import dryrun_cost
 from benchmarks.text_table import markdown_table
+from xmem_slurm.device.builder import build
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "coverage.toml"
@@ -40,7 +41,8 @@ HEADINGS = ("repository", "command (folder)", "kind", "GPUs", "ran", "peak, MiB"
 class Script:
     """One script as its repository has it. `data` are RECIPE:FOLDER, the folder as seen from the script's own.
 
-    `setup` is a line of shell run before the job, in the same folder, as its user would run it.
+    `setup` is a line of shell run before the job, in the same folder, as its user would run it; `list` the list that it
+    is on.
     """
 
     repository: str
@@ -51,6 +53,7 @@ class Script:
     nodes: int = 1
     data: Sequence[str] = ()
     setup: str = ""
+    list: int = 1
 
     @property
     def key(self) -> str:
@@ -132,11 +135,11 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
     (top / ".cache" / "xmem-slurm").symlink_to(work / "built")  # the stand-ins are built once
     environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(top)}
     environ.pop("XDG_CACHE_HOME", None)
+    libraries = {"LD_LIBRARY_PATH": str(_stand_ins(python, work / "built" / "device"))}
     for entry in script.data:
         recipe, _, place = entry.partition(":")
-        subprocess.run(
-            [python, HERE / "coverage_data.py", recipe, (folder / place).resolve()], check=True, env=environ, cwd=top
-        )
+        command = [python, HERE / "coverage_data.py", recipe, (folder / place).resolve()]
+        subprocess.run(command, check=True, env=environ | libraries, cwd=top)
     if script.setup:
         subprocess.run(["bash", "-c", script.setup], check=True, cwd=folder, env=environ)
     job = top / "job.sh"
@@ -166,6 +169,13 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
         steps=largest["steps"],
         reasons=said["confidence"]["reasons"],
     )
+
+
+def _stand_ins(python: Path, cache: Path) -> Path:
+    """Return the folder of libraries with which the job's torch loads without CUDA: it makes some of the data."""
+    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    found = subprocess.run([python, "-c", find], check=True, capture_output=True, text=True).stdout.strip()
+    return build(Path(found), cache)
 
 
 def page() -> str:
@@ -206,6 +216,7 @@ def main() -> None:
     run.add_argument("clones", type=Path)
     run.add_argument("--python", type=Path, required=True, help="the job's Python")
     run.add_argument("--only", default="", help="scripts whose key contains this")
+    run.add_argument("--list", type=int, default=0, help="scripts of this list")
     run.add_argument("--budget", type=float, default=60, help="seconds for each; more where the machine is busy")
     run.add_argument("--work", type=Path, help="keep the copies here")
     verbs.add_parser("page")
@@ -216,7 +227,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = arguments.work or Path(folder)
         for script in scripts():
-            if arguments.only not in script.key:
+            if arguments.only not in script.key or arguments.list not in (0, script.list):
                 continue
             result = try_out(
                 script, arguments.clones.resolve(), work.resolve(), arguments.python.absolute(), arguments.budget

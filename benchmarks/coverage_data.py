@@ -8,6 +8,7 @@ in place like this, CIFAR of torchvision for one.
 
 # ruff: noqa: PLC0415 - most recipes need no torch
 
+import gzip
 import json
 import pickle
 import random
@@ -77,6 +78,43 @@ def masks(folder):
     (folder / "masks").mkdir(parents=True, exist_ok=True)
     for file in (folder / "imgs").iterdir():
         Image.fromarray(RANDOM.integers(2, size=(640, 640), dtype=np.uint8)).save(folder / "masks" / f"{file.stem}.gif")
+
+
+def saliency(folder):
+    """Pictures and grey masks of one name in two folders (U-2-Net)."""
+    from PIL import Image
+
+    flat_images(folder / "im_aug", 48)
+    (folder / "gt_aug").mkdir()
+    for file in (folder / "im_aug").iterdir():
+        Image.fromarray(RANDOM.integers(256, size=(320, 320), dtype=np.uint8)).save(folder / f"gt_aug/{file.stem}.png")
+
+
+def image_patches(folder):
+    """train.h5 with patches of one channel, eval.h5 with groups of whole pictures, each in low and high resolution."""
+    import h5py
+
+    with h5py.File(folder / "train.h5", "w") as train, h5py.File(folder / "eval.h5", "w") as test:
+        for kind in ("lr", "hr"):
+            train[kind] = RANDOM.random((2000, 33, 33), dtype=np.float32) * 255
+            for number in range(5):
+                test[f"{kind}/{number}"] = RANDOM.random((255, 255), dtype=np.float32) * 255
+
+
+def coco(folder):
+    """COCO of 2017 with its 80 classes: pictures and annotations/instances_*.json."""
+    for part in ("train2017", "val2017"):
+        flat_images(folder / part, 64, 640)
+        images, boxes = [], []
+        for number, file in enumerate(sorted((folder / part).iterdir())):
+            images.append({"id": number, "file_name": file.name, "height": 640, "width": 640})
+            for label in RANDOM.integers(1, 81, size=3).tolist():
+                box = [*RANDOM.integers(300, size=2).tolist(), *RANDOM.integers(40, 300, size=2).tolist()]
+                place = {"id": len(boxes) + 1, "image_id": number, "category_id": label, "iscrowd": 0}
+                boxes.append(place | {"bbox": box, "area": box[2] * box[3], "segmentation": []})
+        classes = [{"id": number, "name": f"class{number}"} for number in range(1, 81)]
+        content = {"images": images, "annotations": boxes, "categories": classes}
+        _write(folder / f"annotations/instances_{part}.json", json.dumps(content).encode())
 
 
 def texts(folder):
@@ -160,6 +198,20 @@ def speech(folder):
     _write(folder / "validation.txt", lines.splitlines()[0].encode())
 
 
+def listed_speech(folder):
+    """The same wavs as two lists of paths, beside them (MelGAN)."""
+    speech(folder)
+    files = [f"wavs/{file.name}" for file in sorted((folder / "wavs").iterdir())]
+    _write(folder / "train_files.txt", "\n".join(files[:-8]).encode())
+    _write(folder / "test_files.txt", "\n".join(files[-8:]).encode())
+
+
+def series(folder):
+    """exchange_rate.txt: 7,588 days of eight numbers (LSTNet, MTGNN)."""
+    rows = (",".join(map(str, row)) for row in RANDOM.random((7588, 8)).round(6))
+    _write(folder / "exchange_rate.txt", "\n".join(rows).encode())
+
+
 def boxes(folder):
     """Pictures with boxes in YOLO's form, and coco128.yaml's place for them."""
     for part in ("train2017",):
@@ -196,6 +248,47 @@ def conversations(folder):
             for _ in range(count)
         )
         _write(folder / f"{part}.jsonl", "\n".join(map(json.dumps, rows)).encode())
+
+
+def instructions(folder):
+    """alpaca_data.json: a list of instructions, inputs and outputs (Stanford Alpaca)."""
+    rows = [{part: " ".join(_words(20)) for part in ("instruction", "input", "output")} for _ in range(2000)]
+    _write(folder / "alpaca_data.json", json.dumps(rows).encode())
+
+
+def enwik8(folder):
+    """enwik8.gz: 100 MB of bytes, as many as Wikipedia uses."""
+    block = RANDOM.integers(32, 237, size=100_000, dtype=np.uint8).tobytes()
+    _write(folder / "enwik8.gz", gzip.compress(block * 1000, compresslevel=1))
+
+
+def headlines(folder):
+    """THUCNews: lines of characters and one of ten labels, and the vocabulary (Chinese-Text-Classification-Pytorch)."""
+    characters = [chr(0x4E00 + number) for number in range(4760)]
+    for part, count in (("train", 20_000), ("dev", 1000), ("test", 1000)):
+        lines = (f"{''.join(random.choices(characters, k=20))}\t{number % 10}" for number in range(count))
+        _write(folder / f"{part}.txt", "\n".join(lines).encode())
+    vocabulary = {character: number for number, character in enumerate([*characters, "<UNK>", "<PAD>"])}
+    _write(folder / "vocab.pkl", pickle.dumps(vocabulary))
+
+
+def triples(folder):
+    """FB15k's train.txt, valid.txt, test.txt for the names that its dictionaries have (KnowledgeGraphEmbedding)."""
+    names = [
+        [line.split("\t")[1] for line in (folder / f"{kind}.dict").read_text().splitlines()]
+        for kind in ("entities", "relations")
+    ]
+    for part, count in (("train", 483_142), ("valid", 2000), ("test", 2000)):
+        picked = zip(*(random.choices(names[n], k=count) for n in (0, 1, 0)), strict=True)
+        _write(folder / f"{part}.txt", "\n".join(map("\t".join, picked)).encode())
+
+
+def graphs(folder):
+    """MUTAG.txt: 188 graphs, each its size and label, then the tag and the neighbours of each node (powerful-gnns)."""
+    lines = ["188"]
+    for number in range(188):
+        lines += [f"18 {number % 2}", *(f"{RANDOM.integers(7)} 2 {(n - 1) % 18} {(n + 1) % 18}" for n in range(18))]
+    _write(folder / "MUTAG.txt", "\n".join(lines).encode())
 
 
 def gpt2_model(folder):

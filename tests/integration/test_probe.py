@@ -274,6 +274,10 @@ HABITS = {
         "else:\n    raise SystemExit('it did not fail')\n" + TRAIN
     ),
     "reload": "import importlib, torch.version, torch\n" + TRAIN + "importlib.reload(torch.version)\n",
+    "a finder of its own, which asks no other": (
+        "import sys, importlib.machinery as machinery\n"
+        "sys.meta_path.insert(0, type('Finder', (), {'find_spec': machinery.PathFinder.find_spec}))\n" + TRAIN
+    ),
     "another folder, no environment, no path": (
         "import os, sys\nos.chdir('/')\nsys.path[:] = [e for e in sys.path if e]\nos.environ.clear()\n"
         + TRAIN

@@ -40,6 +40,11 @@ class _Finder:
         self.around = {"torch": self._around_torch}
         """By a module's name, what is called with it and what executes it."""
 
+    def hook(self, event, args):
+        """Stay the first finder: others that came later (comet_ml) may not ask those after them. Takes audit events."""
+        if event == "import" and args[0] in self.around and sys.meta_path[:1] != [self]:
+            sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
+
     def find_spec(self, fullname, path=None, target=None):
         if fullname not in self.around:
             return None
@@ -99,6 +104,7 @@ def install(folder):
     finder = _Finder(folder)
     _finders.append(finder)
     sys.meta_path.insert(0, finder)
+    sys.addaudithook(finder.hook)
     atexit.register(finder.at_exit)
 
 
