@@ -1,4 +1,11 @@
-/* libcudnn: version, handles, tensors and filters, dropout, batch normalization. */
+/* libcudnn: version, handles, tensors and filters, dropout, batch normalization.
+ *
+ * Note [Batch norm's reserve]: cudnnBatchNormalizationForwardTrainingEx uses its workspace and keeps its reserve for
+ * one kernel alone, one of CUDNN_BATCHNORM_SPATIAL_PERSISTENT; in the other modes it is as
+ * cudnnBatchNormalizationForwardTraining, which has neither (NVIDIA's cuDNN API reference, 8.9, says when that kernel
+ * is taken). How large they are for it is not published. torch asks for that mode in channels_last
+ * (getCudnnBatchNormMode, aten/src/ATen/native/cudnn/BatchNorm.cpp; seen in 2.6 and 2.11).
+ */
 #include "cudnn.h"
 
 size_t cudnnGetVersion(void) { return XMEM_CUDNN_VERSION; }
@@ -140,4 +147,33 @@ int cudnnDropoutGetStatesSize(void *handle UNUSED, size_t *bytes) {
     doubt("cudnn-rnn", "cudnnDropoutGetStatesSize");
     *bytes = DROPOUT_BYTES_PER_MULTIPROCESSOR * (uint64_t)(xmem_device ? xmem_device()->multiprocessors : 1);
     return CUDNN_SUCCESS;
+}
+
+enum { BATCHNORM_SPATIAL_PERSISTENT = 2 };
+
+/* See Note [Batch norm's reserve]. */
+static int no_batchnorm_bytes(int mode, size_t *bytes, const char *function) {
+    if (mode == BATCHNORM_SPATIAL_PERSISTENT)
+        doubt("cudnn-batchnorm", function);
+    *bytes = 0;
+    return CUDNN_SUCCESS;
+}
+
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle UNUSED, int mode, int operations UNUSED,
+                                                             void *x UNUSED, void *z UNUSED, void *y UNUSED,
+                                                             void *scale UNUSED, void *activation UNUSED,
+                                                             size_t *bytes) {
+    return no_batchnorm_bytes(mode, bytes, __func__);
+}
+
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle UNUSED, int mode, int operations UNUSED,
+                                                      void *x UNUSED, void *y UNUSED, void *dy UNUSED, void *dz UNUSED,
+                                                      void *dx UNUSED, void *scale UNUSED, void *activation UNUSED,
+                                                      size_t *bytes) {
+    return no_batchnorm_bytes(mode, bytes, __func__);
+}
+
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle UNUSED, int mode, int operations UNUSED,
+                                                         void *activation UNUSED, void *x UNUSED, size_t *bytes) {
+    return no_batchnorm_bytes(mode, bytes, __func__);
 }
