@@ -223,6 +223,22 @@ torch.nn.Conv2d(8, 8, 3).cuda()(images).square().sum().backward()
     assert [doubt.code for doubt in ran.trace.doubts] == ["profile-engine"]
 
 
+@of_cuda_build
+def test_batch_norm_is_a_doubt_in_channels_last_alone(run: Run) -> None:
+    """As on the stand-ins: Note [Batch norm's reserve] in device/src/libraries/cudnn.c."""
+    ran = script(
+        run,
+        """
+images = torch.ones(2, 8, 9, 9, device="cuda")
+norm = torch.nn.BatchNorm2d(8).cuda()
+norm(images)
+norm(images.to(memory_format=torch.channels_last))
+""",
+    )
+    doubts = {doubt.detail: doubt.count for doubt in ran.trace.doubts if doubt.code == "cudnn-batchnorm"}
+    assert doubts["cudnnGetBatchNormalizationTrainingExReserveSpaceSize"] == 1
+
+
 def test_the_scripts_own_error_is_in_the_trace(run: Run) -> None:
     ran = run("-c", 'import torch; torch.ones(3, device="cuda"); raise ValueError("no data set")')
     assert ran.returncode == 1

@@ -9,6 +9,7 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_device     maps the stand-in CUDA libraries, before torch looks for the real ones
     _xmem_record     records what torch's allocator is asked for, and writes the trace
     _xmem_steps      counts optimizer steps, and tells when they only repeat themselves
+    _xmem_clock      stands still while others have the CPU: that is no time of the run
     _xmem_known      keeps the values that came from the host, and says what the others are taken for:
                      _xmem_known_values is the table, _xmem_known_rules what operators do to it, _xmem_known_shapes
                      those whose shape follows from values
@@ -23,6 +24,7 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_redirect   lets a script that says "cuda" run on the CPU: _xmem_cuda describes the GPU, _xmem_as_gpu has torch
                      take a GPU's way
     _xmem_profile    runs a few steps there under torch.profiler, and writes what it saw
+    _xmem_workspaces asks, when those are over, what their convolutions would take of a GPU beside their results
     _xmem_guard      refuses early what would not end within its memory and time, _xmem_forecast from shapes alone
     _xmem_outside    in no dry run: what `xmem-slurm site calibrate` runs on a GPU node
 

@@ -14,13 +14,13 @@ import threading
 import time
 
 import _xmem_alive
-import _xmem_convolutions
 import _xmem_device
 import _xmem_ends
 import _xmem_guard
 import _xmem_process
 import _xmem_redirect
 import _xmem_steps
+import _xmem_workspaces
 
 SCHEMA_VERSION = 1
 PROFILED_STEPS = 3
@@ -200,9 +200,9 @@ class Profiler:
                     self._tag_modules()
                 seen = self._torch.autograd._disable_profiler()
                 runtime = None if state == "signal" else self._runtime  # there is no time left for questions
-                convolutions = _xmem_convolutions.Convolutions(self._torch, runtime, seen.events())
-                rows = _rows(seen.experimental_event_tree(), convolutions.workspaces)
-                self._library_doubts = convolutions.doubts()
+                workspaces = _xmem_workspaces.Workspaces(self._torch, runtime, seen.events())
+                rows = _rows(seen.experimental_event_tree(), workspaces.of)
+                self._library_doubts = workspaces.doubts()
             self._write(state, rows)
 
     def _write(self, state, rows):

@@ -1,18 +1,19 @@
-"""What would the convolutions that ran on the CPU take of a GPU's memory beside their results?
+"""What would cuDNN's operators, which ran on the CPU, take of a GPU's memory beside their results?
 
 Where torch is a CUDA build, the stand-in CUDA libraries lie under it, idle while the steps run on the CPU. Afterwards
 each convolution is done on them once more: torch chooses as it does on a GPU, by what the job's own cuDNN says where it
 can be asked (device/src/libraries/cudnn_plans.c), and takes the workspace from its allocator, which counts it. So both
-engines have their workspaces, and their doubts about them, from the same place.
+engines have their workspaces, and their doubts about them, from the same place; those about batch norm, too.
 """
 
 import _xmem_device
 
-_OPERATORS = ("aten::convolution", "aten::convolution_backward")
+_BACKWARD = "aten::convolution_backward"
+_OPERATORS = ("aten::convolution", "aten::batch_norm", _BACKWARD)
 _DOUBTS = "cudnn-"
 
 
-class Convolutions:
+class Workspaces:
     """Of one process, whose profiler has stopped. `runtime` is the stand-in CUDA runtime, None for a CPU build.
 
     `events` are the profiler's, which have the numbers that an operator was given; the events of its tree have strides.
@@ -30,7 +31,7 @@ class Convolutions:
             return None
         return [doubt for doubt in _xmem_device.doubts(self._runtime) if doubt["code"].startswith(_DOUBTS)]
 
-    def workspaces(self, event):
+    def of(self, event):
         """Return the bytes that an operator of the profiler's tree takes while it computes each of its results."""
         same = self._events.get((event.name, event.start_time_ns))
         if same is None:
@@ -39,17 +40,18 @@ class Convolutions:
             self._torch._C._cuda_init()
             with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
                 return self._asked(event, same.concrete_inputs())
-        except RuntimeError:  # no such convolution on a GPU
+        except RuntimeError:  # no such operator on a GPU
             self._runtime, self._events = None, {}
             return []
 
     def _asked(self, event, numbers):
         arguments = list(map(self._argument, event.extra_fields.inputs, numbers))
-        if event.name == _OPERATORS[0]:
-            return [self._taken(self._torch.ops.aten.convolution, arguments)]
+        operator = getattr(self._torch.ops.aten, event.name[len("aten::") :])
+        if event.name != _BACKWARD:
+            return [self._taken(operator, arguments)]
         *arguments, wanted = arguments
         one_by_one = [[n == m for m in range(len(wanted))] for n, each in enumerate(wanted) if each]
-        return [self._taken(self._torch.ops.aten.convolution_backward, [*arguments, one]) for one in one_by_one]
+        return [self._taken(operator, [*arguments, one]) for one in one_by_one]
 
     def _taken(self, operator, arguments):
         self._torch._C._cuda_resetPeakMemoryStats(0)
