@@ -2,8 +2,11 @@
 
 import ast
 import importlib
+import os
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +17,14 @@ import pytest
 import xmem_slurm
 
 PROBE = Path(xmem_slurm.__file__).parent / "probe"
+_TAKE = "import os; os.sched_setaffinity(0, {{{}}})"
+_WORK = """
+import time, _xmem_clock
+time.sleep(0.2)  # until the others have begun
+own, wall, worked = _xmem_clock.now(), time.monotonic(), time.process_time()
+while time.process_time() < worked + 0.3: pass
+print(_xmem_clock.now() - own, time.monotonic() - wall)
+"""
 
 
 @pytest.mark.parametrize("file", sorted(PROBE.glob("*.py")), ids=lambda file: file.stem)
@@ -112,3 +123,29 @@ def test_an_optimizer_that_never_steps_is_waited_for_ten_seconds(steps: ModuleTy
     optimizer, waiting = Optimizer(Parameter()), Optimizer(Parameter())
     assert until_steady(steps, ((optimizer, 7, 1.0 * i) for i in range(99))) == 11
     assert waiting.param_groups
+
+
+def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> None:
+    """One process works for 0.3 s of CPU time beside three that take the same CPU."""
+    clock = importlib.import_module("_xmem_clock")
+    cpu = min(os.sched_getaffinity(0))
+    others = [subprocess.Popen([sys.executable, "-c", f"{_TAKE}\nwhile True: pass".format(cpu)]) for _ in range(3)]
+    try:
+        code = f"{_TAKE}\n{_WORK}".format(cpu)
+        found = subprocess.run([sys.executable, "-c", code], cwd=PROBE, capture_output=True, text=True, check=True)
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    own, wall = map(float, found.stdout.split())
+    assert wall > 0.5
+    assert 0.25 < own < 0.25 + wall / 4
+    before = clock.now()
+    time.sleep(0.2)
+    assert clock.now() - before > 0.1  # waiting for something else is time
+
+
+def test_without_an_account_it_is_wall_time(steps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = importlib.import_module("_xmem_clock")
+    monkeypatch.setattr(clock, "_FILE", "/nowhere")
+    assert abs(clock.now() - time.monotonic()) < 0.1

@@ -15,7 +15,7 @@ BATCHES = 3
 MORE_STEPS = 3
 """So many steps of the next epoch end the run: the first may find what evaluation left in the cache."""
 LONGEST_SECONDS = 10.0
-"""How long the end of an epoch may take."""
+"""How long the end of an epoch may take, by `_xmem_clock`."""
 
 _EVALUATION = re.compile(r"\.eval\(|\bno_grad\b|\binference_mode\b|\bevaluat|\bvalidat", re.IGNORECASE)
 
@@ -61,6 +61,10 @@ class Epochs:
         if self._began is None:
             self._began = now
         return not self._fetched or self._steps_after >= MORE_STEPS or self.overdue(now)
+
+    def repeats(self):
+        """Whether training was seen to repeat itself."""
+        return self._began is not None
 
     def overdue(self, now):
         """Whether the end of the epoch has taken too long."""

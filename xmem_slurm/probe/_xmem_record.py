@@ -11,6 +11,7 @@ import time
 
 import _xmem_advice
 import _xmem_alive
+import _xmem_clock
 import _xmem_device
 import _xmem_downloads
 import _xmem_ends
@@ -198,12 +199,12 @@ class Recorder:
             return
         self._exit = None  # whoever called sys.exit was not heeded
         before = self._peaks.copy()
-        counts, now = self._counts(), time.monotonic()
+        counts, now = self._counts(), _xmem_clock.now()
         first = self._steps.number == 0
         most = self._steps.number
         number = self._steps.stepped(optimizer, self._peaks.copy(), now)
         if number > most:
-            self._marks.append(("step", counts, now))
+            self._marks.append(("step", counts, time.monotonic()))
         if number <= TAGGED_STEPS or self._peaks != before:
             self._tag_optimizer(optimizer)
         if first:
@@ -254,10 +255,10 @@ class Recorder:
             time.sleep(max(0.0, min(LOOK_SECONDS, self._deadline - time.monotonic())))
             now = time.monotonic()
             if now >= self._deadline:
-                self.finish("budget")
+                self.finish("steady" if self._epochs.repeats() else "budget")
             elif self._too_long(self._counts()):
                 self._leave("budget")
-            elif self._epochs.overdue(now):
+            elif self._epochs.overdue(_xmem_clock.now()):
                 self._leave("steady")
             elif now >= due:
                 self.write("running")

@@ -1,4 +1,4 @@
-"""Counts optimizer steps, and tells when they only repeat what was seen."""
+"""Counts optimizer steps, and tells when they only repeat what was seen. Seconds are those of `_xmem_clock`."""
 
 import weakref
 
