@@ -75,3 +75,16 @@ for step in range(10_000_000):
     found = estimate([dry_run(tmp_path, job_python, script)], "a100", GPU)
     assert found.confidence == "medium"
     assert "the script evaluates" in found.reasons[0]
+
+
+def test_a_loader_has_no_more_workers_than_there_are_cpus(tmp_path: Path, job_python: Path) -> None:
+    script = """
+import multiprocessing, os, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+for batch, in DataLoader(TensorDataset(torch.zeros(1000, 256)), batch_size=10, num_workers=16):
+    batch.cuda()
+    assert len(multiprocessing.active_children()) == len(os.sched_getaffinity(0))
+    break
+"""
+    assert dry_run(tmp_path, job_python, script).error is None

@@ -3,6 +3,8 @@
 Kernels cost nothing here, but an epoch of thousands of steps takes its time all the same. Once steps only repeat
 themselves, every DataLoader ends after a few batches: the loop over it goes on as at the end of its data, evaluates,
 saves, and begins the next epoch. When that one trains again, nothing new is to be expected.
+
+A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
 """
 
 import importlib
@@ -34,8 +36,13 @@ class Epochs:
 
     def install(self, torch):
         """Count what data loaders give, and note whether the job ever evaluates."""
-        iterator = importlib.import_module("torch.utils.data.dataloader")._BaseDataLoaderIter
+        loaders = importlib.import_module("torch.utils.data.dataloader")
+        iterator, begin = loaders._BaseDataLoaderIter, loaders.DataLoader._get_iterator
         give, train = iterator.__next__, torch.nn.Module.train
+
+        def begun(loader):
+            loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
+            return begin(loader)
 
         def noted_give(loader):
             if self._began is not None and loader._num_yielded >= max(BATCHES, 2 * self._batches_a_step):
@@ -48,6 +55,7 @@ class Epochs:
             self._evaluated = self._evaluated or not mode
             return train(module, mode)
 
+        loaders.DataLoader._get_iterator = begun
         iterator.__next__, torch.nn.Module.train = noted_give, noted_train
 
     def stepped(self):
