@@ -52,6 +52,7 @@ class Wishes(NamedTuple):
     policy: str | None = None
     whole: bool = False
     engine: str | None = None
+    ranks: str | None = None
 
 
 class _Ready(NamedTuple):
@@ -202,11 +203,7 @@ def _why_not(job: Request, component: Request) -> str | None:
         if several or job.others:
             return f"a request for {' and '.join(sorted(resources))} is changed for one process only"
         return None
-    if component.gpus_total is None:
-        return "how many GPUs the job gets is left to the scheduler"
-    if component.ntasks > component.gpus_total:
-        return "a job with more tasks than GPUs cannot be estimated yet"
-    return None
+    return "how many GPUs the job gets is left to the scheduler" if component.gpus_total is None else None
 
 
 def _check_any_left(request: Request, refused: Mapping[int, str]) -> None:
@@ -243,7 +240,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _R
     gpus = loading.option_gpus(site, loading.load_catalogue())
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
         answers = sizing.size_components(
-            _with_engine(job, wishes),
+            _to_run_dry(job, wishes),
             [index for index in request.with_gpus if index not in refused],
             site,
             gpus,
@@ -286,9 +283,10 @@ def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list
     return []
 
 
-def _with_engine(job: Job, wishes: Wishes) -> Job:
-    """Return the job that is run dry; the one that is submitted knows nothing of engines."""
-    return job if wishes.engine is None else job._replace(environ={**job.environ, "XMEM_ENGINE": wishes.engine})
+def _to_run_dry(job: Job, wishes: Wishes) -> Job:
+    """Return the job that is run dry; the one that is submitted knows nothing of engines and of ranks that are run."""
+    told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks}
+    return job._replace(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
 
 
 def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":

@@ -123,9 +123,6 @@ def test_a_component_whose_processes_are_not_seen_stays_as_it_is(on_cluster: Pla
     assert done.stderr.splitlines()[-1] == (
         "xsbatch: component 1: stays as written: no process of its own used GPU memory in the dry run"
     )
-    again = submit(on_cluster, f"{WITH_TWO_GPUS}#SBATCH -n3\nsrun python train.py {SMALL}\n", "--hold")
-    assert on_cluster.gpus(again) == ["gres:gpu:l4:1", "gres:gpu:h200:1"]
-    assert "component 1: stays as written: a job with more tasks than GPUs" in again.stderr
 
 
 def test_estimate_has_an_object_for_each_component(place: Place) -> None:

@@ -292,10 +292,20 @@ def test_rank_0_of_many_stands_for_all_and_the_number_of_gpus_stays(
     assert f"only rank 0 of {ranks} was run and stands for all" in done.err
 
 
-def test_no_job_of_ours_is_changed_beyond_what_is_supported(cluster: Cluster, folder: Path) -> None:
-    done = xsbatch(cluster, folder, "--ntasks=4", "job.sh")
-    assert done.field("TresPerNode") == "gres:gpu:h200:1"
-    assert "a job with more tasks than GPUs cannot be estimated yet" in done.err
+def test_tasks_that_share_a_gpu_add_up(cluster: Cluster, folder: Path, job_python: Path) -> None:
+    """Two of 16 GiB each do not fit the 24 GB on which one would."""
+    large = "import torch\ntorch.zeros(4, 1 << 30, device='cuda')\n" + (folder / "train.py").read_text()
+    (folder / "large.py").write_text(large + "\nimport time\ntime.sleep(5)\n")
+    (folder / "two.sh").write_text(
+        f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1 -n2\nexport PATH={job_python.parent}:$PATH\nsrun python large.py\n"
+    )
+    done = xsbatch(cluster, folder, "two.sh")
+    assert done.field("TresPerNode") == "gres:gpu:a100_40:1", done.err
+    assert "processes that ran at once on one GPU are added up" in done.err
+
+
+def test_tasks_that_are_never_started_change_nothing(cluster: Cluster, folder: Path) -> None:
+    assert xsbatch(cluster, folder, "--ntasks=4", "job.sh").field("TresPerNode") == "gres:gpu:l4:1"
 
 
 @pytest.mark.parametrize("argv", [("--nodelist=h1",), ("--exclude=l[1-2]",), ("--cpus-per-task=24",), ("--mem=200G",)])

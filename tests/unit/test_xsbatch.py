@@ -48,7 +48,7 @@ def test_options_variables_and_what_is_left_for_sbatch() -> None:
         ("XMEM_BUDGET", "3601"),
         ("XMEM_BUDGET", "nan"),
         ("XMEM_BUDGET", "-1"),
-        *((option.variable, "nonsense") for option in OWN_OPTIONS if option.takes),
+        *((option.variable, "nonsense") for option in OWN_OPTIONS if option.takes or option.form),
     ],
 )
 def test_a_wrong_variable_never_costs_a_submission(variable: str, wrong: str) -> None:
@@ -68,6 +68,7 @@ def test_a_wrong_variable_never_costs_a_submission(variable: str, wrong: str) ->
     [
         (["--xmem-budget=abc"], "--xmem-budget=abc: not a number of seconds from 1 to 3600"),
         (["--xmem-budget", "1e9"], "--xmem-budget=1e9: not a number of seconds from 1 to 3600"),
+        (["--xmem-ranks=first"], "--xmem-ranks=first: not of the form all|last|[0-9]+(,[0-9]+)*"),
         (["--xmem-policy=dear"], "--xmem-policy=dear: not one of cost, memory, start"),
         (["--xmem-site"], "--xmem-site: a value is missing"),
         (["--xmem-nope"], "--xmem-nope: no such option; there are --xmem-dry-run, "),

@@ -86,6 +86,9 @@ def estimate(
     engine: Annotated[Engine, typer.Option("--engine", help="Stand-in CUDA libraries, or real steps on the CPU.")] = (
         Engine.AUTO
     ),
+    ranks: Annotated[
+        str, typer.Option("--ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3).")
+    ] = "",
     advice: Annotated[
         bool,
         typer.Option(
@@ -95,7 +98,7 @@ def estimate(
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
-    job, allowance = _submission(command, engine), runner.Budget(seconds=budget)
+    job, allowance = _submission(command, engine, ranks), runner.Budget(seconds=budget)
     catalogue = loading.load_catalogue()
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
@@ -156,9 +159,9 @@ def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: si
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _submission(command: Sequence[str], engine: Engine) -> Job:
+def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Job:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
-    environ = {**os.environ, "XMEM_ENGINE": engine.value}
+    environ = {**os.environ, "XMEM_ENGINE": engine.value, "XMEM_RANKS": ranks or os.environ.get("XMEM_RANKS", "")}
     script = Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
         return Job(tuple(command), environ, script.read_bytes())

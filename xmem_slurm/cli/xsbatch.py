@@ -1,5 +1,6 @@
 """`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
@@ -14,17 +15,22 @@ from xmem_slurm.submit import ENGINES, Wishes, submit, tell
 _ORDERS = ("cost", "memory", "start")
 """What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
 
+RANKS = "all|last|[0-9]+(,[0-9]+)*"
+"""What --xmem-ranks takes (`xmem_slurm.ranks.asked`)."""
+
 
 class OwnOption(NamedTuple):
     """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too.
 
-    `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything.
+    `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything, or what
+    is of a `form`, an expression that a value must match.
     """
 
     name: str
     value: str
     help: str
     takes: tuple[str, ...] | tuple[int, int] = ()
+    form: str = ""
 
     @property
     def variable(self) -> str:
@@ -44,6 +50,7 @@ OWN_OPTIONS = (
     OwnOption(
         "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
     ),
+    OwnOption("xmem-ranks", "list", "ranks that are run beside the first: all, last, or numbers (0,3)", form=RANKS),
     OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
         "xmem-report", "file", "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON"
@@ -132,6 +139,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         report=given["xmem-report"],
         fresh=flags["xmem-fresh"],
         policy=given["xmem-policy"],
+        ranks=given["xmem-ranks"],
         engine=given["xmem-engine"] or ("auto" if "XMEM_ENGINE" in environ else None),  # in place of a wrong one
     )
     return without(argv, own), wishes, complaints
@@ -139,6 +147,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
 
 def _wrong(option: OwnOption, text: str) -> str | None:
     """Return what is wrong with a value, or None; an empty one stands for the default."""
+    if option.form and text and not re.fullmatch(option.form, text):
+        return f"not of the form {option.form}"
     if not text or not option.takes or text in option.takes:
         return None
     if isinstance(option.takes[0], str):

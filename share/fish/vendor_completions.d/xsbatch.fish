@@ -6,6 +6,7 @@ complete -c xsbatch -l xmem-fresh -d 'run dry even if nothing has changed since 
 complete -c xsbatch -l xmem-policy -x -a 'cost memory start' -d 'which GPU that fits: the least cost, the least memory, or the first to start'
 complete -c xsbatch -l xmem-budget -x -d 'what the dry runs may take (60)'
 complete -c xsbatch -l xmem-engine -x -a 'auto device profile' -d 'how it is run dry: device (stand-ins), profile (real steps on the CPU), auto'
+complete -c xsbatch -l xmem-ranks -x -d 'ranks that are run beside the first: all, last, or numbers (0,3)'
 complete -c xsbatch -l xmem-site -r -d 'the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml'
 complete -c xsbatch -l xmem-report -r -d 'write a report: .html, .pickle (torch\'s snapshot), .trace.json (Perfetto), else JSON'
 complete -c xsbatch -l account -s A -x
