@@ -79,6 +79,18 @@ def offset(found: Sequence[Residual]) -> str:
     )
 
 
+def agreement(answers: paper.Answers) -> str:
+    """Say how far apart the engines' peaks are on the runs that both were given."""
+    device, profile = (answers.engines[engine] for engine in paper.ENGINES)
+    both = [(device[key], result) for key, result in profile.items() if key in device]
+    apart = [abs(b.peak_reserved_bytes / a.peak_reserved_bytes - 1) for a, b in both if not (a.reason or b.reason)]
+    equal = sum(each == 0 for each in apart)
+    return (
+        f"Of the {len(apart)} runs that both engines were given, {equal} have the same peak to the byte; the others"
+        f" differ by at most {100 * max(apart):.2f} %."
+    )
+
+
 def _without_environment(each: Residual) -> float:
     added = 0 if each.row.zero_grad_mode == "null" else ENVIRONMENT_BYTES
     return (each.result.peak_on_gpu_bytes + added) / each.row.ground_bytes - 1
@@ -99,6 +111,7 @@ def page() -> str:
     scores = tables(rows, results)
     found = residuals(rows, results)
     held = promise(rows, results)
+    answers = paper.load(DATA)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
@@ -109,7 +122,8 @@ def page() -> str:
             title: markdown_table(HEADINGS, [cells(tool, each) for tool, each in of.items()])
             for title, of in scores.items()
         },
-        paper=paper.report(rows, paper.load(DATA), markdown_table),
+        paper=paper.report(rows, answers, markdown_table),
+        agreement=agreement(answers),
         promise=markdown_table(
             ("kind", "runs", "below ground %", "median excess %", "p90 excess %", "least excess %"),
             [
