@@ -14,9 +14,13 @@ by the probe, so that a reader sees either the last complete state of a process 
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
                     (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for
+    sites           {found, of}: `found` are [file, line, function, module], the lines of the script that allocated and
+                    the modules that they did it for; `of` has one of their numbers for each allocation. Traces of the
+                    profile engine and of earlier releases have none
     marks           [{kind, allocations, seconds}]: "backward", "backward_end", "step"; `allocations` is how many
                     allocations came before it
-    tags            [{category, allocations, addresses[]}]: the addresses that held this category at that moment
+    tags            [{category, allocations, addresses[], names[]}]: the addresses that held this category at that
+                    moment; `names` is empty, or has the name of the parameter for each of them, or ""
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
     place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
                     seconds of one clock for all processes: what ran at once on one GPU adds up
@@ -34,6 +38,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +80,22 @@ class Allocation(NamedTuple):
     size: int
     stream: int
     category: Category
+
+
+class Site(NamedTuple):
+    """Where an allocation was asked for: "" and 0 for what is not known.
+
+    The line is the innermost one outside of torch, `module` the name of the nn.Module that was being called. Of what
+    autograd allocated, they are those of the operator in the forward pass, and `function` is the backward node.
+    """
+
+    file: str
+    line: int
+    function: str
+    module: str
+
+
+NOWHERE = Site("", 0, "", "")
 
 
 class Mark(NamedTuple):
@@ -152,6 +173,13 @@ class Trace(Process):
     """Ranks that may need another amount of memory than this one."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
+    sites: Sequence[Site] = ()
+    made_at: Sequence[int] = ()
+    """The number of each allocation's site."""
+
+    def site_of(self, allocation: int) -> Site:
+        """Return where an allocation was asked for."""
+        return self.sites[self.made_at[allocation]] if self.made_at else NOWHERE
 
     @property
     def steps(self) -> int:
@@ -201,11 +229,12 @@ def _from_json(raw: dict[str, Any]) -> Trace:
     history = list(zip(columns["action"], columns["address"], columns["size"], columns["stream"], strict=True))
     requests, events, freed_at = _number(history)
     marks = [Mark(mark["kind"], mark["allocations"]) for mark in raw["marks"]]
-    tagged = _resolve_tags(history, raw["tags"])
+    tagged, names = _resolve_tags(history, raw["tags"])
     allocations = [
         Allocation(size, stream, tagged.get(number) or _by_phase(number, freed_at.get(number), marks))
         for number, (size, stream) in enumerate(requests)
     ]
+    sites, made_at = _sites(raw.get("sites", {"found": [], "of": []}), len(requests), names)
     return Trace(
         **process_fields(raw),
         allocations=allocations,
@@ -218,6 +247,8 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         files=[File(*each) for each in raw.get("files", ())],
         peers=raw.get("peers", ()),
         changed=raw.get("changed", ""),
+        sites=sites,
+        made_at=made_at,
     )
 
 
@@ -252,12 +283,13 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
     return requests, events, freed_at
 
 
-def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> dict[int, Category]:
-    """Turn "these addresses held PARAM after n allocations" into categories of allocation numbers.
+def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> tuple[dict[int, Category], dict[int, str]]:
+    """Turn "these addresses held PARAM after n allocations" into categories, and names, of allocation numbers.
 
     The first tag of an allocation stands: a gradient that becomes optimizer state was allocated as a gradient.
     """
     categories: dict[int, Category] = {}
+    names: dict[int, str] = {}
     pending = sorted(tags, key=lambda tag: tag["allocations"])
     live: dict[int, int] = {}
     made = 0
@@ -265,9 +297,11 @@ def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> dict[int
     def settle(until: int | None) -> None:
         while pending and (until is None or pending[0]["allocations"] < until):
             tag = pending.pop(0)
-            for address in tag["addresses"]:
+            for address, name in zip(tag["addresses"], tag.get("names") or repeat(""), strict=False):
                 if address in live:
                     categories.setdefault(live[address], Category(tag["category"]))
+                    if name:
+                        names.setdefault(live[address], name)
 
     for action, address, _, _ in history:
         if action == "alloc":
@@ -275,7 +309,22 @@ def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> dict[int
             live[address] = made
             made += 1
     settle(None)
-    return categories
+    return categories, names
+
+
+def _sites(raw: dict[str, Any], count: int, names: dict[int, str]) -> tuple[list[Site], list[int]]:
+    """Return the sites, and the number of that of each of `count` allocations: those in `names` have these modules."""
+    made_at = list(raw["of"])
+    if not made_at:
+        return [], []
+    if len(made_at) != count or max(made_at) >= len(raw["found"]):
+        raise ValueError("it has other sites than allocations")
+    sites = [Site(*each) for each in raw["found"]]
+    renamed: dict[Site, int] = {}
+    for allocation, name in names.items():
+        site = sites[made_at[allocation]]._replace(module=name)
+        made_at[allocation] = len(sites) + renamed.setdefault(site, len(renamed))
+    return [*sites, *renamed], made_at
 
 
 def _by_phase(number: int, freed_at: int | None, marks: list[Mark]) -> Category:

@@ -8,7 +8,7 @@ import pytest
 
 from xmem_slurm import trace
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Category, Op
+from xmem_slurm.trace import NOWHERE, Category, Op, Site
 
 GPT2 = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
@@ -91,6 +91,30 @@ def test_what_lives_from_forward_into_backward_is_an_activation(tmp_path: Path) 
     found = read(tmp_path, history, marks=marks)
     assert [a.category for a in found.allocations] == [Category.TEMP, Category.ACT, Category.TEMP, Category.OTH]
     assert found.steps == 1
+
+
+def test_an_allocation_knows_its_line_and_a_parameter_its_name(tmp_path: Path) -> None:
+    line = ["/a/train.py", 7, "main", "h.0"]
+    found = read(
+        tmp_path,
+        [("alloc", 5, 10, 0), ("free_requested", 5, 10, 0), ("alloc", 6, 20, 0), ("alloc", 7, 20, 0)],
+        sites={"found": [["", 0, "", ""], line, line], "of": [2, 0, 1]},
+        tags=[{"category": "PARAM", "allocations": 3, "addresses": [6, 7], "names": ["h.0.weight", ""]}],
+    )
+    assert found.site_of(0) == Site(*line)
+    assert found.site_of(1) == NOWHERE._replace(module="h.0.weight")
+    assert found.site_of(2) == Site(*line)
+
+
+def test_a_trace_of_an_earlier_release_has_no_lines(tmp_path: Path) -> None:
+    found = read(tmp_path, [("alloc", 5, 10, 0)], tags=[{"category": "PARAM", "allocations": 1, "addresses": [5]}])
+    assert found.site_of(0) == NOWHERE
+
+
+@pytest.mark.parametrize("of", [[0], [0, 1], [0, 0, 0]])
+def test_lines_that_are_not_those_of_the_allocations_make_no_trace(tmp_path: Path, of: list[int]) -> None:
+    with pytest.raises(NoEstimate, match="other sites than allocations"):
+        read(tmp_path, [("alloc", 5, 10, 0), ("alloc", 6, 10, 0)], sites={"found": [["", 0, "", ""]], "of": of})
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
 """What does memory look like now? Statistics, segments and history in torch's own forms.
 
 `snapshot` is what torch.cuda.memory._snapshot() would have returned at a moment of a replay: torch/cuda/_memory_viz.py
-and pytorch.org/memory_viz read it. A trace knows no Python stack; in its place stands the category of the allocation.
+and pytorch.org/memory_viz read it. In place of a Python stack stand the script's line, the module and the category.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from xmem_slurm.allocator.blocks import Block
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator, TraceEntry
 from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.replay import Run
-from xmem_slurm.trace import Category, Op, Trace
+from xmem_slurm.trace import Op, Trace
 
 
 def snapshot(
@@ -30,38 +30,38 @@ def snapshot(
     history: list[TraceEntry] = []
     run.allocator.history = history
     run.to_event(event)
-    categories = {
-        run.blocks[number].ptr: trace.allocations[number].category
-        for number in run.blocks
-        if run.blocks[number].allocated
-    }
+    frames = {block.ptr: _frames(trace, number) for number, block in run.blocks.items() if block.allocated}
     live = {block: None for block in run.blocks.values() if block.allocated}
     state = segments(run.allocator, live)
     for segment in state:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                block["frames"] = _frames(categories[block["address"]])
+                block["frames"] = frames[block["address"]]
     served = (number for op, number in trace.events if op == Op.ALLOC)
     entries = [
-        _entry(time, entry, trace.allocations[next(served)].category if entry.action == "alloc" else None)
+        _entry(time, entry, _frames(trace, next(served)) if entry.action == "alloc" else [])
         for time, entry in enumerate(history)
     ]
     return {"segments": state, "device_traces": [entries]}
 
 
-def _entry(time: int, entry: TraceEntry, category: Category | None) -> dict[str, Any]:
+def _entry(time: int, entry: TraceEntry, frames: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "action": entry.action,
         "device_free" if entry.action == "oom" else "addr": entry.address,
         "size": entry.size,
         "stream": entry.stream,
         "time_us": time,
-        "frames": _frames(category),
+        "frames": frames,
     }
 
 
-def _frames(category: Category | None) -> list[dict[str, Any]]:
-    return [] if category is None else [{"name": category.value, "filename": "", "line": 0}]
+def _frames(trace: Trace, number: int) -> list[dict[str, Any]]:
+    """Return what is known of where an allocation was asked for, innermost first, as torch gives its stacks."""
+    site = trace.site_of(number)
+    line = [{"name": site.function, "filename": site.file, "line": site.line}] if site.function else []
+    names = [name for name in (site.module, trace.allocations[number].category.value) if name]
+    return [*line, *({"name": name, "filename": "", "line": 0} for name in names)]
 
 
 def memory_stats(allocator: DeviceCachingAllocator) -> dict[str, int]:

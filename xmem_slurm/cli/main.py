@@ -22,6 +22,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import NoEstimate, UsageError, XmemError
 from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
+from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading
 from xmem_slurm.site.schema import DryRuns
@@ -133,7 +134,7 @@ def estimate(
         options = terminal.option_lines(outlooks(each), remedy(each), each.advice)
         if advice and not each.advice:
             options.append("nothing to advise: no whole GPU is too small")
-        lines = [*terminal.estimate_lines(each.estimate), *options]
+        lines = [*terminal.estimate_lines(each.estimate, at_peak(each.estimate.largest)), *options]
         typer.echo("\n".join(f"component {component}: {line}" if request.others else line for line in lines))
 
 

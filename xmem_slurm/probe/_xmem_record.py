@@ -22,6 +22,7 @@ import _xmem_peers
 import _xmem_pools
 import _xmem_process
 import _xmem_ranks
+import _xmem_sites
 import _xmem_steps
 import _xmem_streams
 import _xmem_triton
@@ -83,6 +84,7 @@ class Recorder:
         self._marks = []
         self._tags = []
         self._pools = _xmem_pools.Pools()
+        self._sites = _xmem_sites.Sites()
         self._steps = _xmem_steps.Steps()
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
@@ -142,6 +144,7 @@ class Recorder:
             memory._record_memory_history(max_entries=sys.maxsize, context=None)
         except RuntimeError as error:
             self._give_up("torch cannot record what this allocator does: %s" % _xmem_ends.one_line(error))
+        self._sites.watch(self._torch)
         memory._record_memory_history = lambda *_args, **_kwargs: None  # a script's own call would end our recording
         with self._lock:
             self._devices = range(self._torch.cuda.device_count())
@@ -162,7 +165,8 @@ class Recorder:
         def wrapped(*args, **kwargs):
             self._mark("backward")
             try:
-                return backward(*args, **kwargs)
+                with self._sites.backward():
+                    return backward(*args, **kwargs)
             finally:
                 self._mark("backward_end")
 
@@ -206,7 +210,7 @@ class Recorder:
         if number > most:
             self._marks.append(("step", counts, time.monotonic()))
         if number <= TAGGED_STEPS or self._peaks != before:
-            self._tag_optimizer(optimizer)
+            self._tag_optimizer(optimizer, self._sites.names() if first else {})
         if first:
             self._tag_modules()
         self._epochs.stepped()
@@ -225,28 +229,30 @@ class Recorder:
         finally:
             os._exit(0)
 
-    def _tag(self, category, values):
+    def _tag(self, category, named):
+        """Note that the tensors in `named` [(name or "", whatever holds tensors)] are of this category now."""
         addresses = {}
-        for each in _tensors(values):
-            tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
-            if isinstance(tensor, self._torch.Tensor) and tensor.is_cuda:
-                with contextlib.suppress(Exception):  # a tensor without storage of its own, a subclass that forbids it
-                    addresses.setdefault(tensor.device.index, set()).add(tensor.untyped_storage().data_ptr())
+        for name, value in named:
+            for each in _tensors([value]):
+                tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
+                if isinstance(tensor, self._torch.Tensor) and tensor.is_cuda:
+                    with contextlib.suppress(Exception):  # a tensor without storage of its own, or that forbids it
+                        addresses.setdefault(tensor.device.index, {})[tensor.untyped_storage().data_ptr()] = name
         if addresses:
             self._tags.append((category, self._counts(), addresses))
 
-    def _tag_optimizer(self, optimizer):
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    def _tag_optimizer(self, optimizer, names):
+        parameters = [(names.get(id(p), ""), p) for group in optimizer.param_groups for p in group["params"]]
         self._tag("PARAM", parameters)
-        self._tag("GRAD", [p.grad for p in parameters if p.grad is not None])
-        self._tag("OPT", list(optimizer.state.values()))
+        self._tag("GRAD", [("", p.grad) for _, p in parameters if p.grad is not None])
+        self._tag("OPT", [(names.get(id(p), ""), state) for p, state in optimizer.state.items()])
 
     def _tag_modules(self):
         """Parameters and buffers of every module alive: those that no optimizer holds are memory too."""
-        modules = _xmem_alive.instances(self._torch.nn.Module)
+        modules, names = _xmem_alive.instances(self._torch.nn.Module), self._sites.names()
         with contextlib.suppress(Exception):  # a module that is half built
-            self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
-            self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
+            self._tag("PARAM", [(names.get(id(p), ""), p) for m in modules for p in m._parameters.values()])
+            self._tag("BUFFER", [(names.get(id(b), ""), b) for m in modules for b in m._buffers.values()])
 
     def _watch(self):
         """Write the trace every few seconds, and a last time when the budget is spent."""
@@ -333,12 +339,18 @@ class Recorder:
                 "size": [event["size"] for event in history],
                 "stream": self._pools.streams(device, history),
             },
+            "sites": {"found": self._sites.found, "of": self._sites.of(history)},
             "marks": [
                 {"kind": kind, "allocations": counts[device], "seconds": seconds}
                 for kind, counts, seconds in self._marks
             ],
             "tags": [
-                {"category": category, "allocations": counts[device], "addresses": sorted(addresses[device])}
+                {
+                    "category": category,
+                    "allocations": counts[device],
+                    "addresses": list(addresses[device]),
+                    "names": list(addresses[device].values()) if any(addresses[device].values()) else [],
+                }
                 for category, counts, addresses in self._tags
                 if device in addresses
             ],

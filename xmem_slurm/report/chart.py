@@ -91,7 +91,7 @@ def chart(found: Timeline, options: Sequence[OptionOutlook]) -> Chart:
             )
             for phase in found.phases
         ],
-        steps=[(phase.step, round(phase.end * per_event, 2)) for phase in found.phases if phase.name == "optimizer"],
+        steps=[(number, round(event * per_event, 2)) for number, event in enumerate(found.steps, 1)],
     )
 
 

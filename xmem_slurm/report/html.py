@@ -13,6 +13,7 @@ from xmem_slurm import __version__, resources
 from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.report import files, json, terminal
 from xmem_slurm.report.chart import HEIGHT, chart, hover_columns
+from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.options import OptionOutlook, outlooks, remedy
 from xmem_slurm.report.timeline import STACK, timeline
 from xmem_slurm.report.words import CATEGORY_NAMES
@@ -28,9 +29,6 @@ LEAST_COLUMNS = 250
 
 MOST_CHARTS = 8
 """Ranks with a chart, those that need the most memory first; the others have their line in the table."""
-
-MOST_GROUPS = 16
-"""Lines of the table of allocations; what is left is added up in one more."""
 
 MOST_PHASES = 36
 """Lines of the table that stands for the chart: twelve steps."""
@@ -73,13 +71,14 @@ def write(path: Path, sizing: Sizing, templates: Path | None = None) -> None:
 
 def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:
     found = timeline(rank.trace, columns)
-    rest = found.at_peak[MOST_GROUPS:]
+    groups = at_peak(rank)
+    rest = groups[MOST_GROUPS:]
     return {
         "estimate": rank,
         "timeline": found,
         "chart": chart(found, options),
         "phases": found.phases[:MOST_PHASES],
-        "groups": found.at_peak[:MOST_GROUPS],
+        "groups": groups[:MOST_GROUPS],
         "rest_count": sum(len(group.numbers) for group in rest),
         "rest_bytes": sum(group.total_bytes for group in rest),
         "data": {

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.margins import Margin
-from xmem_slurm.report import files
+from xmem_slurm.report import files, largest
 from xmem_slurm.report.options import OptionOutlook, outlooks
 from xmem_slurm.sizing import Advice, Sizing
 from xmem_slurm.trace import Category
@@ -26,8 +26,29 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Group(_Part):
+    """Blocks that were allocated when the most was, alike and asked for in one place.
+
+    `line` of `file` is the innermost one outside of torch; of what the backward pass allocated, that of the forward
+    operator, and `function` is the backward node. `module` is the name of the nn.Module that was being called, a `*`
+    for the numbers in which theirs differ. Null is what is not known.
+    """
+
+    blocks: Annotated[int, Field(ge=1)]
+    bytes_each: _Bytes
+    category: Category
+    phase: str
+    module: str | None
+    file: str | None
+    line: int | None
+    function: str | None
+
+
 class Rank(_Part):
-    """One process of the job. `breakdown` is what was allocated when the most was, by category; it adds up to it."""
+    """One process of the job. `breakdown` is what was allocated when the most was, by category; it adds up to it.
+
+    `largest` are the blocks that made up the most of it, largest first.
+    """
 
     rank: int
     peak_reserved_bytes: _Bytes
@@ -37,6 +58,7 @@ class Rank(_Part):
     breakdown: dict[Category, _Bytes]
     steps: Annotated[int, Field(ge=0)]
     growing: bool
+    largest: list[Group]
 
 
 class Confidence(_Part):
@@ -157,6 +179,21 @@ def _rank(rank: RankEstimate) -> Rank:
         breakdown={category: rank.breakdown.get(category, 0) for category in Category},
         steps=rank.trace.steps,
         growing=rank.trace.growing,
+        largest=[_group(group) for group in largest.at_peak(rank)[: largest.MOST_GROUPS]],
+    )
+
+
+def _group(group: largest.Group) -> Group:
+    site = group.site
+    return Group(
+        blocks=len(group.numbers),
+        bytes_each=group.bytes_each,
+        category=group.category,
+        phase=group.phase,
+        module=site.module or None,
+        file=site.file or None,
+        line=site.line or None,
+        function=site.function or None,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.report import files
+from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.timeline import STACK, timeline
 from xmem_slurm.report.words import CATEGORY_NAMES
 from xmem_slurm.sizing import Sizing
@@ -31,6 +32,8 @@ def events(rank: RankEstimate) -> Iterator[dict[str, Any]]:
         yield {**at, "name": "reserved", "args": {"bytes": moment.reserved_bytes}}
     for phase in found.phases:
         yield {"ph": "X", "name": str(phase), "ts": phase.start, "dur": phase.end - phase.start, **of_rank}
+    largest = {f"{number:02}": str(group) for number, group in enumerate(at_peak(rank)[:MOST_GROUPS], 1)}
+    yield {"ph": "i", "s": "p", "name": "the most allocated", "ts": found.peak.event, "args": largest, **of_rank}
 
 
 def write(path: Path, sizing: Sizing) -> None:

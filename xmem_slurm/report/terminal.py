@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from xmem_slurm.estimate import Estimate
 from xmem_slurm.margins import Margin
 from xmem_slurm.placement import Placement, Verdict
+from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.words import CATEGORY_NAMES
 from xmem_slurm.rewrite import Change
@@ -17,11 +18,14 @@ from xmem_slurm.units import human
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
 """A placement's verdict, in words."""
 
+_GROUPS = 3
+"""Groups of blocks that one line has room for."""
+
 _UNITS = {"shard": "shards", "mps": "units of MPS"}
 
 
-def estimate_lines(estimate: Estimate) -> list[str]:
-    """Say how much GPU memory is needed, and what it is made of."""
+def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[str]:
+    """Say how much GPU memory is needed, what it is made of, and, where that is known, which lines ask for the most."""
     rank = estimate.largest
     sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size)
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
@@ -32,8 +36,14 @@ def estimate_lines(estimate: Estimate) -> list[str]:
     return [
         f"GPU memory needed: {human(estimate.required_bytes)} = {total}",
         f"at the peak: {parts}",
+        *_largest(at_peak),
         f"confidence {estimate.confidence}: {'; '.join([steps, _promise(rank.margin), *estimate.reasons])}",
     ]
+
+
+def _largest(at_peak: Sequence[Group]) -> list[str]:
+    said = "; ".join(str(group) for group in at_peak[:_GROUPS] if group.line)
+    return [f"largest of it: {said}"] if said else []
 
 
 def _promise(margin: Margin) -> str:

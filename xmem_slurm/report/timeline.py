@@ -1,4 +1,4 @@
-"""How does memory go up and down over a run, and what is alive at the peak?
+"""How does memory go up and down over a run?
 
 One more replay of a trace, watched all the way and cut into columns: each column keeps its highest moment, so that the
 peak of the columns is the peak of the run, to the byte. Time is counted in events (allocations and frees): a dry run's
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from xmem_slurm.allocator.caching_allocator import TraceEntry
 from xmem_slurm.allocator.replay import Run
-from xmem_slurm.trace import Category, Op, Trace
+from xmem_slurm.trace import Category, Mark, Op, Trace
 
 STACK = (
     Category.PARAM,
@@ -61,30 +61,19 @@ class Phase(NamedTuple):
         return f"{self.name}, step {self.step}" if self.name != "after" else "after the last step seen"
 
 
-class Group(NamedTuple):
-    """Allocations alive at the peak that are alike. `bytes_each` is the block that each has; `numbers` are in order."""
-
-    bytes_each: int
-    category: Category
-    phase: Phase
-    numbers: Sequence[int]
-
-    @property
-    def total_bytes(self) -> int:
-        """What they hold together."""
-        return self.bytes_each * len(self.numbers)
-
-
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A run in columns of equal numbers of events. `peak` is when the most was allocated, `at_peak` what lived then."""
+    """A run in columns of equal numbers of events. `peak` is when the most was allocated.
+
+    `steps` says before which event each optimizer step had ended.
+    """
 
     events: int
     columns: Sequence[Moment]
     phases: Sequence[Phase]
+    steps: Sequence[int]
     peak: Moment
     peak_reserved_bytes: int
-    at_peak: Sequence[Group]
 
 
 def timeline(trace: Trace, columns: int) -> Timeline:
@@ -101,20 +90,14 @@ def timeline(trace: Trace, columns: int) -> Timeline:
     count = len(moments)
     edges = sorted({count * column // columns for column in range(columns + 1)})
     phases = [Phase(name, step, start, end, _highest(moments[start:end])) for name, step, start, end in _spans(trace)]
-    peak = _highest(moments)
     return Timeline(
         events=count,
         columns=[_column(moments[start:end]) for start, end in pairwise(edges)],
         phases=phases,
-        peak=peak,
+        steps=[event for mark, event in _marks(trace) if mark.kind == "step"],
+        peak=_highest(moments),
         peak_reserved_bytes=max(moment.reserved_bytes for moment in moments),
-        at_peak=_groups(trace, run.block_sizes, phases, peak.event),
     )
-
-
-def phase_at(phases: Sequence[Phase], event: int) -> Phase:
-    """Return the phase that event number `event` belongs to."""
-    return next((phase for phase in phases if event < phase.end), phases[-1])
 
 
 def phase_of(trace: Trace, allocation: int) -> str:
@@ -156,31 +139,20 @@ def _column(moments: Sequence[Moment]) -> Moment:
     return _highest(moments)._replace(reserved_bytes=max(moment.reserved_bytes for moment in moments))
 
 
+def _marks(trace: Trace) -> Iterator[tuple[Mark, int]]:
+    """Yield each mark, and the event that comes after it."""
+    made_by = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
+    for mark in trace.marks:
+        yield mark, made_by[mark.allocations - 1] + 1 if mark.allocations else 0
+
+
 def _spans(trace: Trace) -> Iterator[tuple[str, int, int, int]]:
     """Yield (name, step, start, end) of the phases that have events, in events; the last one ends with the trace."""
-    made_by = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
     start, step = 0, 1
-    for mark in trace.marks:
-        end = made_by[mark.allocations - 1] + 1 if mark.allocations else 0
+    for mark, end in _marks(trace):
         if end > start:
             yield _ENDED_BY.get(mark.kind, mark.kind), step, start, end
             start = end
         step += mark.kind == "step"
     if start < len(trace.events):
         yield "after", step, start, len(trace.events)
-
-
-def _groups(trace: Trace, block_sizes: Sequence[int], phases: Sequence[Phase], peak: int) -> list[Group]:
-    """Return what is alive after event `peak`, alike together, the largest first."""
-    born: dict[int, int] = {}
-    for event, (op, number) in enumerate(trace.events[: peak + 1]):
-        if op == Op.ALLOC:
-            born[number] = event
-        elif op == Op.FREE_REQUESTED:
-            born.pop(number, None)
-    alike: dict[tuple[int, Category, Phase], list[int]] = {}
-    for number, event in born.items():
-        key = (block_sizes[number], trace.allocations[number].category, phase_at(phases, event))
-        alike.setdefault(key, []).append(number)
-    groups = [Group(*key, numbers) for key, numbers in alike.items()]
-    return sorted(groups, key=attrgetter("total_bytes"), reverse=True)

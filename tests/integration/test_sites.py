@@ -1,0 +1,117 @@
+"""Every allocation knows the line that asked for it: forward, backward, recomputed, in threads; and its module."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.trace import Category, Site, Trace
+
+pytestmark = pytest.mark.torch
+
+GPU = load_catalogue()["a100-sxm4-80gb"]
+MODEL = """\
+import sys, threading, torch
+from torch.utils.checkpoint import checkpoint
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = torch.nn.Linear(512, 2048), torch.nn.Linear(2048, 512)
+    def forward(self, x):
+        h = torch.nn.functional.gelu(self.wide(x))
+        first, second = h.chunk(2, -1)
+        return x + self.narrow(torch.cat([second, first], -1))
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=MODE == "reentrant") if MODE != "plain" else block(x)
+        return x
+
+net = Net().cuda()
+optimizer = torch.optim.AdamW(net.parameters())
+for _ in range(4):
+    x = torch.ones(1024, 512, device="cuda", requires_grad=True)
+    loss = net(x).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LINES = {number: line.strip() for number, line in enumerate(MODEL.splitlines(), 2)}
+WIDE, CHUNK, NARROW = 1024 * 2048 * 4, 1024 * 1024 * 4, 1024 * 512 * 4
+WEIGHT = 512 * 2048 * 4
+
+
+def dry_run(tmp_path: Path, python: Path, code: str) -> Trace:
+    (tmp_path / "train.py").write_text(code)
+    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+    (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
+    return found
+
+
+def of_size(found: Trace, size: int, *categories: Category) -> Iterator[Site]:
+    for number, allocation in enumerate(found.allocations):
+        if allocation.size == size and (not categories or allocation.category in categories):
+            yield found.site_of(number)
+
+
+@pytest.mark.parametrize("mode", ["plain", "reentrant", "not reentrant"])
+def test_each_allocation_names_its_line_and_module(tmp_path: Path, job_python: Path, mode: str) -> None:
+    found = dry_run(tmp_path, job_python, f"MODE = {mode!r}\n{MODEL}")
+    assert found.error is None
+    seen = {(site.function, LINES.get(site.line, "").partition(" ")[0], site.module) for site in of_size(found, WIDE)}
+    expected = (
+        ("forward", "h", "blocks.{}.wide"),
+        ("forward", "h", "blocks.{}"),  # gelu
+        ("forward", "return", "blocks.{}"),  # cat
+        ("AddmmBackward0", "return", "blocks.{}.narrow"),
+        ("SplitBackward0", "", "blocks.{}"),  # chunk allocates nothing
+        ("GeluBackward0", "h", "blocks.{}"),
+    )
+    assert seen == {(node, line, module.format(block)) for block in range(3) for node, line, module in expected}
+
+
+def test_parameters_and_their_optimizer_state_have_their_names(tmp_path: Path, job_python: Path) -> None:
+    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}")
+    names = {f"blocks.{block}.{layer}.weight" for block in range(3) for layer in ("wide", "narrow")}
+    for category, line in ((Category.PARAM, "net = Net().cuda()"), (Category.OPT, "optimizer.step()")):
+        sites = list(of_size(found, WEIGHT, category))
+        assert {site.module for site in sites} == names
+        assert {LINES[site.line] for site in sites} == {line}
+
+
+def test_wrappers_and_compiled_code_are_not_the_script(tmp_path: Path, job_python: Path) -> None:
+    wrapped = MODEL.replace("Net().cuda()", "torch.nn.Sequential(Net()).cuda()").replace(
+        "net(x)", "torch.compile(net)(x)"
+    )
+    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{wrapped}")
+    assert {site.file for site in of_size(found, WIDE)} == {str(tmp_path / "train.py")}
+
+
+def test_a_thread_of_the_scripts_own_is_told_apart(tmp_path: Path, job_python: Path) -> None:
+    in_thread = """
+def fetch():
+    global batch
+    batch = torch.ones(3, 1 << 20, device="cuda")
+thread = threading.Thread(target=fetch)
+thread.start()
+thread.join()
+"""
+    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}{in_thread}")
+    (site,) = of_size(found, 3 * 4 << 20)
+    assert (site.function, site.module) == ("fetch", "")
+
+
+def test_the_lines_cost_little_of_a_trace(tmp_path: Path, job_python: Path) -> None:
+    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}")
+    assert len(found.sites) < 100 < len(found.made_at)
+    assert len(json.dumps(found.made_at)) < 4 * len(found.made_at)

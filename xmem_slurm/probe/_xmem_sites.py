@@ -1,0 +1,171 @@
+"""Which line of the script asked for an allocation of torch's caching allocator, in which module?
+
+torch tells of allocations through its GPU trace (torch/cuda/_gpu_trace.py, made for CUDA's sanitizer), in the thread
+that allocates. The line is the innermost one outside of torch and of Python's own library; the module is the innermost
+one that is being called. Autograd's threads run no Python: there the backward node at hand gives the sequence number of
+its operator in the forward pass, and what was noted for that operator holds.
+
+Known limitations: an operator that allocates nothing in the forward pass has no line, only the module that its
+neighbours have in common. Of models that run in several threads at once (nn.DataParallel) backward nodes are unknown.
+"""
+
+import bisect
+import contextlib
+import importlib
+import sys
+import sysconfig
+import threading
+import weakref
+
+NOWHERE = 0
+"""The number of the site of which nothing is known."""
+
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""What DDP, torch.compile and FSDP call the one module that they are around."""
+_NOT_THE_SCRIPT = {"torch", "triton", "sitecustomize"}
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+class Sites:
+    """The sites of one process, and which allocation came from which."""
+
+    def __init__(self):
+        self.found = [("", 0, "", "")]
+        """(file, line, function, module) of each site, by its number; in place of a function a backward node."""
+        self._lock = threading.Lock()
+        self._numbers = {}  # what a site is known by: its number
+        self._library, self._script = {}, {}  # id of a code: the code, kept so that nothing else has that id
+        self._modules = {}  # id of a module: (reference to it, its name)
+        self._served = {}  # address: numbers of the sites that it was given to, in order
+        self._forward = {}  # thread: ([sequence number], [number of the site]), in order
+        self._caller = threading.get_ident()
+        self._callers = {self._caller}
+        self._call = self._node = self._sequence = None
+
+    def watch(self, torch):
+        """Begin. Of a torch that cannot tell every allocation is from nowhere."""
+        with contextlib.suppress(ImportError, AttributeError):
+            trace = importlib.import_module("torch.cuda._gpu_trace")
+            self._call = torch.nn.Module._wrapped_call_impl.__code__
+            self._node, self._sequence = torch._C._current_autograd_node, torch._C._autograd._get_sequence_nr
+            trace.register_callback_for_memory_allocation(self._allocated)
+            torch._C._activate_gpu_trace()
+
+    @contextlib.contextmanager
+    def backward(self):
+        """Within this, backward nodes are those of operators that this thread ran."""
+        before, self._caller = self._caller, threading.get_ident()
+        self._callers.add(self._caller)
+        try:
+            yield
+        finally:
+            self._caller = before
+
+    def of(self, history):
+        """Return the number of the site of each allocation in one device's history."""
+        served = {address: iter(numbers) for address, numbers in list(self._served.items())}
+        nothing = iter(())
+        return [next(served.get(event["addr"], nothing), NOWHERE) for event in history if event["action"] == "alloc"]
+
+    def names(self):
+        """Return the names of the parameters and buffers of modules that were called so far, by the tensors' ids."""
+        found = {}
+        for reference, name in self._modules.values():
+            module = reference()
+            for key, tensor in () if module is None else (*module._parameters.items(), *module._buffers.items()):
+                found.setdefault(id(tensor), "%s.%s" % (name, key))
+        return found
+
+    def _allocated(self, address):
+        self._served.setdefault(address, []).append(self._site(sys._getframe(1)))
+
+    def _site(self, frame):
+        """Return the number of the site that `frame` was called from. This runs for every allocation: it is quick."""
+        call, library, module = self._call, self._library, None
+        while frame is not None:
+            code = frame.f_code
+            if id(code) not in library:
+                if code is call:
+                    module = frame.f_locals["self"] if module is None else module
+                elif id(code) in self._script or self._is_the_scripts(frame):
+                    break
+            frame = frame.f_back
+        else:
+            return self._of_backward_node()
+        outer = frame
+        while module is None and outer is not None:
+            if outer.f_code is call:
+                module = outer.f_locals["self"]
+            outer = outer.f_back
+        name = "" if module is None else self._name(module, frame)
+        key = id(code), frame.f_lasti, name
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._new(key, (code.co_filename, frame.f_lineno, code.co_name, name))
+        sequence = self._sequence()
+        if sequence:
+            sequences, numbers = self._forward.setdefault(threading.get_ident(), ([], []))
+            if not sequences or sequences[-1] != sequence:  # what follows a node without having one is not its own
+                numbers.append(number)
+                sequences.append(sequence)
+        return number
+
+    def _of_backward_node(self):
+        node = self._node()
+        if node is None:
+            return NOWHERE
+        operator, module = NOWHERE, ""
+        sequences, numbers = self._forward.get(self._caller, ((), ()))
+        sequence = node._sequence_nr() + 1  # a node takes its number before its operator allocates
+        at = bisect.bisect_left(sequences, sequence)
+        if at < len(sequences) and not self._forward.keys() - self._callers - {threading.get_ident()}:
+            if sequences[at] == sequence:
+                operator = numbers[at]
+            elif at > 0:
+                module = _common(self.found[numbers[at - 1]][3], self.found[numbers[at]][3])
+        key = node.name(), operator, module
+        number = self._numbers.get(key)
+        if number is None:
+            file, line, _, name = self.found[operator]
+            number = self._new(key, (file, line, node.name(), name or module))
+        return number
+
+    def _new(self, key, site):
+        with self._lock:
+            number = self._numbers[key] = len(self.found)
+            self.found.append(site)
+        return number
+
+    def _name(self, module, frame):
+        """Return a module's name within the outermost one that is being called, whose own name is its class."""
+        known = self._modules.get(id(module))
+        if known is None or known[0]() is not module:
+            known = self._modules[id(module)] = (weakref.ref(module), type(module).__name__)
+            outermost = module
+            while frame is not None:
+                if frame.f_code is self._call:
+                    outermost = frame.f_locals["self"]
+                frame = frame.f_back
+            with contextlib.suppress(Exception):  # a module that is half built
+                for path, each in outermost.named_modules():
+                    kept = [part for part in path.split(".") if part not in _WRAPPERS]
+                    self._modules[id(each)] = (weakref.ref(each), ".".join(kept) or type(each).__name__)
+            known = self._modules[id(module)]
+        return known[1]
+
+    def _is_the_scripts(self, frame):
+        """Whether a code that was not met before is the script's, or that of a package that it uses."""
+        code = frame.f_code
+        package, file = str(frame.f_globals.get("__name__")).partition(".")[0], code.co_filename
+        of_python = file.startswith("<") or (file.startswith(_LIBRARY) and "-packages" not in file)
+        own = not (of_python or package in _NOT_THE_SCRIPT or package.startswith("_xmem"))
+        (self._script if own else self._library)[id(code)] = code
+        return own
+
+
+def _common(one, other):
+    """Return the name of the innermost module that holds both."""
+    parts, others = one.split("."), other.split(".")
+    while others[: len(parts)] != parts:
+        parts.pop()
+    return ".".join(parts)

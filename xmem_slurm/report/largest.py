@@ -1,0 +1,86 @@
+"""What is alive when the most is allocated, and where was it asked for? What is alike stands together."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import PurePath
+
+from xmem_slurm.allocator.replay import Run
+from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.report.timeline import phase_of
+from xmem_slurm.report.words import CATEGORY_NAMES
+from xmem_slurm.trace import Category, Op, Site
+from xmem_slurm.units import human
+
+MOST_GROUPS = 16
+"""Groups that a report lists; what is left is small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Allocations of one size, category, phase and line, in modules that differ in their numbers at most.
+
+    `bytes_each` is the block that each has; `numbers` are their places in the trace, in order. Where there are several
+    modules, a `*` in the site's stands for the number in which they differ.
+    """
+
+    bytes_each: int
+    category: Category
+    phase: str
+    site: Site
+    numbers: Sequence[int]
+
+    @property
+    def total_bytes(self) -> int:
+        """What they hold together."""
+        return self.bytes_each * len(self.numbers)
+
+    @property
+    def line(self) -> str:
+        """The line of the script, without the file's folder; empty where it is not known."""
+        return f"{PurePath(self.site.file).name}:{self.site.line}" if self.site.file else ""
+
+    @property
+    def blocks(self) -> str:
+        """How many, of what size."""
+        return f"{len(self.numbers)} x {human(self.bytes_each)}" if len(self.numbers) > 1 else human(self.bytes_each)
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, [self.site.module, self.line]))
+        when = " in backward" if self.phase.startswith("backward") else ""
+        return f"{self.blocks} {CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
+
+
+def at_peak(rank: RankEstimate) -> list[Group]:
+    """Return what is alive when the most is allocated, without a limit of memory, the largest first."""
+    trace, last = rank.trace, rank.replay.at_peak_allocated.event
+    run = Run(trace)
+    run.to_event(last)
+    alive: dict[int, None] = {}
+    for op, number in trace.events[: last + 1]:
+        if op == Op.ALLOC:
+            alive[number] = None
+        elif op == Op.FREE_REQUESTED:
+            alive.pop(number, None)
+    alike: dict[tuple[int, Category, str, Site], list[int]] = {}
+    for number in alive:
+        site = trace.site_of(number)
+        kind = run.block_sizes[number], trace.allocations[number].category, phase_of(trace, number)
+        alike.setdefault((*kind, site._replace(module=_pattern(site.module))), []).append(number)
+    groups = [
+        Group(size, category, phase, _shared([trace.site_of(number) for number in numbers]), numbers)
+        for (size, category, phase, _), numbers in alike.items()
+    ]
+    return sorted(groups, key=attrgetter("total_bytes"), reverse=True)
+
+
+def _pattern(module: str) -> str:
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
+
+
+def _shared(sites: Sequence[Site]) -> Site:
+    """Return the site of all: its module has a `*` where theirs differ."""
+    paths = [site.module.split(".") for site in sites]
+    module = ".".join(part if all(path[at] == part for path in paths) else "*" for at, part in enumerate(paths[0]))
+    return sites[0]._replace(module=module)
