@@ -200,7 +200,7 @@ class Profiler:
                     self._tag_modules()
                 seen = self._torch.autograd._disable_profiler()
                 runtime = None if state == "signal" else self._runtime  # there is no time left for questions
-                workspaces = _xmem_workspaces.Workspaces(self._torch, runtime, seen.events())
+                workspaces = _xmem_workspaces.Workspaces(self._torch, runtime, seen)
                 rows = _rows(seen.experimental_event_tree(), workspaces.of)
                 self._library_doubts = workspaces.doubts()
             self._write(state, rows)

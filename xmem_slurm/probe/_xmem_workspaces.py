@@ -16,13 +16,14 @@ _DOUBTS = "cudnn-"
 class Workspaces:
     """Of one process, whose profiler has stopped. `runtime` is the stand-in CUDA runtime, None for a CPU build.
 
-    `events` are the profiler's, which have the numbers that an operator was given; the events of its tree have strides.
+    `seen` is what the profiler returned: its events have the numbers that an operator was given, those of its tree
+    the strides of the tensors.
     """
 
-    def __init__(self, torch, runtime, events):
+    def __init__(self, torch, runtime, seen):
         self._torch = torch
         self._runtime = runtime
-        wanted = [] if runtime is None else [each for each in events if each.name() in _OPERATORS]
+        wanted = [] if runtime is None else [each for each in seen.events() if each.name() in _OPERATORS]
         self._events = {(each.name(), each.start_ns()): each for each in wanted}
 
     def doubts(self):
@@ -40,7 +41,7 @@ class Workspaces:
             self._torch._C._cuda_init()
             with self._torch._C.DisableTorchFunction(), self._torch.no_grad():
                 return self._asked(event, same.concrete_inputs())
-        except RuntimeError:  # no such operator on a GPU
+        except Exception:  # no such operator on a GPU, or a torch that counts otherwise: this must not cost the trace
             self._runtime, self._events = None, {}
             return []
 
