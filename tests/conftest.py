@@ -3,8 +3,12 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +18,20 @@ from xmem_slurm import lab, resources
 from xmem_slurm.site.loading import load_site
 
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
+XSBATCH = str(Path(sys.executable).parent / "xsbatch")
+XMEM_SLURM = str(Path(sys.executable).parent / "xmem-slurm")
+PATIENCE_SECONDS = 240
+"""Ends a test that would hang; nothing is measured by it."""
+TRAIN = """
+import torch
+model = torch.nn.Linear(4096, 4096, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+"""A training script that fits the smallest GPU there is: it needs less than 2 GiB."""
 
 
 def pytest_configure() -> None:
@@ -43,18 +61,73 @@ def job_python() -> Path:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running lab of the example site. `environ` is an environment whose Slurm commands talk to it."""
+    """A running lab. `environ` is an environment whose Slurm commands talk to it."""
 
     folder: Path
     environ: dict[str, str]
 
+    def run(
+        self, *command: str, cwd: Path | None = None, stdin: str | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command there, with these variables, too."""
+        environment = self.environ | environ
+        return subprocess.run(
+            command, cwd=cwd, env=environment, input=stdin, capture_output=True, text=True, check=False
+        )
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Bring up a real Slurm cluster, shared by all tests of a run."""
+    def slurm(self, *command: str) -> str:
+        """Return what a command of Slurm's that has to succeed prints."""
+        done = self.run(*command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def show(self, job: str) -> str:
+        """Return what Slurm says of a job."""
+        return self.slurm("scontrol", "--details", "show", "job", job)
+
+    def ended(self, job: str) -> str:
+        """Wait for a job's end; return what Slurm says of it then, with where its GPUs were before."""
+        shown, places = "", set[str]()
+
+        def has_ended() -> bool:
+            nonlocal shown
+            shown = self.show(job)
+            places.update(line for line in shown.splitlines() if "GRES=" in line)
+            return not {"PENDING", "RUNNING", "COMPLETING"} & {shown.partition("JobState=")[2].split()[0]}
+
+        wait_until(has_ended)
+        return "\n".join([shown, *places])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that comes by itself."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@contextmanager
+def running_lab(site_file: Path, hooks: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Bring up a real Slurm cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
         Path(parent).chmod(0o755)
         folder = Path(parent, "lab")
-        lab.up(load_site(EXAMPLE_SITE), folder)
-        yield Cluster(folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(EXAMPLE_SITE)})
+        lab.up(load_site(site_file), folder, hooks=hooks)
+        yield Cluster(folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site_file)})
         lab.down(folder)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Bring up a real Slurm cluster of the example site, shared by all tests of a run."""
+    with running_lab(EXAMPLE_SITE) as running:
+        yield running
+
+
+def write_job(folder: Path, python: str | Path, *directives: str, train: str = TRAIN) -> Path:
+    """Write `train.py`, and `job.sh` that runs it, into a folder; return that."""
+    (folder / "train.py").write_text(train)
+    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives), f"{python} train.py"]
+    (folder / "job.sh").write_text("\n".join([*lines, ""]))
+    return folder

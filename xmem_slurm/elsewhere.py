@@ -12,8 +12,9 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ GRACE_SECONDS = 10.0
 
 _PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.elsewhere import main; main()")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-"""How the cluster is reached; every other SLURM_* variable would be an option to srun, or make it a step of a job."""
+"""How the cluster is reached; other variables of Slurm's would be options, or make the dry run a step of a job."""
 _TRACES = TypeAdapter(list[Trace])
 _NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None])
 
@@ -58,10 +59,9 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
         "gpu": gpu.model_dump(),
         "budget": asdict(budget),
     }
-    place = f"the dry run in partition {where.partition}" if where.partition else "the dry run by srun"
-    said = _step(_command(budget, where), json.dumps(order).encode(), where.wait_seconds + budget.seconds, place)
+    place = named(where)
     try:
-        answer = json.loads(said.strip().rpartition(b"\n")[2])
+        answer = json.loads(ask.get()(json.dumps(order), budget, where).strip().rpartition(b"\n")[2])
         if "no_estimate" in answer:
             raise NoEstimate(*_NO_ESTIMATE.validate_python(answer["no_estimate"]))
         if "refused" in answer:
@@ -71,39 +71,68 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error
 
 
+def named(where: DryRuns) -> str:
+    """Say where a dry run was."""
+    return f"the dry run in partition {where.partition}" if where.partition else "the dry run by Slurm"
+
+
 def main() -> None:
     """Be the step: read what to run from standard input, and write what came of it, one line, to standard output."""
-    order = json.load(sys.stdin)
+    sys.stdout.write(f"\n{answer(sys.stdin.read())}\n")  # a site's prolog may have printed something
+
+
+def answer(text: str) -> str:
+    """Run on this node what is ordered, and return what came of it."""
+    order = json.loads(text)
     raw = order["job"]
     job = Job(**{**raw, "script": bytes.fromhex(raw["script"]), "folder": Path(raw["folder"])})
-    answer: dict[str, Any]
+    said: dict[str, Any]
     try:
         found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
-        answer = {"traces": _TRACES.dump_python(list(found))}
+        said = {"traces": _TRACES.dump_python(list(found))}
     except NoEstimate as error:
-        answer = {"no_estimate": [str(error), error.files]}
+        said = {"no_estimate": [str(error), error.files]}
     except XmemError as error:
-        answer = {"refused": f"{platform.node()}: {error}"}
-    sys.stdout.write(f"\n{json.dumps(answer)}\n")  # a site's prolog may have printed something
+        said = {"refused": f"{platform.node()}: {error}"}
+    return json.dumps(said)
 
 
-def _command(budget: runner.Budget, where: DryRuns) -> list[str]:
-    minutes = int((budget.seconds + START_SECONDS) // 60) + 1
+def words(budget: runner.Budget, where: DryRuns) -> list[str]:
+    """Return the options of srun and sbatch that ask for the place and the time of a dry run."""
     asked: Mapping[str, object] = {
-        "job-name": "xmem-dry-run",
         "nodes": 1,
         "ntasks": 1,
         "cpus-per-task": budget.cpus,
         "mem": f"{(budget.memory_bytes + OWN_BYTES) // MIB}M",
-        "time": minutes,
-        "immediate": max(1, int(where.wait_seconds)),
+        "time": int((budget.seconds + START_SECONDS) // 60) + 1,
         "chdir": "/",
-        "mpi": "none",
         "partition": where.partition,
         "qos": where.qos,
         "account": where.account,
     }
-    return ["srun", *(f"--{name}={value}" for name, value in asked.items() if value is not None), *_PROGRAM]
+    return [f"--{name}={value}" for name, value in asked.items() if value is not None]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for a command of Slurm's that brings a dry run to a node."""
+    own = ("SLURM_", "SRUN_", "SBATCH_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own) or name in _KEPT}
+    return kept | {"XMEM_ACTIVE": "1"}  # a site's filter has no part in this
+
+
+def by_srun(order: str, budget: runner.Budget, where: DryRuns) -> bytes:
+    """Have a step by srun run what is ordered, and return what it said.
+
+    Raises:
+        SlurmError: it cannot be started, fails, or takes longer than it may.
+    """
+    immediate = max(1, int(where.wait_seconds))
+    command = ["srun", "--job-name=xmem-dry-run", f"--immediate={immediate}", "--mpi=none", *words(budget, where)]
+    return _step([*command, *_PROGRAM], order.encode(), where.wait_seconds + budget.seconds, named(where))
+
+
+ask: ContextVar[Callable[[str, runner.Budget, DryRuns], bytes]] = ContextVar("ask", default=by_srun)
+"""How a node is asked; `dryrun_array` has many dry runs made at once."""
 
 
 def _step(command: Sequence[str], order: bytes, seconds: float, place: str) -> bytes:
@@ -112,14 +141,13 @@ def _step(command: Sequence[str], order: bytes, seconds: float, place: str) -> b
     Raises:
         SlurmError: it cannot be started, fails, or takes longer than it may.
     """
-    environ = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM_", "SRUN_")) or n in _KEPT}
     try:
         step = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environ | {"XMEM_ACTIVE": "1"},  # a site's filter has no part in this
+            env=environment(),
             start_new_session=True,  # a Ctrl-C is ours to pass on
             preexec_fn=partial(linux.prctl, linux.PR_SET_PDEATHSIG, signal.SIGTERM),  # noqa: PLW1509 - one thread
         )

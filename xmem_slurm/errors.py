@@ -7,7 +7,9 @@ XmemError                 anything of ours that a person is told in one line
 ├── DeviceBuildError      the stand-in CUDA libraries could not be built
 ├── SandboxError          this machine cannot throw away a dry run's writes
 ├── LabError              the throw-away Slurm cluster could not be started or stopped
+├── Refused               the site wants no such job (sites that say so in their policy)
 └── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
+    └── UnusedGpu         it ran to its end and used no GPU memory
 
 A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on stderr and still
 submits the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
@@ -51,6 +53,10 @@ class LabError(XmemError):
     """The throw-away Slurm cluster could not be started, stopped or used."""
 
 
+class Refused(XmemError):  # noqa: N818 - no error of anybody's
+    """The site's policy is that such a job is not submitted; the message says why, and how it is all the same."""
+
+
 class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estimate
     """The dry run gave nothing to estimate from; the message says why.
 
@@ -62,3 +68,7 @@ class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estima
     def __init__(self, message: str, files: Sequence[Any] | None = None) -> None:
         super().__init__(message)
         self.files = files
+
+
+class UnusedGpu(NoEstimate):
+    """All processes that were seen ran to their end, and none of them used GPU memory."""

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from xmem_slurm import margins
 from xmem_slurm.allocator.replay import Replay, replay
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.margins import Margin
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.trace import Category, Doubt, Trace
@@ -42,6 +42,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "value-shape": (BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"),
     "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
     "stand-in-data": (BASE_MARGIN, "{detail} is not on this machine: stand-in data of its shape took its place"),
+    "stand-in-weights": (BASE_MARGIN, "the weights of {detail} are not on this machine: others took their place"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "ranks": (0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
@@ -163,7 +164,9 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
     ranks = [_rank(trace, gpu) for trace in traces if trace.allocations]
     if not ranks:
         failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
-        raise NoEstimate(min(failed)[1] if failed else "no process used GPU memory")
+        ended = all(trace.state == "exit" for trace in traces)
+        unused = UnusedGpu if traces and ended and not failed else NoEstimate
+        raise unused(min(failed)[1] if failed else "no process used GPU memory")
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 

@@ -1,7 +1,8 @@
 """What should the site-wide filter change in the job that an sbatch, srun or salloc is about to submit?
 
 Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `filter_start`, which calls
-`main`. The answer is lines `option=value` for the hook to set, and a last line `end`.
+`main`. The answer is lines `option=value` for the hook to set, and a last line `end`; or `refuse`,
+where the site wants no such job.
 
 Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each component, with no word of
 the others), `--test-only`, and what sbatch will refuse. An answer that is kept (`cache`) rests on the site file, too:
@@ -16,7 +17,7 @@ from typing import NamedTuple, get_args
 
 from xmem_slurm import folding, jobsteps
 from xmem_slurm.caller import Submission, submission
-from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.errors import Refused, UsageError, XmemError
 from xmem_slurm.site import coverage
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -32,10 +33,11 @@ _ANSWER_SECONDS = 2.0
 
 
 class Answer(NamedTuple):
-    """Options to set, "" for one to take away, and the lines for the user's stderr."""
+    """Options to set, "" for one to take away, lines for the user's stderr, and the last word: "end" or "refuse"."""
 
     changes: Mapping[str, str] = {}
     lines: Sequence[str] = ()
+    last: str = "end"
 
 
 def main(site_file: str, process: int, tables: coverage.Tables) -> None:
@@ -48,12 +50,14 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
         seen = submission(process, os.environ)
         if seen is not None and _is_covered(seen, tables):
             found = answer(site_file, seen)
+    except Refused as error:
+        found = Answer(lines=[f"not submitted: {error}"], last="refuse")
     except XmemError as error:
         found = Answer(lines=[f"submitted as written: {error}"])
     except Exception as error:  # a user of plain sbatch did not ask for a traceback
         found = Answer(lines=[f"submitted as written: {type(error).__name__}: {error}"])
     sys.stderr.writelines(f"xmem-slurm: {line}\n" for line in found.lines)
-    sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), "end\n"])
+    sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
 
 
 def answer(site_file: str, seen: Submission) -> Answer:

@@ -1,8 +1,7 @@
 """Which batch script runs this command here? A template is filled in, run dry, and asks for the GPU that fits.
 
 A script whose job cannot be run dry (a container, a file that is not here, a machine without a sandbox) asks for the
-largest GPU that it can get, and says so. The points of a sweep are sized one by one, and those that need the same GPU
-make one array.
+largest GPU that it can get, and says so. The points of a sweep that need the same GPU make one array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from xmem_slurm import job_templates
-from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError
+from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.job_templates import Template
 from xmem_slurm.placement import candidates
 from xmem_slurm.report import terminal
@@ -23,8 +22,8 @@ from xmem_slurm.slurm.request import Request
 SCRIPT = "job.sh"
 """What a script that is only looked at is called."""
 
-Size = Callable[[Job], Sizing]
-"""Runs a job dry and places it; raises NoEstimate, SandboxError or DeviceBuildError where that cannot be done."""
+Size = Callable[[Sequence[Job]], Sequence[Sizing | XmemError]]
+"""Runs jobs dry and places each, or says why that cannot be done."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,9 @@ def generate(
         raise UsageError(f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)")
     needs: dict[str, _Need] = {}
     groups: dict[str, list[Sequence[str]]] = {}
-    for command in commands:
-        draft = _job(job_templates.render(template, settings, [command]), target)
-        need = _need(draft, target, size)
+    drafts = [_job(job_templates.render(template, settings, [command]), target) for command in commands]
+    for command, draft, sized in zip(commands, drafts, size(drafts), strict=True):
+        need = _need(draft, target, sized)
         groups.setdefault(need.option, []).append(command)
         # The point that needs the most speaks for its group.
         needs[need.option] = max(needs.get(need.option, need), need, key=attrgetter("required_bytes"))
@@ -87,13 +86,11 @@ def _job(text: str, target: Target) -> Job:
     return Job((SCRIPT,), target.environ, text.encode())
 
 
-def _need(draft: Job, target: Target, size: Size) -> _Need:
+def _need(draft: Job, target: Target, sized: Sizing | XmemError) -> _Need:
     request = draft.request()
-    try:
-        sized = size(draft)
-    except (NoEstimate, SandboxError, DeviceBuildError) as error:
+    if isinstance(sized, XmemError):
         largest = _largest(request, target)
-        told = " ".join(str(error).split())  # it becomes a comment of the script: one line
+        told = " ".join(str(sized).split())  # it becomes a comment of the script: one line
         reason = f"not estimated: {told}; {largest} is the largest GPU that this job can get"
         return _Need(largest, 0, reason, [reason])
     lines, required = terminal.estimate_lines(sized.estimate), sized.estimate.required_bytes

@@ -39,6 +39,8 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "label": "xmem-slurm",
         "commands": site.filter.commands if site.filter.mode != "off" else (),
         "command": f"exec {shlex.join([*limit, *words])} $PPID",
+        "every_job": site.policy.unasked != "leave",
+        "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused),
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from xmem_slurm import handover
-from xmem_slurm.errors import NoEstimate, UsageError, XmemError
+from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -36,6 +36,9 @@ OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
 
 _AS_WRITTEN = "submitted as written"
+_UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
+_UNUSED = "this job asks for a GPU, and its dry run used none: it would start sooner without"
+_ALL_THE_SAME = "XMEM_OFF=1 submits it all the same"
 
 
 class Wishes(NamedTuple):
@@ -81,6 +84,9 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
                 ready = ready._replace(job=_with_script_kept(ready.job, written))
             if ready.job != written:
                 client.check_accepted(sbatch, _on_stdin(ready.job) if wishes.dry_run else ready.job)
+        except Refused as error:
+            tell([f"not submitted: {error}"])
+            raise SystemExit(1) from None
         except XmemError as error:
             ready = _Ready(written, fault=str(error))
         except Exception as error:  # a fault of ours must not cost the user a job
@@ -151,11 +157,11 @@ def _prepare(job: Job, wishes: Wishes, name: str | None = None) -> _Ready:
     if (job.script is None and job.command_line().wrap is None) or refusal(job) is not None:
         return _Ready(job)
     request = job.request()
-    if not request.asks_for_gpu:
-        return _Ready(job)
-    words = _own_words(job.parsed_script())
+    words = _own_words(job.parsed_script()) if request.asks_for_gpu else {}
     if wishes.off or "off" in words:
         return _Ready(job)
+    if not request.asks_for_gpu:
+        return _unasked(job, wishes, name)
     keep_type = wishes.keep_type or "keep-type" in words
     whole = wishes.whole or "whole" in words
     return _answer(job, request, wishes._replace(keep_type=keep_type, whole=whole), name)
@@ -176,6 +182,31 @@ def _answer(job: Job, request: Request, wishes: Wishes, name: str | None) -> _Re
     name = name or cache.key(job, wishes)
     kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
     return _Ready(*kept) if kept is not None else _size(job, refused, wishes, name)
+
+
+def _unasked(job: Job, wishes: Wishes, name: str | None) -> _Ready:
+    """Say of a job that asks for no GPU that it would use one, where the site wants that, and as far as it is seen.
+
+    Raises:
+        Refused: it would, and the site wants no such job.
+    """
+    from xmem_slurm.site import unasked  # noqa: PLC0415
+
+    stance = unasked.stance(wishes.site, job.environ)
+    if stance == "leave" or job.request().others or "off" in _own_words(job.parsed_script()):
+        return _Ready(job)
+    asking = job._replace(argv=("--gres=gpu:1", *job.argv))
+    seconds = min(wishes.budget_seconds, unasked.MOST_SECONDS)
+    try:
+        brief = wishes._replace(advise=True, budget_seconds=seconds)
+        lines = _answer(asking, asking.request(), brief, f"{name}-asking" if name else None).lines
+    except XmemError:
+        return _Ready(job)
+    if any(line.startswith((_AS_WRITTEN, _UNUSED)) for line in lines):
+        return _Ready(job)
+    if stance == "refuse" and not wishes.advise:
+        raise Refused(f"{_UNASKED}; {lines[0]}; {_ALL_THE_SAME}")
+    return _Ready(job, [_UNASKED, *lines])
 
 
 def _own_words(script: Script | None) -> Mapping[str, int]:
@@ -231,9 +262,9 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _R
     from xmem_slurm import cache, sizing, starts  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
-    from xmem_slurm.site import loading  # noqa: PLC0415
+    from xmem_slurm.site import loading, places  # noqa: PLC0415
 
-    request, site_file = job.request(), loading.site_file(wishes.site, job.environ)
+    request, site_file = job.request(), places.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy)
     site = site.without_shares() if wishes.whole else site
     basis = _basis(job, request, site_file, site.templates)
@@ -255,10 +286,17 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> _R
         _check_any_left(request, failed)
     except NoEstimate as error:
         seen = [each.files for each in answers.values() if isinstance(each, NoEstimate)]
+        told = [f"{_AS_WRITTEN}: {error} [--xmem-fresh tries again]"]
+        unused = not refused and all(isinstance(each, UnusedGpu) for each in answers.values())
+        if unused and site.policy.unused != "leave":
+            if site.policy.unused == "refuse" and not wishes.advise:
+                raise Refused(f"{_UNUSED}; {_ALL_THE_SAME}") from error
+            told = [f"{_UNUSED} (as far as torch's use is seen)"]
         if basis is not None and None not in seen:
             read = [file for files in seen for file in files or ()]
-            told = [f"{_AS_WRITTEN}: {error} [--xmem-fresh tries again]"]
             cache.keep(name, job, cache.Answer(job, told), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
+        if not told[0].startswith(_AS_WRITTEN):
+            return _Ready(job, told)
         raise
     ready = _decide(job, wishes, site, gpus, sized)
     left = [_of(request, index, f"stays as written: {why}") for index, why in sorted(failed.items())]
@@ -296,7 +334,7 @@ def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) 
     own folder `templates`, too), and what the batch script names.
     """
     from xmem_slurm import cache, jobsteps, resources, scriptfiles  # noqa: PLC0415
-    from xmem_slurm.site import loading  # noqa: PLC0415
+    from xmem_slurm.site import places  # noqa: PLC0415
 
     try:
         folder = Path(request.chdir or ".").absolute()
@@ -304,7 +342,7 @@ def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) 
         named = scriptfiles.named_files(jobsteps.text(job), folder, job.environ) if shell else set()
     except (scriptfiles.Unknown, OSError):
         return None
-    facts = {site_file.absolute(), *resources.tree("site-config").glob("*.toml"), *loading.site_places()}
+    facts = {site_file.absolute(), *resources.tree("site-config").glob("*.toml"), *places.site_places()}
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
     return [cache.as_it_is(path) for path in facts | named]
 

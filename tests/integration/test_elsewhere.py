@@ -4,27 +4,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, Cluster
+from tests.conftest import EXAMPLE_SITE, TRAIN, XMEM_SLURM, XSBATCH, Cluster, wait_until, write_job
 
 pytestmark = pytest.mark.slurm
 
-XSBATCH = str(Path(sys.executable).parent / "xsbatch")
-TRAIN = """
-import torch
-model = torch.nn.Linear(2048, 2048, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(4):
-    model(torch.zeros(64, 2048, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 STEP = '[dry_run]\nwhere = "srun"\npartition = "cpu"\n'
 
 SRUN = {
@@ -33,15 +20,13 @@ SRUN = {
     "srun fails": "echo 'srun: error: of a kind' >&2; exit 1",
     "srun is killed": "kill -9 $$",
 }
-PATIENCE_SECONDS = 240
-"""Ends a test that would hang; nothing is measured by it."""
 
 
 class Login:
     """A login node on which the job's Python cannot be started: /bin/false covers it, seen from there alone."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
-        self.folder, self.python = folder, folder / "python"
+        self.folder, self.cluster, self.python = folder, cluster, folder / "python"
         self.environ = cluster.environ | {
             "XMEM_SITE": str(folder / "site.toml"),
             "XDG_STATE_HOME": str(folder / "state"),
@@ -49,27 +34,31 @@ class Login:
         }
         self.python.write_text(f'#!/bin/sh\nexec {os.environ.get("XMEM_TEST_PYTHON", "python3")} "$@"\n')
         self.python.chmod(0o755)
-        (folder / "train.py").write_text(TRAIN)
-        (folder / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\n{self.python} train.py\n")
+        write_job(folder, self.python, "--gres=gpu:h200:1")
 
     def submit(self, table: str, *argv: str, **more: str) -> tuple[str, str]:
         """Return the GRES of the job that was submitted, and what was said on stderr."""
         done = self.start(table, *argv, **more)
         number, said = done.communicate()
         assert done.returncode == 0, said
-        shown = self.slurm("scontrol", "show", "job", number.strip())
-        self.slurm("scancel", number.strip())
+        shown = self.cluster.slurm("scontrol", "show", "job", number.strip())
+        self.cluster.slurm("scancel", number.strip())
         return re.findall(r"TresPerNode=(.*)", shown)[0], said
 
     def start(self, table: str, *argv: str, **more: str) -> "subprocess.Popen[str]":
+        self.configure(table)
+        return self.covered(XSBATCH, "--hold", "--parsable", *argv, "job.sh", **more)
+
+    def configure(self, table: str) -> None:
         site = EXAMPLE_SITE.read_text(encoding="utf-8").replace("[policy]", f"{table}\n[policy]")
         file = self.folder / "site.toml"
         if not file.exists() or file.read_text(encoding="utf-8") != site:
             file.write_text(site, encoding="utf-8")
+
+    def covered(self, *command: str, **more: str) -> "subprocess.Popen[str]":
         covered = 'mount --bind /bin/false "$0" && exec "$@"'
-        words = ["unshare", "--mount", "sh", "-c", covered, str(self.python), XSBATCH, "--hold", "--parsable"]
         return subprocess.Popen(
-            [*words, *argv, "job.sh"],
+            ["unshare", "--mount", "sh", "-c", covered, str(self.python), *command],
             cwd=self.folder,
             env=self.environ | more,
             stdout=subprocess.PIPE,
@@ -77,13 +66,10 @@ class Login:
             text=True,
         )
 
-    def slurm(self, *command: str) -> str:
-        return subprocess.run(command, env=self.environ, capture_output=True, text=True, check=True).stdout
-
-    def steps(self, *fields: str) -> list[str]:
-        """Return these fields of the dry runs that Slurm has seen, running or not."""
-        shown = self.slurm("scontrol", "--oneliner", "show", "jobs").splitlines()
-        ours = [line for line in shown if "JobName=xmem-dry-run " in line]
+    def steps(self, *fields: str, name: str = "xmem-dry-run ") -> list[str]:
+        """Return these fields of the dry runs that Slurm has seen, running or not, of jobs so named."""
+        shown = self.cluster.slurm("scontrol", "--oneliner", "show", "jobs").splitlines()
+        ours = [line for line in shown if f"JobName={name}" in line]
         return [" ".join(re.findall(rf"(?<!\S){field}=(\S*)", line)[0] for field in fields) for line in ours]
 
 
@@ -132,7 +118,9 @@ def test_the_job_goes_as_written_where_the_step_does_not_answer(login: Login, fa
     if fault == "no such partition":
         table, expected = table.replace('"cpu"', '"nowhere"'), "partition nowhere: .*[Ii]nvalid partition"
     elif fault == "the partition is full":
-        holder = login.slurm("sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600").strip()
+        holder = login.cluster.slurm(
+            "sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600"
+        ).strip()
     else:
         programs = login.folder / "programs"
         programs.mkdir()
@@ -143,7 +131,7 @@ def test_the_job_goes_as_written_where_the_step_does_not_answer(login: Login, fa
         gres, said = login.submit(table, **more)
     finally:
         if holder is not None:
-            login.slurm("scancel", holder)
+            login.cluster.slurm("scancel", holder)
     assert gres == "gres:gpu:h200:1"
     assert len(said.splitlines()) == 1
     assert re.search(f"^xsbatch: submitted as written: .*{expected}", said), said
@@ -162,8 +150,67 @@ def test_a_dry_run_ends_with_what_asked_for_it(login: Login, number: signal.Sign
     wait_until(lambda: "RUNNING" not in login.steps("JobState"))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+WIDTHS = TRAIN.replace("4096", "int(sys.argv[1])").replace("import torch", "import sys, torch")
+ARRAY = "xmem-dry-runs-"
+"""How the names of its jobs begin."""
+
+
+@pytest.mark.torch
+def test_the_points_of_a_sweep_run_dry_as_one_array_job(login: Login) -> None:
+    """One of them fails, and asks for the largest GPU; two need another kind of GPU than the others."""
+    (login.folder / "train.py").write_text(WIDTHS)
+    login.configure(f"{STEP}at_once = 2\ncpus = 1\nmemory_mib = 9000\n")
+    before, cache = len(login.steps("JobId", name=ARRAY)), login.folder / "cache"
+    words = ["--template", "sweep", "--grid", "width=1024,2048,40000,41000,wide", "--output", "jobs"]
+    done = login.covered(
+        XMEM_SLURM, "generate", *words, "--", str(login.python), "train.py", "{width}", XDG_CACHE_HOME=str(cache)
+    )
+    told = done.communicate()[1]
+    assert done.returncode == 0, told
+    scripts = {path.stem: path.read_text() for path in (login.folder / "jobs").iterdir()}
+    assert sorted(scripts) == ["sweep-a100_40", "sweep-h200", "sweep-l4"], told
+    assert "not estimated: ValueError: invalid literal" in scripts["sweep-h200"]
+    tasks = login.steps("ArrayTaskId", "NodeList", "JobState", "NumCPUs", "MinMemoryNode", name=ARRAY)[before:]
+    ran = " c1 COMPLETED 1 10024M"
+    assert set(tasks) == {f"{task}{ran}" for task in range(5)}, told
+    assert len(tasks) >= 7, "each ran once, and the two large ones on another kind of GPU, too"
+    assert not list((cache / "xmem-slurm").glob(f"{ARRAY}*"))
+    assert login.steps("JobState").count("RUNNING") == 0
+
+
+@pytest.mark.parametrize("fault", ["no such partition", "the partition is full", "sbatch is missing"])
+def test_a_sweep_whose_array_does_not_run_asks_for_the_largest_gpu(login: Login, fault: str) -> None:
+    table, told, path, holder = f"{STEP}wait_seconds = 1\nseconds = 1\n", "", login.environ["PATH"], ""
+    if fault == "no such partition":
+        table, told = table.replace('"cpu"', '"nowhere"'), "partition nowhere: .*nvalid partition"
+    elif fault == "the partition is full":
+        holder = login.cluster.slurm("sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600")
+        told = "no answer within 32 s"
+    else:
+        path, told = "/nowhere", "sbatch: No such file"
+    login.configure(table)
+    words = ["generate", "--template", "sweep", "--grid", "width=1,2", "--", str(login.python), "train.py", "{width}"]
+    try:
+        done = login.covered("/usr/bin/env", f"PATH={path}", XMEM_SLURM, *words)
+        script, said = done.communicate()
+    finally:
+        if holder:
+            login.cluster.slurm("scancel", holder.strip())
+    assert done.returncode == 0, said
+    assert "#SBATCH --gpus-per-node=h200:1" in script
+    assert re.search(f"not estimated: the dry run in .*{told}", said), said
+    assert not {"RUNNING", "PENDING"} & set(login.steps("JobState", name=ARRAY))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_array_ends_with_what_asked_for_it(login: Login, number: signal.Signals) -> None:
+    login.python.write_text("#!/bin/sh\nsleep 600\n")
+    login.configure(STEP)
+    before = len(login.steps("JobId", name=ARRAY))
+    words = ["generate", "--template", "sweep", "--grid", "width=1,2", "--", str(login.python), "train.py", "{width}"]
+    asking = login.covered(XMEM_SLURM, *words)
+    wait_until(lambda: login.steps("JobState", name=ARRAY)[before:] == ["RUNNING", "RUNNING"])
+    asking.send_signal(number)
+    asking.communicate()
+    assert asking.returncode == -number
+    wait_until(lambda: "RUNNING" not in login.steps("JobState", name=ARRAY))

@@ -4,60 +4,43 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from xmem_slurm import hooks, lab, resources
+from tests.conftest import TRAIN, XSBATCH, Cluster, running_lab, write_job
+from xmem_slurm import hooks, resources
 from xmem_slurm.caller import submission
 from xmem_slurm.errors import UsageError
 from xmem_slurm.site.loading import load_site
 
 pytestmark = pytest.mark.slurm
 
-SITE = (resources.tree("site-config") / "examples" / "mig-and-shares.toml").read_text(encoding="utf-8")
-TRAIN = """
-import torch
-model = torch.nn.Linear(4096, 4096, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-PATIENCE_SECONDS = 240
-"""Ends a test that would hang; nothing is measured by it."""
+SITE_FILE = resources.tree("site-config") / "examples" / "mig-and-shares.toml"
+SITE = SITE_FILE.read_text(encoding="utf-8")
 H200 = "gres:gpu:h200:1"
 
 
 class Filtered:
     """A lab whose hooks a test can change: Slurm reads cli_filter.lua anew for each sbatch."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.site_file = folder.parent / "site.toml"
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.site_file = cluster.folder.with_name("site.toml")
 
     def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
         valid = self.site_file.with_name("valid.toml")
         valid.write_text(SITE.replace('mode = "advise"', ALL if ALL in site else 'mode = "rewrite"'), encoding="utf-8")
-        if self.site_file.read_text(encoding="utf-8") != site:
+        if not self.site_file.exists() or self.site_file.read_text(encoding="utf-8") != site:
             self.site_file.write_text(site, encoding="utf-8")
         text = hooks.render(self.site_file, load_site(valid), program)["cli_filter.lua"]
-        (self.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
+        (self.cluster.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
 
-    def sbatch(self, *argv: str, **more: object) -> subprocess.CompletedProcess[str]:
-        environ = os.environ | lab.environment(self.folder) | dict(more.pop("environ", {}))  # type: ignore[call-overload]
-        return subprocess.run(
-            ["sbatch", "--hold", *argv], env=environ, capture_output=True, text=True, check=False, **more
-        )  # type: ignore[call-overload]
-
-    def slurm(self, *command: str) -> str:
-        environ = os.environ | lab.environment(self.folder)
-        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    def sbatch(
+        self, *argv: str, cwd: Path | None = None, stdin: str | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        return self.cluster.run("sbatch", "--hold", *argv, cwd=cwd, stdin=stdin, **environ)
 
     def gres(self, done: subprocess.CompletedProcess[str]) -> str:
         return self.field(done, "TresPerNode")
@@ -65,28 +48,18 @@ class Filtered:
     def field(self, done: subprocess.CompletedProcess[str], name: str) -> str:
         found = re.search(r"Submitted batch job (\d+)", done.stdout)
         assert found, done.stderr
-        said = self.slurm("scontrol", "show", "job", found[1])
-        return re.search(rf"(?<!\S){name}=(.*)", said)[1]  # type: ignore[index]
+        return re.search(rf"(?<!\S){name}=(.*)", self.cluster.show(found[1]))[1]  # type: ignore[index]
 
 
 @pytest.fixture(scope="module")
 def filtered() -> Iterator[Filtered]:
-    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
-        Path(parent).chmod(0o755)
-        site_file = Path(parent, "site.toml")
-        site_file.write_text(SITE, encoding="utf-8")
-        site = load_site(site_file)
-        lab.up(site, Path(parent, "lab"), hooks=hooks.render(site_file, site))
-        yield Filtered(Path(parent, "lab"))
-        lab.down(Path(parent, "lab"))
+    with running_lab(SITE_FILE, hooks.render(SITE_FILE, load_site(SITE_FILE))) as running:
+        yield Filtered(running)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(TRAIN)
-    python = os.environ.get("XMEM_TEST_PYTHON", "python3")
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\n{python} train.py\n")
-    return tmp_path
+    return write_job(tmp_path, os.environ.get("XMEM_TEST_PYTHON", "python3"), "--gres=gpu:h200:1")
 
 
 def rewriting(site: str = SITE) -> str:
@@ -111,14 +84,10 @@ def test_plain_sbatch_gets_what_the_job_needs_and_the_job_runs_there(
     assert "GPU memory needed" in done.stderr
 
     job = done.stdout.split()[-1]
-    filtered.slurm("scontrol", "release", job)
-    until, shown, places = time.monotonic() + PATIENCE_SECONDS, "", ""
-    while "JobState=COMPLETED" not in shown:
-        assert time.monotonic() < until, shown
-        time.sleep(0.05)
-        shown = filtered.slurm("scontrol", "--details", "show", "job", job)
-        places += "".join(line for line in shown.splitlines() if "GRES=" in line)
-    assert re.search(allocated, places), places
+    filtered.cluster.slurm("scontrol", "release", job)
+    shown = filtered.cluster.ended(job)
+    assert "JobState=COMPLETED" in shown
+    assert re.search(allocated, shown), shown
 
 
 @pytest.mark.torch
@@ -152,15 +121,14 @@ def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Fil
 
 @pytest.mark.torch
 def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(filtered: Filtered, folder: Path) -> None:
-    cache = {"XDG_CACHE_HOME": str(folder / "cache")}
     known = "nothing that the dry run read has changed"
     for site, again in ((rewriting(), False), (rewriting(), True), (SITE, False)):
         filtered.install(site)
-        done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, environ=cache)
+        done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
         assert filtered.gres(done) == (H200 if site == SITE else "gres:gpu:1g.18gb:1"), done.stderr
         assert (known in done.stderr) is again
     filtered.install(rewriting().replace('mode = "rewrite"', 'mode = "off"'))
-    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, environ=cache)
+    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
     as_written(filtered, done)
     assert done.stderr == ""
 
@@ -168,16 +136,8 @@ def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(fi
 @pytest.mark.torch
 def test_what_xsbatch_submits_is_not_looked_at_twice(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
-    xsbatch = Path(sys.executable).parent / "xsbatch"
-    environ = os.environ | lab.environment(filtered.folder) | {"XMEM_SITE": str(filtered.site_file)}
-    done = subprocess.run(
-        [xsbatch, "--hold", "--xmem-keep-type", "job.sh"],
-        env=environ | {"XDG_STATE_HOME": str(folder)},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ours = {"XMEM_SITE": str(filtered.site_file), "XDG_STATE_HOME": str(folder)}
+    done = filtered.cluster.run(XSBATCH, "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours)
     as_written(filtered, done)
     assert "xsbatch: GPU memory needed" in done.stderr
     assert "xmem-slurm: " not in done.stderr
@@ -205,7 +165,7 @@ def test_whose_jobs_are_left_alone(
     for old, new in changed.items():
         site = site.replace(old, new)
     filtered.install(site)
-    done = filtered.sbatch("job.sh", cwd=folder, environ=environ)
+    done = filtered.sbatch("job.sh", cwd=folder, **environ)
     as_written(filtered, done)
     assert done.stderr == "", name
 
@@ -255,7 +215,7 @@ def test_whatever_answers_the_job_goes_as_written(filtered: Filtered, folder: Pa
 def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
     slow = shell("sleep 600; echo gres=gpu:1g.18gb:1; echo end")
     filtered.install(rewriting(), change=lambda text: text.replace(" 30 sh", " 1 sh"), program=slow)
-    as_written(filtered, filtered.sbatch("job.sh", cwd=folder, timeout=300))
+    as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
 
 
 @pytest.mark.parametrize("site", ["not TOML [", rewriting().replace("schema_version = 1", "schema_version = 9")])
@@ -292,7 +252,7 @@ def test_nothing_that_a_user_types_is_executed_by_what_sizes_the_job(
     script = folder / hostile.replace("/", "_")
     shutil.copy(folder / "job.sh", script)
     words = ["-p", "quiet", f"--comment={hostile}", f"--job-name={hostile}", str(script), hostile]
-    done = filtered.sbatch(*words, cwd=folder, environ={"HOSTILE": hostile, "XMEM_POLICY": hostile})
+    done = filtered.sbatch(*words, cwd=folder, HOSTILE=hostile, XMEM_POLICY=hostile)
     assert filtered.gres(done) == "gres:gpu:1g.18gb:1", done.stderr
     assert sorted(path.name for path in folder.iterdir()) == sorted(["job.sh", "train.py", script.name])
 
@@ -303,7 +263,7 @@ def test_options_of_a_megabyte(filtered: Filtered, folder: Path) -> None:
     short = ["--job-name=a", "--comment=b", "--reservation=", "--wckey=", "--mail-user=c", "--ntasks=9"]
     short += ["--gres=shard:1"]
     filtered.install(rewriting())
-    done = filtered.sbatch(*long, *short, "job.sh", cwd=folder, environ={f"X{n}": "y" * 100_000 for n in range(5)})
+    done = filtered.sbatch(*long, *short, "job.sh", cwd=folder, **{f"X{n}": "y" * 100_000 for n in range(5)})
     assert done.returncode == 0
     assert "submitted as written: a request for shard is changed for one process only" in done.stderr
 
@@ -315,7 +275,7 @@ def test_a_library_of_the_users_own_changes_nothing(filtered: Filtered, folder: 
     source.write_text("int own(void) { return 0; }")
     subprocess.run(["cc", "-shared", "-o", library, source], check=True)
     filtered.install(rewriting())
-    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, environ={"LD_PRELOAD": str(library)})
+    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, LD_PRELOAD=str(library))
     assert filtered.gres(done) == "gres:gpu:1g.18gb:1", done.stderr
 
 
@@ -329,7 +289,7 @@ def test_a_cache_that_others_can_write_to_is_not_used(filtered: Filtered, folder
         os.chown(cache, 65534, 65534)
         cache.chmod(0o755)
     filtered.install(rewriting())
-    done = filtered.sbatch("job.sh", cwd=folder, environ={"XDG_CACHE_HOME": str(folder / "cache")})
+    done = filtered.sbatch("job.sh", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
     as_written(filtered, done)
     assert "others can write there" in done.stderr
     assert list(cache.iterdir()) == []
@@ -343,7 +303,7 @@ def test_nothing_that_a_user_types_is_executed(filtered: Filtered, folder: Path,
     done = filtered.sbatch(f"--job-name={hostile}", f"--comment={hostile}", "--test-only", str(script), cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not (folder / "pwned").exists()
-    done = filtered.sbatch(f"--job-name={hostile}", str(script), cwd=folder, environ={"XMEM_OFF": "1"})
+    done = filtered.sbatch(f"--job-name={hostile}", str(script), cwd=folder, XMEM_OFF="1")
     as_written(filtered, done)
     assert not (folder / "pwned").exists()
 
@@ -351,7 +311,7 @@ def test_nothing_that_a_user_types_is_executed(filtered: Filtered, folder: Path,
 def test_a_users_own_python_settings_do_not_reach_the_filter(filtered: Filtered, folder: Path) -> None:
     (folder / "typing.py").write_text("open('pwned', 'w')\n")
     filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
-    done = filtered.sbatch("job.sh", cwd=folder, environ={"PYTHONPATH": str(folder), "PYTHONHOME": "/nowhere"})
+    done = filtered.sbatch("job.sh", cwd=folder, PYTHONPATH=str(folder), PYTHONHOME="/nowhere")
     as_written(filtered, done)
     assert done.stderr == ""
     assert not (folder / "pwned").exists()
@@ -364,7 +324,7 @@ def test_nothing_is_looked_for_on_the_users_path(filtered: Filtered, folder: Pat
         (programs / name).write_text(f"#!/bin/sh\ntouch {folder}/pwned\n")
         (programs / name).chmod(0o755)
     filtered.install(SITE.replace('mode = "advise"', 'mode = "off"'))
-    done = filtered.sbatch("job.sh", cwd=folder, environ={"PATH": f"{programs}:{os.environ['PATH']}"})
+    done = filtered.sbatch("job.sh", cwd=folder, PATH=f"{programs}:{os.environ['PATH']}")
     as_written(filtered, done)
     assert not (folder / "pwned").exists()
 
@@ -386,14 +346,14 @@ def test_another_users_sbatch_is_none_of_our_business(tmp_path: Path) -> None:
 
 def test_stdin_and_het_jobs_are_left_alone(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
-    as_written(filtered, filtered.sbatch("--gres=gpu:h200:1", cwd=folder, input="#!/bin/sh\ntrue\n"))
+    as_written(filtered, filtered.sbatch("--gres=gpu:h200:1", cwd=folder, stdin="#!/bin/sh\ntrue\n"))
     done = filtered.sbatch("--gres=gpu:h200:1", ":", "--gres=gpu:h200:1", "job.sh", cwd=folder)
     assert filtered.gres(done) == H200
 
 
 def reload(filtered: Filtered, text: str) -> None:
     """Have slurmctld read its hook again: it looks at the file's time, in whole seconds."""
-    file = filtered.folder / "job_submit.lua"
+    file = filtered.cluster.folder / "job_submit.lua"
     then = file.stat().st_mtime + 2
     file.write_text(text, encoding="utf-8")
     os.utime(file, (then, then))
@@ -414,8 +374,7 @@ def test_a_command_of_srun_and_salloc_is_looked_at_where_the_site_wants_it(
     code = f"import os, subprocess\nif 'XMEM_SHIMS' not in os.environ: raise SystemExit(os.system('{show}'))\n{TRAIN}"
     (folder / "train.py").write_text(code)
     words = [*command, "--partition=quiet", "--gres=gpu:h200:1", os.environ["XMEM_TEST_PYTHON"], "train.py"]
-    environ = os.environ | lab.environment(filtered.folder)
-    done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    done = filtered.cluster.run(*words, cwd=folder)
     assert "GPU memory needed" in done.stderr
     assert re.search(r"TresPerNode=gres:gpu:1g\.18gb:1\n", done.stdout), done.stderr
 
@@ -425,9 +384,7 @@ def test_what_srun_and_salloc_have_no_command_for_starts_nothing(
     filtered: Filtered, folder: Path, command: list[str]
 ) -> None:
     filtered.install(rewriting().replace('mode = "rewrite"', ALL))
-    environ = os.environ | lab.environment(filtered.folder)
-    words = [*command, "--gres=gpu:h200:1", "bash"]
-    done = subprocess.run(words, env=environ, input="echo ran", capture_output=True, text=True, check=False)
+    done = filtered.cluster.run(*command, "--gres=gpu:h200:1", "bash", stdin="echo ran")
     assert (done.stdout, done.stderr) == ("ran\n", "")
 
 
@@ -438,14 +395,14 @@ def test_a_step_of_a_running_job_starts_nothing(filtered: Filtered, folder: Path
         program=["touch", str(folder / "called")],
     )
     words = ["salloc", "--quiet", "--gres=gpu:h200:1", "srun", "--gres=gpu:h200:1", "echo", "ran"]
-    assert filtered.slurm(*words) == "ran\n"
+    assert filtered.cluster.slurm(*words) == "ran\n"
     assert not (folder / "called").exists()
 
 
 @pytest.mark.parametrize("command", INTERACTIVE)
 def test_srun_and_salloc_are_left_alone_by_default(filtered: Filtered, folder: Path, command: list[str]) -> None:
     filtered.install(rewriting(), program=["touch", str(folder / "called")])
-    assert filtered.slurm(*command, "--gres=gpu:h200:1", "echo", "ran") == "ran\n"
+    assert filtered.cluster.slurm(*command, "--gres=gpu:h200:1", "echo", "ran") == "ran\n"
     assert not (folder / "called").exists()
 
 

@@ -8,17 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, Cluster
+from tests.conftest import EXAMPLE_SITE, TRAIN, XMEM_SLURM, Cluster
 
-TRAIN = """
-import torch
-model = torch.nn.Linear(4096, 4096, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 OPTIONS = {
     "plain": (),
     "torchrun": (),
@@ -58,8 +49,7 @@ def test_every_template_is_submitted(cluster: Cluster, job_python: Path, tmp_pat
 
 def test_scripts_are_written_to_a_folder_and_nothing_is_overwritten(tmp_path: Path) -> None:
     environ = {**os.environ, "XMEM_SITE": str(EXAMPLE_SITE)}
-    ours = Path(sys.executable).parent / "xmem-slurm"
-    command = [ours, "generate", "--output", "jobs", "--", "true"]
+    command = [XMEM_SLURM, "generate", "--output", "jobs", "--", "true"]
     for code, told in ((0, "not estimated"), (2, "File exists")):
         done = subprocess.run(command, cwd=tmp_path, env=environ, check=False, capture_output=True, text=True)
         assert done.returncode == code

@@ -1,61 +1,32 @@
-"""Which GPU of those that fit: by the queue as it is, asked of a real cluster."""
+"""What a site wants: the GPU that is free first; and of jobs that use one without asking, or ask and use none."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cluster
+from tests.conftest import EXAMPLE_SITE, TRAIN, XSBATCH, Cluster, write_job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
-XSBATCH = str(Path(sys.executable).parent / "xsbatch")
-TRAIN = """
-import torch
-model = torch.nn.Linear(4096, 4096, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
 
 @pytest.fixture
-def busy(cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+def busy(cluster: Cluster) -> Iterator[Cluster]:
     """Keep every L4 busy for an hour, by Slurm's reckoning."""
-    jobs = [
-        subprocess.run(
-            ["sbatch", "--parsable", "--gres=gpu:l4:4", "--time=60", "--output=/dev/null", "--wrap=sleep 3600"],
-            env=cluster.environ,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for _ in range(2)
-    ]
+    words = ["sbatch", "--parsable", "--gres=gpu:l4:4", "--time=60", "--output=/dev/null", "--wrap=sleep 3600"]
+    jobs = [cluster.slurm(*words).strip() for _ in range(2)]
     yield cluster
-    subprocess.run(["scancel", *jobs], env=cluster.environ, check=True)
+    cluster.slurm("scancel", *jobs)
 
 
 def xsbatch(cluster: Cluster, folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = cluster.environ | {"XDG_STATE_HOME": str(folder / "state")} | environ
-    return subprocess.run(
-        [XSBATCH, "--xmem-dry-run", "--time=10", *argv, "job.sh"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [XSBATCH, "--xmem-dry-run", "--time=10", *argv, "job.sh"]
+    return cluster.run(*words, cwd=folder, XDG_STATE_HOME=str(folder / "state"), **environ)
 
 
 def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, job_python: Path) -> None:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\n{job_python} train.py\n")
+    write_job(tmp_path, job_python, "--gres=gpu:h200:1")
     cheapest = xsbatch(busy, tmp_path)
     assert "#SBATCH --gres=gpu:l4:1" in cheapest.stdout, cheapest.stderr
 
@@ -71,3 +42,46 @@ def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, job_p
     silent = xsbatch(busy, tmp_path, XMEM_POLICY="start", XMEM_SBATCH=str(program))
     assert "#SBATCH --gres=gpu:l4:1" in silent.stdout, silent.stderr
     assert "Slurm did not say when each would start" in silent.stderr
+
+
+UNUSED = "import torch\ntorch.ones(9).sum()\n"
+NOTHING = "print('no torch here')\n"
+
+
+@pytest.mark.parametrize(
+    ("stance", "train", "asked", "code", "told"),
+    [
+        ("unasked = 'leave'", TRAIN, (), 0, ""),
+        ("unasked = 'advise'", TRAIN, (), 0, "this job asks for no GPU, and would use one"),
+        ("unasked = 'advise'", NOTHING, (), 0, ""),
+        ("unasked = 'refuse'", UNUSED, (), 0, ""),
+        ("unasked = 'refuse'", TRAIN, (), 1, "not submitted: this job asks for no GPU, and would use one"),
+        ("unused = 'leave'", UNUSED, ("--gres=gpu:h200:1",), 0, "submitted as written: no process used GPU memory"),
+        ("unused = 'advise'", UNUSED, ("--gres=gpu:h200:1",), 0, "this job asks for a GPU, and its dry run used none"),
+        ("unused = 'refuse'", UNUSED, ("--gres=gpu:h200:1",), 1, "not submitted: this job asks for a GPU, and"),
+        ("unused = 'refuse'", NOTHING, ("--gres=gpu:h200:1",), 0, "submitted as written"),
+    ],
+)
+def test_a_site_says_what_is_done_with_jobs_that_use_no_gpu_or_ask_for_none(
+    cluster: Cluster,
+    tmp_path: Path,
+    job_python: Path,
+    stance: str,
+    train: str,
+    asked: tuple[str, ...],
+    code: int,
+    told: str,
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(EXAMPLE_SITE.read_text().replace("[policy]", f"[policy]\n{stance}"))
+    write_job(tmp_path, job_python, train=train)
+    for environ in ({}, {}, {"XMEM_OFF": "1"}):  # the second time, it is known
+        again = {"XMEM_SITE": str(site), "XDG_CACHE_HOME": str(tmp_path / "cache")} | environ
+        done = cluster.run(XSBATCH, "--hold", *asked, "job.sh", cwd=tmp_path, **again)
+        off = "XMEM_OFF" in environ
+        assert done.returncode == (0 if off else code), done.stderr
+        assert done.stderr == "" if off or not told else told in done.stderr
+        if done.returncode == 0:
+            shown = cluster.show(done.stdout.split()[-1])
+            assert ("TresPerNode=gres:gpu:h200:1" in shown) is bool(asked)
+            assert asked or "gres:gpu" not in shown

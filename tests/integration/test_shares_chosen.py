@@ -1,17 +1,14 @@
 """Shares on a real cluster: chosen, allocated by Slurm, and the job finds the limit that holds it to its own."""
 
-import os
 import re
 import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from xmem_slurm import lab, resources
+from tests.conftest import TRAIN, XSBATCH, Cluster, running_lab, write_job
+from xmem_slurm import resources
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -19,66 +16,36 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 SITE_FILE = resources.tree("site-config") / "examples" / "mig-and-shares.toml"
 SITE = load_site(SITE_FILE)
 GPUS = option_gpus(SITE, load_catalogue())
-XSBATCH = str(Path(sys.executable).parent / "xsbatch")
-PATIENCE_SECONDS = 240
-"""Ends a test that would hang; nothing is measured by it."""
-TRAIN = """
-import os, torch
-model = torch.nn.Linear(4096, 4096, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-print(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))
-"""
+LIMITS = (
+    'import os\nprint(os.environ.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))'
+)
 
 
 class Lab:
     """A running lab of the example, and what its jobs said and got."""
 
-    def __init__(self, folder: Path) -> None:
-        self.environ = {**os.environ, **lab.environment(folder), "XMEM_SITE": str(SITE_FILE)}
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
 
     def submit(self, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-        environ = self.environ | {"XDG_STATE_HOME": str(folder / "state")}
-        return subprocess.run(
-            [XSBATCH, *argv, "job.sh"], cwd=folder, env=environ, capture_output=True, text=True, check=False
-        )
+        return self.cluster.run(XSBATCH, *argv, "job.sh", cwd=folder, XDG_STATE_HOME=str(folder / "state"))
 
     def finished(self, done: subprocess.CompletedProcess[str], folder: Path) -> tuple[str, str]:
         """Return what Slurm says of the job, with where its GPUs were, and what the job printed."""
         job = re.search(r"Submitted batch job (\d+)", done.stdout)
         assert job, done.stderr
-        shown, places, until = "", set[str](), time.monotonic() + PATIENCE_SECONDS
-        while not re.search(r"JobState=(COMPLETED|FAILED)", shown):
-            assert time.monotonic() < until, shown
-            time.sleep(0.2)
-            shown = subprocess.run(
-                ["scontrol", "--details", "show", "job", job[1]],
-                env=self.environ,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            places |= {line for line in shown.splitlines() if "GRES=" in line}
-        return "\n".join([shown, *places]), (folder / "out").read_text()
+        return self.cluster.ended(job[1]), (folder / "out").read_text()
 
 
 @pytest.fixture(scope="module")
 def cut_up() -> Iterator[Lab]:
-    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
-        Path(parent).chmod(0o755)
-        lab.up(SITE, Path(parent, "lab"))
-        yield Lab(Path(parent, "lab"))
-        lab.down(Path(parent, "lab"))
+    with running_lab(SITE_FILE) as running:
+        yield Lab(running)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, job_python: Path) -> Path:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --output=out\n{job_python} train.py\n")
-    return tmp_path
+    return write_job(tmp_path, job_python, "--output=out", train=f"{TRAIN}\n{LIMITS}\n")
 
 
 def mps_limit(units: int) -> str:

@@ -1,25 +1,20 @@
 """Site files and the live cluster: discovered, compared, and each option tried."""
 
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, Cluster
+from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, Cluster
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
 
 pytestmark = pytest.mark.slurm
 
-XMEM_SLURM = str(Path(sys.executable).parent / "xmem-slurm")
-
 
 def site(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [XMEM_SLURM, "site", *words], env=cluster.environ, capture_output=True, text=True, check=False
-    )
+    return cluster.run(XMEM_SLURM, "site", *words)
 
 
 def test_a_discovered_site_is_the_one_that_the_cluster_was_made_from(cluster: Cluster, tmp_path: Path) -> None:

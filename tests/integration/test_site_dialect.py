@@ -1,22 +1,19 @@
 """A site whose job_submit refuses every spelling but its own: jobs that nobody could submit there before are taken."""
 
-import os
 import re
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from xmem_slurm import lab, resources
+from tests.conftest import XMEM_SLURM, XSBATCH, Cluster, running_lab, write_job
+from xmem_slurm import resources
 from xmem_slurm.site.loading import load_site
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
 SITE_FILE = resources.tree("site-config") / "examples" / "dialect-of-its-own.toml"
-XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 PICKY = """
 function slurm_job_submit(job, partitions, user)
   local asked = job.tres_per_node or ""
@@ -33,42 +30,26 @@ end
 function slurm_job_modify(job, record, partitions, user) return slurm.SUCCESS end
 return slurm.SUCCESS
 """
-TRAIN = """
-import torch
-model = torch.nn.Linear(4096, 4096, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 
 
 @pytest.fixture(scope="module")
-def environ() -> Iterator[dict[str, str]]:
-    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
-        Path(parent).chmod(0o755)
-        lab.up(load_site(SITE_FILE), Path(parent, "lab"), hooks={"job_submit.lua": PICKY})
-        site_file = Path(parent, "site.toml")
+def picky() -> Iterator[Cluster]:
+    with running_lab(SITE_FILE, {"job_submit.lua": PICKY}) as running:
+        ours = running.folder.with_name("ours")
+        ours.mkdir()
+        (ours / "batch.sh.j2").write_text("{{ head }}# {{ record }}\nmodule load gpu\n{{ body -}}\n")
+        site_file = ours.with_name("site.toml")
         site_file.write_text(SITE_FILE.read_text().replace("[dialect]", 'templates = "ours"\n\n[dialect]', 1))
-        Path(parent, "ours").mkdir()
-        Path(parent, "ours", "batch.sh.j2").write_text("{{ head }}# {{ record }}\nmodule load gpu\n{{ body -}}\n")
-        yield {**os.environ, **lab.environment(Path(parent, "lab")), "XMEM_SITE": str(site_file)}
-        lab.down(Path(parent, "lab"))
+        yield Cluster(running.folder, running.environ | {"XMEM_SITE": str(site_file)})
 
 
 @pytest.fixture
 def folder(tmp_path: Path, job_python: Path) -> Path:
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --output=/dev/null\n{job_python} train.py\n")
-    return tmp_path
+    return write_job(tmp_path, job_python, "--output=/dev/null")
 
 
-def submit(program: str, folder: Path, environ: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
-    environ = environ | {"XDG_STATE_HOME": str(folder / "state")}
-    return subprocess.run(
-        [program, "--hold", *argv], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
+def submit(program: str, folder: Path, picky: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
+    return picky.run(program, "--hold", *argv, cwd=folder, XDG_STATE_HOME=str(folder / "state"))
 
 
 @pytest.mark.parametrize(
@@ -80,35 +61,43 @@ def submit(program: str, folder: Path, environ: dict[str, str], *argv: str) -> s
         (("--gres=gpu:1,VramPerGpu:80G",), "32000M"),
     ],
 )
-def test_every_spelling_becomes_the_sites_own(
-    environ: dict[str, str], folder: Path, argv: tuple[str, ...], memory: str
-) -> None:
-    plain = submit("sbatch", folder, environ, *argv, "job.sh")
+def test_every_spelling_becomes_the_sites_own(picky: Cluster, folder: Path, argv: tuple[str, ...], memory: str) -> None:
+    plain = submit("sbatch", folder, picky, *argv, "job.sh")
     assert plain.returncode == 1, "the site would not have taken it"
 
-    done = submit(XSBATCH, folder, environ, *argv, "job.sh")
+    done = submit(XSBATCH, folder, picky, *argv, "job.sh")
     assert done.returncode == 0, done.stderr
     job = re.search(r"\d+", done.stdout)
     assert job
-    shown = subprocess.run(
-        ["scontrol", "show", "job", job[0]], env=environ, capture_output=True, text=True, check=True
-    ).stdout
+    shown = picky.show(job[0])
     assert re.search(r"TresPerNode=(\S*)", shown)[1] == "gres:gpu:1,gres:VramPerGpu:24G"  # type: ignore[index]
     assert re.search(r"MinMemoryNode=(\S*)", shown)[1] == memory  # type: ignore[index]
     assert "TresPerJob" not in shown
     assert "VramPerGpu:24G" in done.stderr
 
 
-def test_the_sites_own_template_is_what_slurm_gets(environ: dict[str, str], folder: Path) -> None:
+def test_the_dialect_is_found_on_the_cluster(picky: Cluster, tmp_path: Path) -> None:
+    found = tmp_path / "site.toml"
+    done = picky.run(XMEM_SLURM, "site", "discover")
+    found.write_text(done.stdout)
+    said = load_site(found)
+    assert said.dialect.options == ("gres", "gpus-per-node"), done.stdout
+    assert said.dialect.host_memory_option == "mem"
+    assert sorted(filter(None, (option.gres for option in said.option.values()))) == [
+        "VramPerGpu:24G",
+        "VramPerGpu:40G",
+        "VramPerGpu:80G",
+    ]
+    assert "# --gpus was refused: " in done.stdout
+    assert "here GPUs are asked for as --gres=gpu:N,VramPerGpu:SIZE" in done.stdout
+    checked = picky.run(XMEM_SLURM, "site", "check", "--site", str(found))
+    assert "option " not in checked.stdout, "Slurm takes each option as it was found"
+
+
+def test_the_sites_own_template_is_what_slurm_gets(picky: Cluster, folder: Path) -> None:
     (folder / "job.sh").write_text((folder / "job.sh").read_text().replace("#SBATCH", "#SBATCH --gpus=1\n#SBATCH", 1))
-    done = submit(XSBATCH, folder, environ, "job.sh")
+    done = submit(XSBATCH, folder, picky, "job.sh")
     assert done.returncode == 0, done.stderr
-    written = subprocess.run(
-        ["scontrol", "write", "batch_script", done.stdout.split()[-1], "-"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    written = picky.slurm("scontrol", "write", "batch_script", done.stdout.split()[-1], "-")
     assert "#SBATCH --gpus" not in written
     assert "\nmodule load gpu\n" in written

@@ -4,14 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from xmem_slurm import generate, job_templates, resources, sweep, trace
-from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError
+from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError, XmemError
 from xmem_slurm.estimate import estimate
 from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
@@ -37,8 +37,12 @@ def sized(option: str) -> Sizing:
     return Sizing(estimate([GPT2], option, GPUS[option]), Placement([Verdict(option, GPUS[option], True)], option), 1.0)
 
 
-def no_estimate(_: Job) -> Sizing:
-    raise NoEstimate("the script ended\nwith code 1")
+def no_estimate(_: Job) -> NoEstimate:
+    return NoEstimate("the script ended\nwith code 1")
+
+
+def one_by_one(size: Callable[[Job], Sizing | XmemError]) -> generate.Size:
+    return lambda jobs: [size(job) for job in jobs]
 
 
 def commands(template: job_templates.Template) -> Sequence[Sequence[str]]:
@@ -47,10 +51,12 @@ def commands(template: job_templates.Template) -> Sequence[Sequence[str]]:
     return [COMMAND]
 
 
-def made(name: str, size: generate.Size = lambda _: sized("l4"), settings: Sequence[str] = ()) -> generate.Generated:
+def made(
+    name: str, size: Callable[[Job], Sizing | XmemError] = lambda _: sized("l4"), settings: Sequence[str] = ()
+) -> generate.Generated:
     template = job_templates.find(name, SHIPPED)
     values = job_templates.values(template, [*SETTINGS.get(name, []), *settings])
-    (only,) = generate.generate(template, values, commands(template), TARGET, size)
+    (only,) = generate.generate(template, values, commands(template), TARGET, one_by_one(size))
     return only
 
 
@@ -111,9 +117,9 @@ def test_a_job_that_cannot_be_estimated_asks_for_the_largest_gpu_and_says_so() -
 
 
 @pytest.mark.parametrize("error", [SandboxError("no user namespaces"), DeviceBuildError("no gcc")])
-def test_a_machine_that_cannot_run_dry_still_writes_a_script(error: Exception) -> None:
-    def cannot(_: Job) -> Sizing:
-        raise error
+def test_a_machine_that_cannot_run_dry_still_writes_a_script(error: XmemError) -> None:
+    def cannot(_: Job) -> XmemError:
+        return error
 
     assert f"not estimated: {error}; h200 is the largest" in made("plain", cannot).script
 
@@ -133,7 +139,7 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
 
     template = job_templates.find("sweep", SHIPPED)
     points = sweep.commands(["python", "train.py", "--lr", "{lr}", "{size}"], sweep.grid(["lr=0.1,0.2", "size=1,2,3"]))
-    found = generate.generate(template, job_templates.values(template, ["at_once=2"]), points, TARGET, size)
+    found = generate.generate(template, job_templates.values(template, ["at_once=2"]), points, TARGET, one_by_one(size))
     assert [each.option for each in found] == ["a100_80", "l4"]
     for each, rate in zip(found, ("0.1", "0.2"), strict=True):
         assert "#SBATCH --array=0-2%2\n" in each.script
@@ -143,7 +149,9 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
 def test_a_template_for_one_command_takes_no_points() -> None:
     template = job_templates.find("plain", SHIPPED)
     with pytest.raises(UsageError, match="for arrays"):
-        generate.generate(template, job_templates.values(template, []), [COMMAND, COMMAND], TARGET, no_estimate)
+        generate.generate(
+            template, job_templates.values(template, []), [COMMAND, COMMAND], TARGET, one_by_one(no_estimate)
+        )
 
 
 @pytest.mark.parametrize(

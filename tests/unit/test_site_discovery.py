@@ -1,12 +1,14 @@
 """Discovery: what Slurm prints, read and written as a site file; where it does not say enough, a question."""
 
 import tomllib
+from collections.abc import Callable
 
 import pytest
 
 from xmem_slurm.site import comparison, discovery, guess, live
 from xmem_slurm.site.loading import load_catalogue, option_gpus
 from xmem_slurm.site.schema import Site
+from xmem_slurm.site.spellings import OPTIONS, Kind, Taken, find
 
 CATALOGUE = load_catalogue()
 CONFIG = "Configuration data as of 2026-11-21\nClusterName             = prod\n"
@@ -26,8 +28,12 @@ PartitionName=long Default=NO MaxTime=UNLIMITED
 CLUSTER = live.parse(CONFIG, NODES, PARTITIONS)
 
 
-def discovered() -> tuple[Site, str, int]:
-    text, questions = discovery.write(CLUSTER, CATALOGUE, ",".join)
+def takes_all(_kind: Kind, _partition: str) -> Taken:
+    return Taken()
+
+
+def discovered(cluster: live.Cluster = CLUSTER, ask: Callable[[Kind, str], Taken] = takes_all) -> tuple[Site, str, int]:
+    text, questions = discovery.write(cluster, CATALOGUE, ",".join, ask)
     return Site.model_validate(tomllib.loads(text)), text, questions
 
 
@@ -99,3 +105,52 @@ def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> Non
     assert "node g1: has 4 of gpu:a100, the file says 3" in told
     assert "node g2: lacks the features nvlink" in told
     assert "partition long: max_time is UNLIMITED on the cluster" in told
+
+
+def taken_by(refuses: Callable[[str], bool]) -> Callable[[Kind, str], Taken]:
+    """Stand for a cluster that refuses some requests, each written as one line."""
+    return lambda kind, _: find(kind, lambda words: "no such thing here" if refuses(" ".join(words)) else None)
+
+
+@pytest.mark.parametrize(
+    ("refuses", "taken"),
+    [
+        (lambda _: False, Taken(OPTIONS)),
+        (lambda line: "--gpus" not in line, Taken(OPTIONS[1:])),
+        (lambda line: "a100:1" in line, Taken(OPTIONS, "constraint")),
+        (lambda line: "--mem-per-cpu" not in line, Taken(OPTIONS, "type", "mem-per-cpu")),
+        (lambda line: "--gres" not in line or "--mem=" not in line, Taken(OPTIONS[:1], "type", "mem")),
+        (lambda _: True, Taken(())),
+    ],
+)
+def test_the_spellings_that_are_taken_are_found(refuses: Callable[[str], bool], taken: Taken) -> None:
+    found = taken_by(refuses)(Kind("a100", "a100", None), "gpu")
+    assert (found.options, found.by, found.memory) == ([*taken.options] or (), taken.by, taken.memory)
+    assert set(found.refused) == set(OPTIONS) - set(taken.options)
+
+
+def test_a_dialect_is_written_as_it_was_found_and_asked_after() -> None:
+    site, text, _ = discovered(ask=taken_by(lambda line: "--gpus" in line or "--mem=" not in line or "a100:" in line))
+    assert (site.dialect.options, site.dialect.select) == (("gres",), "constraint")
+    assert (site.dialect.host_memory_option, site.dialect.host_memory_mib) == ("mem", 32000)
+    assert site.option["a100"].constraint == "a100"
+    assert "# --gpus-per-node was refused: no such thing here" in text
+    assert "# QUESTION: how much host memory" in text
+
+    _, text, _ = discovered(CLUSTER._replace(job_submit="lua"))
+    assert "slurmctld has jobs go through plugins (lua)" in text
+    site, text, _ = discovered(ask=taken_by(lambda _: True))
+    assert site.dialect == site.dialect.__class__()
+    assert text.count("how is a GPU asked for here?") == len(OPTIONS)
+
+
+def test_gpus_that_only_a_resource_tells_apart() -> None:
+    nodes = (
+        "NodeName=v1 CPUTot=32 AvailableFeatures=(null) Gres=gpu:4,VramPerGpu:24G RealMemory=256000 Partitions=gpu\n"
+    )
+    asked: list[Kind] = []
+    site, text, _ = discovered(live.parse(CONFIG, nodes, PARTITIONS), lambda kind, _: asked.append(kind) or Taken())
+    option = site.option["VramPerGpu-24G"]
+    assert (option.gpu, option.type, option.gres) == ("l4", None, "VramPerGpu:24G")
+    assert "is it a10g, a10, rtx-4090, rtx-3090, a30 instead?" in text
+    assert asked == [Kind(None, None, "VramPerGpu:24G")]

@@ -6,7 +6,7 @@ import pytest
 
 from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
-from xmem_slurm.site import loading
+from xmem_slurm.site import loading, places
 
 EXAMPLE = (resources.tree("site-config") / "example.toml").read_text(encoding="utf-8")
 
@@ -109,8 +109,8 @@ def test_an_unknown_gpu_is_named_with_its_neighbours() -> None:
 
 
 def test_the_named_file_wins_then_the_variable(tmp_path: Path) -> None:
-    assert loading.site_file("a.toml", {"XMEM_SITE": "b.toml"}) == Path("a.toml")
-    assert loading.site_file(None, {"XMEM_SITE": "b.toml"}) == Path("b.toml")
+    assert places.site_file("a.toml", {"XMEM_SITE": "b.toml"}) == Path("a.toml")
+    assert places.site_file(None, {"XMEM_SITE": "b.toml"}) == Path("b.toml")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

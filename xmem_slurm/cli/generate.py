@@ -2,18 +2,19 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from xmem_slurm import dryrun_array, job_templates, sizing, sweep
 from xmem_slurm import generate as scripts
-from xmem_slurm import job_templates, sizing, sweep
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.report import terminal
-from xmem_slurm.site import loading
+from xmem_slurm.site import loading, places
 
 
 def generate(
@@ -33,12 +34,12 @@ def generate(
     budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs of one job may take.")] = 60.0,
 ) -> None:
     """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
-    places = job_templates.folders(folder, _site_templates(site))
+    folders = job_templates.folders(folder, _site_templates(site))
     if list_all:
-        for each in job_templates.available(places):
+        for each in job_templates.available(folders):
             typer.echo(f"{each.name:20} {each.about}")
         return
-    chosen = job_templates.find(template, places)
+    chosen = job_templates.find(template, folders)
     if show:
         typer.echo(job_templates.describe(chosen))
         return
@@ -46,7 +47,7 @@ def generate(
         raise UsageError("generate: nothing to run; write -- COMMAND… at the end")
     points = sweep.read_csv(table) if table is not None else sweep.grid(axes or [])
     values = job_templates.values(chosen, settings or [])
-    where = loading.load_site(loading.site_file(site))
+    where = loading.load_site(places.site_file(site))
     gpus = loading.option_gpus(where, loading.load_catalogue())
     target = scripts.Target(where, gpus, os.environ).without_shares()
     allowance = runner.Budget(seconds=budget)
@@ -56,7 +57,9 @@ def generate(
             values,
             sweep.commands(command, points),
             target,
-            lambda job: sizing.size(job, target.site, target.gpus, allowance),
+            lambda jobs: dryrun_array.together(
+                [partial(sizing.size, job, target.site, target.gpus, allowance) for job in jobs], where.dry_run
+            ),
         )
     for script in made:
         typer.echo("\n".join(f"xmem-slurm: {line}" for line in script.lines), err=True)
@@ -66,7 +69,7 @@ def generate(
 def _site_templates(named: str | None) -> Path | None:
     """Return the site's own folder of templates; --list and --show do without a site file."""
     try:
-        return loading.load_site(loading.site_file(named)).templates
+        return loading.load_site(places.site_file(named)).templates
     except SiteError:
         return None
 

@@ -24,7 +24,7 @@ from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
-from xmem_slurm.site import loading
+from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.slurm.edit import Job
 
@@ -104,7 +104,7 @@ def estimate(
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
-        where = loading.load_site(loading.site_file(site)) if gpu is None else None
+        where = loading.load_site(places.site_file(site)) if gpu is None else None
         request = job.request()
         components = request.with_gpus or range(len(request.components))
         if where is not None:
@@ -176,7 +176,7 @@ def lab_up(
     with_hooks: Annotated[bool, typer.Option("--hooks", help="With the hooks of `site install`.")] = False,
 ) -> None:
     """Start the cluster; does nothing if it runs already."""
-    started, path = time.monotonic(), loading.site_file(site)
+    started, path = time.monotonic(), places.site_file(site)
     loaded = loading.load_site(path)
     lab.up(loaded, lab.default_folder(), accounting=accounting, hooks=hooks.render(path, loaded) if with_hooks else {})
     (lab.default_folder() / _SITE_COPY).write_bytes(path.read_bytes())
@@ -241,7 +241,7 @@ def filter_submission(
     """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
     from xmem_slurm import filter_start  # noqa: PLC0415 - the other verbs need none of it
 
-    filter_start.answer(str(loading.site_file(site)), process)
+    filter_start.answer(str(places.site_file(site)), process)
 
 
 def main() -> NoReturn:

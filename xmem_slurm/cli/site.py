@@ -9,7 +9,7 @@ import typer
 from xmem_slurm import hooks
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.report import files
-from xmem_slurm.site import calibration, comparison, discovery, live, loading
+from xmem_slurm.site import calibration, comparison, discovery, live, loading, places, spellings
 
 app = typer.Typer(help="Site files: what this cluster offers.")
 
@@ -19,7 +19,7 @@ SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; els
 @app.command("discover")
 def discover() -> None:
     """Print a site file for the cluster that Slurm's commands talk to, with a question where it does not say enough."""
-    text, questions = discovery.write(live.read(), loading.load_catalogue(), live.host_list)
+    text, questions = discovery.write(live.read(), loading.load_catalogue(), live.host_list, spellings.ask)
     typer.echo(text, nl=False)
     typer.echo(f"{questions} questions: see the lines with QUESTION", err=True)
 
@@ -30,7 +30,7 @@ def check(
     offline: Annotated[bool, typer.Option("--offline", help="The file alone, without the cluster.")] = False,
 ) -> None:
     """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there."""
-    path = loading.site_file(site)
+    path = places.site_file(site)
     loaded, wrong = loading.examine(path)
     if loaded is not None:
         wrong += loading.unknown_gpus(loaded, loading.load_catalogue())
@@ -48,7 +48,7 @@ def check(
 @app.command("show")
 def show(site: SiteFile = None) -> None:
     """Show what a site file says, defaults and the GPUs' memory included, as JSON."""
-    loaded = loading.load_site(loading.site_file(site))
+    loaded = loading.load_site(places.site_file(site))
     gpus = loading.option_gpus(loaded, loading.load_catalogue())
     shown = loaded.model_dump(mode="json") | {"gpu": {name: gpu.model_dump(mode="json") for name, gpu in gpus.items()}}
     typer.echo(json.dumps(shown, indent=2))
@@ -65,7 +65,7 @@ def calibrate(
 
     One short job a GPU option that has no figures yet: run it again to go on with those that failed.
     """
-    path = loading.site_file(site)
+    path = places.site_file(site)
     jobs = calibration.jobs(loading.load_site(path), python, seconds)
     if only_print:
         typer.echo("\n".join(map(str, jobs)))
@@ -93,7 +93,7 @@ def install(
     only_print: Annotated[bool, typer.Option("--print", help="Print the hooks; change nothing.")] = False,
 ) -> None:
     """Write Slurm's hooks, cli_filter.lua and job_submit.lua, from a site file; what was there is kept."""
-    path = loading.site_file(site)
+    path = places.site_file(site)
     texts = hooks.render(path, loading.load_site(path))
     if not all(hooks.check(name, text) for name, text in texts.items()):
         typer.echo("no Lua compiler here (luac): the hooks were not checked", err=True)

@@ -1,4 +1,4 @@
-"""Write a site file from what a live cluster says, with a question wherever it does not say enough."""
+"""Write a site file from what a live cluster says and takes, with a question wherever that is not enough."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +8,7 @@ from xmem_slurm import resources
 from xmem_slurm.site import guess
 from xmem_slurm.site.live import Cluster, Node
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.site.spellings import OPTIONS, Kind, Taken
 
 _COST_BYTES = 10**10
 """Until a site says what its GPUs cost, ten gigabytes of GPU memory cost 1."""
@@ -21,6 +22,10 @@ class _Option:
     cost: float
     share: tuple[str, str, int] | None = None
     """Kind, the whole GPU's option, units per GPU."""
+    feature: str | None = None
+    """A feature of its nodes that names it."""
+    gres: str | None = None
+    """What else a node has that says how large its GPUs are."""
     questions: list[str] = field(default_factory=list)
 
 
@@ -36,10 +41,21 @@ class _Draft:
     options: dict[str, _Option] = field(default_factory=dict)
     groups: list[_Group] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
+    taken: Taken = field(default_factory=Taken)
+    host_memory_mib: int = 0
+    """For each GPU, where a job must say how much host memory it wants: the least that a node has for each."""
 
 
-def write(cluster: Cluster, catalogue: Mapping[str, Gpu], host_list: Callable[[Sequence[str]], str]) -> tuple[str, int]:
-    """Return the text of a site file and how many questions it asks; `host_list` writes names as Slurm does."""
+def write(
+    cluster: Cluster,
+    catalogue: Mapping[str, Gpu],
+    host_list: Callable[[Sequence[str]], str],
+    ask: Callable[[Kind, str], Taken],
+) -> tuple[str, int]:
+    """Return the text of a site file and how many questions it asks.
+
+    `host_list` writes names as Slurm does; `ask` says which spellings of a request for a GPU a partition takes.
+    """
     draft = _Draft()
     alike: dict[Node, list[str]] = {}
     for node in cluster.nodes:
@@ -47,9 +63,47 @@ def write(cluster: Cluster, catalogue: Mapping[str, Gpu], host_list: Callable[[S
             alike.setdefault(node._replace(name=""), []).append(node.name)
     for node, names in alike.items():
         draft.groups.append(_Group(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
-    values = {"cluster": cluster, "draft": draft, "catalogue": catalogue}
+    _spell(draft, cluster, ask)
+    values = {"cluster": cluster, "draft": draft, "catalogue": catalogue, "options": OPTIONS}
     text = resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
     return text, len(draft.questions) + sum(len(option.questions) for option in draft.options.values())
+
+
+def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Taken]) -> None:
+    """Find out in which spelling a GPU is asked for here, by the first option that there is."""
+    for group in draft.groups:
+        for name in group.gpus:
+            option = draft.options[name]
+            if option.share is not None:
+                continue
+            draft.taken = ask(Kind(option.type, option.feature, option.gres), group.node.partitions[0])
+            if draft.taken.by == "constraint":
+                _by_feature(draft)
+            if draft.taken.memory is not None:
+                draft.host_memory_mib = min(_memory_for_each(each, draft) for each in draft.groups if each.gpus)
+                draft.questions.append(
+                    "how much host memory is a job to ask for, for each GPU? What nodes have for each is in dialect"
+                )
+            for option_name, said in draft.taken.refused.items() if not draft.taken.options else ():
+                draft.questions.append(f"how is a GPU asked for here? --{option_name} was refused: {said}")
+            if draft.taken.options and cluster.job_submit:
+                draft.questions.append(
+                    f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one"
+                    " with a GPU than trials show?"
+                )
+            return
+
+
+def _memory_for_each(group: _Group, draft: _Draft) -> int:
+    whole = sum(count for name, count in group.gpus.items() if draft.options[name].share is None)
+    return group.node.memory_mib // whole
+
+
+def _by_feature(draft: _Draft) -> None:
+    for option in draft.options.values():
+        option.constraint = option.feature
+        if option.constraint is None:
+            option.questions.append("by which feature is it asked for? Types are refused here")
 
 
 def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) -> dict[str, int]:
@@ -75,12 +129,18 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
 
 def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:
     likely = guess.candidates(kind, node.features, catalogue)
-    constraint = None if kind else next((f for f in node.features if guess.candidates(f, (), catalogue)), None)
-    name = kind or constraint
+    feature = next((f for f in node.features if guess.candidates(f, (), catalogue)), None)
+    constraint = None if kind else feature
+    beside = next(iter(node.sizes), None) if kind is None and constraint is None else None
+    if beside is not None:
+        likely = likely or guess.of_size(beside.amount, catalogue)
+    name = kind or constraint or (f"{beside.name}-{beside.count_text}" if beside is not None else None)
     if not likely or name is None:
         return None
     if name not in draft.options:
         option = _Option(likely[0], kind, constraint, round(catalogue[likely[0]].total_bytes / _COST_BYTES, 1))
+        option.feature = feature
+        option.gres = f"{beside.name}:{beside.count_text}" if beside is not None else None
         if len(likely) > 1:
             option.questions.append(f"is it {', '.join(likely[1:])} instead? The one with the least memory stands here")
         draft.options[name] = option
@@ -91,7 +151,9 @@ def _share(kind: str, whole: str, per_gpu: int, draft: _Draft) -> str:
     of = draft.options[whole]
     name = f"{kind}-{whole}"
     cost = max(round(of.cost / per_gpu, 4), 0.0001)
-    draft.options.setdefault(name, _Option(of.gpu, of.type, of.constraint, cost, (kind, whole, per_gpu)))
+    draft.options.setdefault(
+        name, _Option(of.gpu, of.type, of.constraint, cost, (kind, whole, per_gpu), feature=of.feature)
+    )
     return name
 
 

@@ -13,6 +13,8 @@ from xmem_slurm.site.schema import Gpu
 _PROFILE = re.compile(r"\d+g\.\d+gb")
 _FORM = re.compile(r"-(sxm\d|pcie|\d+gb)")
 """What an entry's name has after its model: form factor and memory."""
+_SHOWN = 0.9
+"""An L4, sold with 24 GB, shows 0.92 of 24 GiB, less than any other of the catalogue."""
 
 
 def candidates(kind: str | None, features: Sequence[str], catalogue: Mapping[str, Gpu]) -> list[str]:
@@ -27,6 +29,13 @@ def candidates(kind: str | None, features: Sequence[str], catalogue: Mapping[str
     of_model = [name for name in profiles if model is None or _bare(_whole(name, catalogue)) == model]
     of_form = _narrowed(of_model, hints)
     return sorted(of_form, key=lambda name: (catalogue[name].total_bytes, name))
+
+
+def of_size(size_bytes: int, catalogue: Mapping[str, Gpu]) -> list[str]:
+    """Return the whole GPUs that are sold as ones with this much memory: CUDA shows at least `_SHOWN` of it."""
+    found = [name for name, gpu in catalogue.items() if _SHOWN * size_bytes <= gpu.total_bytes <= size_bytes]
+    whole = [name for name in found if catalogue[name].mig_of is None]
+    return sorted(whole, key=lambda name: (catalogue[name].total_bytes, name))
 
 
 def _narrowed(names: Sequence[str], hints: Sequence[str]) -> Sequence[str]:

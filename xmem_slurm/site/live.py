@@ -5,7 +5,7 @@ records, which every supported release prints alike; scontrol has JSON from 23.0
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xmem_slurm.errors import SlurmError
@@ -19,7 +19,7 @@ _NOTE = re.compile(r"\([^)]*\)")
 
 
 class Node(NamedTuple):
-    """A node; `gres` are its configured GPUs and shares of them."""
+    """A node; `gres` are its configured GPUs and shares of them, `sizes` other resources counted in K, M, G, T or P."""
 
     name: str
     cpus: int
@@ -27,6 +27,7 @@ class Node(NamedTuple):
     features: tuple[str, ...]
     gres: tuple[Gres, ...]
     partitions: tuple[str, ...]
+    sizes: tuple[Gres, ...] = ()
 
 
 class Partition(NamedTuple):
@@ -44,6 +45,8 @@ class Cluster(NamedTuple):
     nodes: Sequence[Node]
     partitions: Sequence[Partition]
     source: str = "scontrol"
+    job_submit: str = ""
+    """The plugins through which slurmctld has every job go."""
 
 
 def read() -> Cluster:
@@ -71,13 +74,14 @@ def read() -> Cluster:
 def parse(config: str, nodes: str, partitions: str) -> Cluster:
     """Read what scontrol printed for `show config`, `show nodes` and `show partitions`."""
     return Cluster(
-        _setting(config, "ClusterName"),
+        _setting(config, "ClusterName", "cluster"),
         [_node(line) for line in nodes.splitlines() if line.startswith("NodeName=")],
         [
             Partition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
             for line in partitions.splitlines()
             if line.startswith("PartitionName=")
         ],
+        job_submit=_setting(config, "JobSubmitPlugins"),
     )
 
 
@@ -94,7 +98,7 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
                 node["total_cpus"],
                 node["real_memory"],
                 tuple(node["available_features"] or ()),
-                _gpus(f"{name}:{amount}" for name, amount in node["configured_gres"].items()),
+                _gpus(",".join(f"{name}:{amount}" for name, amount in node["configured_gres"].items())),
                 tuple(node["partitions"] or ()),
             )
             for node in account.nodes
@@ -105,7 +109,8 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise SlurmError(f"pyslurm {account.version}: no answer that can be read ({error!r})") from error
-    return Cluster(_setting(config, "ClusterName"), nodes, partitions, f"pyslurm {account.version}")
+    name, plugins = _setting(config, "ClusterName", "cluster"), _setting(config, "JobSubmitPlugins")
+    return Cluster(name, nodes, partitions, f"pyslurm {account.version}", plugins)
 
 
 def host_list(names: Sequence[str]) -> str:
@@ -118,26 +123,27 @@ def host_list(names: Sequence[str]) -> str:
 
 
 def _node(line: str) -> Node:
+    configured = _NOTE.sub("", _field(line, "Gres"))
     return Node(
         _field(line, "NodeName"),
         int(_field(line, "CPUTot") or 0),
         int(_field(line, "RealMemory") or 0),
         _listed(_field(line, "AvailableFeatures")),
-        _gpus([_NOTE.sub("", _field(line, "Gres"))]),
+        _gpus(configured),
         _listed(_field(line, "Partitions")),
+        tuple(entry for entry in gres.parse(configured or "none") if entry.count_text[-1:].isalpha()),
     )
 
 
-def _gpus(entries: Iterable[str]) -> tuple[Gres, ...]:
+def _gpus(configured: str) -> tuple[Gres, ...]:
     """Return those of a node's GRES that are GPUs or shares of them."""
-    listed = ",".join(filter(None, entries))
-    return tuple(entry for entry in gres.parse(listed or "none") if entry.is_gpu or entry.is_share)
+    return tuple(entry for entry in gres.parse(configured or "none") if entry.is_gpu or entry.is_share)
 
 
-def _setting(config: str, name: str) -> str:
+def _setting(config: str, name: str, default: str = "") -> str:
     """Return a line of `scontrol show config`."""
     found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
-    return found[1] if found else "cluster"
+    return found[1] if found and found[1] != "(null)" else default
 
 
 def _field(line: str, key: str) -> str:

@@ -1,12 +1,10 @@
-"""Find and read the site file and the GPU catalogue."""
+"""Read the site file and the GPU catalogue."""
 
-import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-import platformdirs
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -16,27 +14,6 @@ from xmem_slurm.site import consistency
 from xmem_slurm.site.schema import Catalogue, Gpu, Measured, Option, Site
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Say which site file holds: the one named, else XMEM_SITE, else the cluster's, else the user's.
-
-    Raises:
-        SiteError: none of them exists.
-    """
-    if named or environ.get("XMEM_SITE"):
-        return Path(named or environ["XMEM_SITE"])
-    for place in site_places():
-        if place.is_file():
-            return place
-    raise SiteError(
-        f"no site file: looked for {' and '.join(map(str, site_places()))}; name one with XMEM_SITE=FILE, or an option"
-    )
-
-
-def site_places() -> tuple[Path, ...]:
-    """Return where a site file is looked for, the first one first."""
-    return Path("/etc/xmem-slurm/site.toml"), platformdirs.user_config_path("xmem-slurm") / "site.toml"
 
 
 def load_site(path: Path) -> Site:

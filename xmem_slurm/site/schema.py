@@ -19,6 +19,7 @@ Time = Annotated[str, Field(pattern=r"^(UNLIMITED|INFINITE|\d+|\d+:\d+(:\d+)?|\d
 GpuOption = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
 Command = Literal["sbatch", "srun", "salloc"]
 Order = Literal["cost", "memory", "start"]
+Stance = Literal["leave", "advise", "refuse"]
 
 
 class _Strict(BaseModel):
@@ -192,6 +193,7 @@ class DryRuns(_Strict):
 
     `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`elsewhere`), in this
     `partition`, `qos` and `account`, else the user's own. A step that has not begun after `wait_seconds` is given up.
+    Those of a sweep are tasks of an array job (`dryrun_array`), of which `at_once` run at a time.
     """
 
     where: Literal["here", "srun"] = "here"
@@ -199,6 +201,7 @@ class DryRuns(_Strict):
     qos: Name | None = None
     account: Name | None = None
     wait_seconds: Annotated[float, Field(ge=1, le=600)] = 20.0
+    at_once: Annotated[int, Field(gt=0)] = 8
     seconds: Annotated[float, Field(ge=1)] | None = None
     cpus: Annotated[int, Field(gt=0)] | None = None
     memory_mib: Mib | None = None
@@ -216,6 +219,9 @@ class Policy(_Strict):
     `order` ranks the options that fit: by `cost`; by the GPU memory that is asked for, so that the least is wasted; or
     by the `start` that Slurm expects. `spare` is the part of each GPU's memory to be left free beside the estimate's
     own margin. `least_bytes` and `most_bytes` are the smallest and the largest GPU that a job is ever sent to.
+
+    `unasked` is for jobs that ask for no GPU and would use one, `unused` for those that ask for one and use none:
+    they are left alone, their owner is told, or they are not submitted. Only torch's use in a dry run is seen.
     """
 
     rewrite: bool = True
@@ -224,6 +230,8 @@ class Policy(_Strict):
     spare: Annotated[float, Field(ge=0, lt=1)] = 0.0
     least_bytes: Annotated[int, Field(ge=0)] = 0
     most_bytes: Bytes | None = None
+    unasked: Stance = "leave"
+    unused: Stance = "leave"
 
 
 class Site(_Strict):
