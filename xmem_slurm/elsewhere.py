@@ -26,7 +26,7 @@ from xmem_slurm import engines
 from xmem_slurm.dryrun import job as dryrun_job
 from xmem_slurm.dryrun import linux, runner
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.errors import NoEstimate, SlurmError, XmemError
+from xmem_slurm.errors import NoEstimate, SlurmError, UnusedGpu, XmemError
 from xmem_slurm.site.schema import DryRuns, Gpu
 from xmem_slurm.trace import File, Trace
 from xmem_slurm.units import GIB, MIB
@@ -62,8 +62,9 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
     place = named(where)
     try:
         answer = json.loads(ask.get()(json.dumps(order), budget, where).strip().rpartition(b"\n")[2])
-        if "no_estimate" in answer:
-            raise NoEstimate(*_NO_ESTIMATE.validate_python(answer["no_estimate"]))
+        for kind in (NoEstimate, UnusedGpu):
+            if kind.__name__ in answer:
+                raise kind(*_NO_ESTIMATE.validate_python(answer[kind.__name__]))
         if "refused" in answer:
             raise SlurmError(f"{place}: {answer['refused']}")
         return _TRACES.validate_python(answer["traces"])
@@ -91,7 +92,7 @@ def answer(text: str) -> str:
         found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
         said = {"traces": _TRACES.dump_python(list(found))}
     except NoEstimate as error:
-        said = {"no_estimate": [str(error), error.files]}
+        said = {type(error).__name__: [str(error), error.files]}
     except XmemError as error:
         said = {"refused": f"{platform.node()}: {error}"}
     return json.dumps(said)

@@ -9,7 +9,7 @@ XmemError                 anything of ours that a person is told in one line
 ├── LabError              the throw-away Slurm cluster could not be started or stopped
 ├── Refused               the site wants no such job (sites that say so in their policy)
 └── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
-    └── UnusedGpu         it ran to its end and used no GPU memory
+    └── UnusedGpu         the job imports torch, and used no GPU memory
 
 A message says what was wrong, where, and what to do, in one or two lines. `xsbatch` prints it on stderr and still
 submits the job as written; the verbs of `xmem-slurm` print it and end with `exit_code`.
@@ -71,4 +71,4 @@ class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estima
 
 
 class UnusedGpu(NoEstimate):
-    """All processes that were seen ran to their end, and none of them used GPU memory."""
+    """The script ended as it should; torch was imported in it, and no GPU memory was used."""

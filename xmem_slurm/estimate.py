@@ -12,7 +12,7 @@ from functools import cached_property
 
 from xmem_slurm import margins
 from xmem_slurm.allocator.replay import Replay, replay
-from xmem_slurm.errors import NoEstimate, UnusedGpu
+from xmem_slurm.errors import NoEstimate
 from xmem_slurm.margins import Margin
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.trace import Category, Doubt, Trace
@@ -164,9 +164,7 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
     ranks = [_rank(trace, gpu) for trace in traces if trace.allocations]
     if not ranks:
         failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
-        ended = all(trace.state == "exit" for trace in traces)
-        unused = UnusedGpu if traces and ended and not failed else NoEstimate
-        raise unused(min(failed)[1] if failed else "no process used GPU memory")
+        raise NoEstimate(min(failed)[1] if failed else "no process used GPU memory")
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 

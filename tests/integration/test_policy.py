@@ -56,7 +56,7 @@ NOTHING = "print('no torch here')\n"
         ("unasked = 'advise'", NOTHING, (), 0, ""),
         ("unasked = 'refuse'", UNUSED, (), 0, ""),
         ("unasked = 'refuse'", TRAIN, (), 1, "not submitted: this job asks for no GPU, and would use one"),
-        ("unused = 'leave'", UNUSED, ("--gres=gpu:h200:1",), 0, "submitted as written: no process used GPU memory"),
+        ("unused = 'leave'", UNUSED, ("--gres=gpu:h200:1",), 0, "submitted as written: torch was imported but no GPU"),
         ("unused = 'advise'", UNUSED, ("--gres=gpu:h200:1",), 0, "this job asks for a GPU, and its dry run used none"),
         ("unused = 'refuse'", UNUSED, ("--gres=gpu:h200:1",), 1, "not submitted: this job asks for a GPU, and"),
         ("unused = 'refuse'", NOTHING, ("--gres=gpu:h200:1",), 0, "submitted as written"),
@@ -76,7 +76,7 @@ def test_a_site_says_what_is_done_with_jobs_that_use_no_gpu_or_ask_for_none(
     site.write_text(EXAMPLE_SITE.read_text().replace("[policy]", f"[policy]\n{stance}"))
     write_job(tmp_path, job_python, train=train)
     for environ in ({}, {}, {"XMEM_OFF": "1"}):  # the second time, it is known
-        again = {"XMEM_SITE": str(site), "XDG_CACHE_HOME": str(tmp_path / "cache")} | environ
+        again = {"XMEM_SITE": str(site)} | environ
         done = cluster.run(XSBATCH, "--hold", *asked, "job.sh", cwd=tmp_path, **again)
         off = "XMEM_OFF" in environ
         assert done.returncode == (0 if off else code), done.stderr

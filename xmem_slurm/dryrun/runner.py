@@ -16,7 +16,7 @@ from xmem_slurm import trace
 from xmem_slurm.dryrun import sandbox, shims, stand_in
 from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.site.schema import DryRuns, Gpu
@@ -28,6 +28,7 @@ HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
 _SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
+_UNUSED = "torch was imported but no GPU memory was used"
 _UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
 _UNREACHED = (
     "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
@@ -106,7 +107,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         found = [_with_end(each, outcome) for each in _read(traces)]
         files = [file for each in found for file in each.files]
         if not any(each.allocations or each.error for each in found):
-            raise NoEstimate(_why_nothing(traces, found, outcome), files)
+            why = _why_nothing(traces, found, outcome)
+            raise UnusedGpu(why, files) if why == _UNUSED else NoEstimate(why, files)
         failed = outcome.returncode and outcome.stopped is None
         if failed and not any(each.error or each.steps for each in found):
             code = outcome.returncode
@@ -197,7 +199,7 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
         code = outcome.returncode
         return f"the script ended with code {code} before any GPU memory was used{hidden}{_last_words(outcome)}"
     if found:
-        return "torch was imported but no GPU memory was used"
+        return _UNUSED
     return f"{unseen} (python -I, python -E and env -i hide it)"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site import places
 
-MOST_SECONDS = 20.0
+MOST_SECONDS = 30.0
 """What a job that asks for no GPU may be kept waiting for the answer."""
 
 
