@@ -43,6 +43,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
     "stand-in-data": (BASE_MARGIN, "{detail} is not on this machine: stand-in data of its shape took its place"),
     "stand-in-weights": (BASE_MARGIN, "the weights of {detail} are not on this machine: others took their place"),
+    "stand-in-weights": (BASE_MARGIN, "the weights of {detail} are not on this machine: others took their place"),
     "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
     "ranks": (0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"),
     "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),

@@ -1,6 +1,7 @@
-"""Data sets that a job downloads, with the real torchvision: stand-ins of their form take their place, and are told."""
+"""Data sets and weights that a job downloads, with the real torchvision: others of their form take their place."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,49 @@ assert len(torchvision.datasets.CIFAR10('data')) == 50000
     (trace,) = [each for each in runner.run(job, H200, runner.Budget(seconds=120)).traces if each.allocations]
     assert trace.error is None
     assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-data"] == ["CIFAR-10"]
+
+
+WEIGHTS = {
+    "torchvision's own": "model = torchvision.models.resnet18(weights='DEFAULT')\n",
+    "with a backbone, for other classes": (
+        "model = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights='DEFAULT')\n"
+        "assert model.roi_heads.box_predictor.cls_score.out_features == 91\n"
+        "torchvision.models.segmentation.deeplabv3_resnet50(weights_backbone='DEFAULT', num_classes=3)\n"
+    ),
+    "for a size of its own": "model = torchvision.models.vit_b_16(weights='IMAGENET1K_SWAG_E2E_V1')\n",
+    "by an address that a script has copied": (
+        "model = torchvision.models.resnet50()\n"
+        "address = 'https://download.pytorch.org/models/resnet50-19c8e357.pth'\n"
+        "state = torch.hub.load_state_dict_from_url(address, map_location='cuda')\n"
+        "assert {each.device.type for each in state.values()} == {'cuda'}\n"
+        "from torch.utils import model_zoo\n"
+        "state = model_zoo.load_url(address)\n"
+        "del state['fc.weight'], state['fc.bias']\n"
+        "assert set(model.load_state_dict(state, strict=False).missing_keys) == {'fc.weight', 'fc.bias'}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WEIGHTS)
+def test_weights_of_models_whose_code_is_here(way: str, tmp_path: Path, job_python: Path) -> None:
+    trace = run(tmp_path, job_python, WEIGHTS[way] + "model.cuda()\n")
+    assert trace.error is None
+    assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-weights"]
+    assert "are not on this machine" in " ".join(estimate([trace], "h200", H200).reasons)
+
+
+def test_weights_of_a_model_that_is_not_known_are_refused(tmp_path: Path, job_python: Path) -> None:
+    trace = run(tmp_path, job_python, "torch.hub.load_state_dict_from_url('https://nowhere.test/own-0123abcd.pth')")
+    assert "nowhere.test" in str(trace.error)
+
+
+def test_a_model_of_timm_keeps_what_it_has(tmp_path: Path, job_python: Path) -> None:
+    if subprocess.run(
+        [job_python, "-c", "import importlib.util as u; u.find_spec('timm').name"], check=False
+    ).returncode:
+        pytest.skip("the job's Python has no timm")
+    trace = run(
+        tmp_path, job_python, "import timm\ntimm.create_model('resnet18', pretrained=True, num_classes=7).cuda()"
+    )
+    assert trace.error is None
+    assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-weights"] == ["ResNet"]

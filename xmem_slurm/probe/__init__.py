@@ -13,7 +13,8 @@ This folder goes first on PYTHONPATH, so its modules are imported by name, not a
     _xmem_known      keeps the values that came from the host, and says what the others are taken for:
                      _xmem_known_values is the table, _xmem_known_rules what operators do to it, _xmem_known_shapes
                      those whose shape follows from values
-    _xmem_downloads  serves well-known data sets that are not there, as _xmem_datasets makes them
+    _xmem_downloads  serves well-known data sets that are not there, as _xmem_datasets makes them, and _xmem_weights
+                     the weights of models
     _xmem_ranks      lets it be one rank of many: _xmem_launch starts ranks, _xmem_peers is what goes between them,
                      _xmem_mail how that gets there
     _xmem_network    notes what was asked for over the network, which is not there

@@ -15,6 +15,7 @@ import os
 import _xmem_datasets
 import _xmem_import
 import _xmem_network
+import _xmem_weights
 
 LOG = "stand-in-data.log"
 """Beside the traces, for all Pythons of the dry run: a line a file, what it is known by and whose it is."""
@@ -22,18 +23,20 @@ LOG = "stand-in-data.log"
 _logs = []
 
 
-def install(folder):
+def install(torch, folder):
     """Serve from here on; `folder` is where the traces go."""
     _logs[:] = [os.path.join(folder, LOG)]
     handler = importlib.import_module("urllib.request").AbstractHTTPHandler
     handler.do_open = _around_urllib(handler.do_open)
     _xmem_import.after("requests.adapters", _serve_requests)
     _xmem_import.after("torchvision.datasets.utils", _trust_own)
+    _xmem_weights.install(torch)
 
 
 def doubts():
-    """Return which data sets were made up, in the form of a trace's doubts."""
-    return [{"code": "stand-in-data", "detail": title, "count": 1} for title in sorted(set(_made().values()))]
+    """Return what was made up, in the form of a trace's doubts."""
+    titles = sorted(set(_made().values()))
+    return [{"code": "stand-in-data", "detail": title, "count": 1} for title in titles] + _xmem_weights.doubts()
 
 
 def _content(address):

@@ -67,7 +67,7 @@ class _Finder:
         try:
             execute(module)
             recorder.after_torch(module)
-            self._downloads.install(self._environ["XMEM_TRACE_DIR"])
+            self._downloads.install(module, self._environ["XMEM_TRACE_DIR"])
         except BaseException as error:
             recorder.torch_failed(error)
             raise
