@@ -39,6 +39,16 @@ chosen[torch.tensor([1, 2], device=device)] = True
 assert chosen.sum().item() == 2
 scripted = torch.jit.script(with_zeros)
 assert scripted(lengths).shape == (3,)
+starts = lengths.cumsum(0) - lengths
+assert (starts + 1).tolist() == [1, 4, 5] and (2 * lengths - starts // 2).tolist() == [6, 1, 2]
+grid = torch.linspace(0, 1, 5, device=device)
+assert torch.isclose(grid, torch.tensor(0.5, device=device)).sum().item() == 1
+betas = (1 - grid / 2).clamp(max=0.9).sqrt() ** 2
+assert [round(each, 3) for each in betas.tolist()] == [0.9, 0.875, 0.75, 0.625, 0.5]
+assert (grid.half() * 3).dtype is torch.half and (lengths / 2).dtype is torch.float32
+assert int(torch.maximum(lengths, starts).max()) == 4
+starts[1:].add_(lengths[:2]).mul_(2)
+assert starts.tolist() == [0, 12, 10]
 buffer = torch.empty(2, dtype=torch.long, device=device)
 buffer.copy_(torch.tensor([5, 6]))
 assert buffer.tolist() == [5, 6]

@@ -15,10 +15,21 @@ _COMPUTED = """
     sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum prod
     clone cat stack index_select gather repeat flip roll where.self sort argsort floor_divide remainder.Scalar
     remainder.Tensor _is_all_true _is_any_true
+    add.Scalar add.Tensor sub.Scalar sub.Tensor rsub.Scalar rsub.Tensor mul.Scalar mul.Tensor div.Scalar div.Tensor
+    div.Scalar_mode div.Tensor_mode neg abs reciprocal
+    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar sqrt rsqrt exp log sin cos floor ceil round trunc sign
+    minimum maximum clamp clamp_min clamp_max logical_xor bitwise_xor.Tensor
 """
 """Operators whose values are computed where those of all their tensors are known."""
 
-_FACTORIES = "tensor as_tensor zeros ones full arange eye zeros_like ones_like full_like"
+_IN_PLACE = """
+    add_.Scalar add_.Tensor sub_.Scalar sub_.Tensor mul_.Scalar mul_.Tensor div_.Scalar div_.Tensor neg_ clamp_
+    clamp_min_ clamp_max_ logical_not_ logical_and_ logical_or_ __iand__.Tensor __ior__.Tensor bitwise_and_.Tensor
+    bitwise_or_.Tensor
+"""
+"""The same of those that write to their first."""
+
+_FACTORIES = "tensor as_tensor zeros ones full arange linspace logspace eye zeros_like ones_like full_like"
 _METHODS = "new_zeros new_ones new_full new_tensor"
 """What makes tensors of values that are on the host. Their C++ is below our key already."""
 
@@ -36,11 +47,12 @@ class Rules:
     def register(self):
         """Put every kernel in its place."""
         aten = self._torch.ops.aten
-        for name in _COMPUTED.split():
+        for name in (*_COMPUTED.split(), *_IN_PLACE.split()):
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(aten, packet), overload or "default", None)
             if operator is not None:
-                self._wrap(operator, self._computed(operator, packet))
+                in_place = name in _IN_PLACE.split()
+                self._wrap(operator, self._in_place(operator) if in_place else self._computed(operator, packet))
         for operator, kernel in (
             (aten._local_scalar_dense.default, self._local_scalar_dense),
             (aten._to_copy.default, self._to_copy),
@@ -128,6 +140,19 @@ class Rules:
                 if value is not None:
                     self._values.note(out, self._torch.full(out.shape, value, dtype=out.dtype))
             return out
+
+        return kernel
+
+    def _in_place(self, operator):
+        def kernel(real, target, *args, **kwargs):
+            small = self._values.applies(target) and self._values.small(target)
+            known = self._values.on_host((target, *args)) if small else None
+            real(target, *args, **kwargs)
+            self._raise_version(target)
+            if known is not None:
+                operator(*known, **kwargs)  # the values share their storage with `known[0]`
+                self._values.wrote(target)
+            return target
 
         return kernel
 
