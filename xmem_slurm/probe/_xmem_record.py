@@ -39,7 +39,9 @@ CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
 LOOK_SECONDS = 0.25
 MOST_ALLOCATIONS = 300_000
-"""A longer trace is of no more use, and reading it out takes 1 GB of host memory: the process ends there."""
+"""A longer trace is of no more use, and reading it out takes 1 GB of host memory: the process ends there..."""
+MOST_BEFORE_STEPS = 3 * MOST_ALLOCATIONS
+"""...unless there is no whole step yet, as where a diffusion model draws samples before it trains."""
 
 _PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 _RESETS = (
@@ -271,7 +273,8 @@ class Recorder:
                 due = time.monotonic() + max(CHECKPOINT_SECONDS, 20 * (time.monotonic() - now))
 
     def _too_long(self, counts):
-        return self._deadline != float("inf") and sum(counts) > MOST_ALLOCATIONS
+        most = MOST_ALLOCATIONS if self._steps.number >= 2 else MOST_BEFORE_STEPS
+        return self._deadline != float("inf") and sum(counts) > most
 
     # -- the end of a process ------------------------------------------------------------------------------------------
 
