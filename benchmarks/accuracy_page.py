@@ -22,6 +22,7 @@ from benchmarks.margins import RESULTS, Residual, kinds, measured, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
+from xmem_slurm.estimate import MARGINS
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 TEMPLATE = Path(__file__).with_name("accuracy.md.j2")
@@ -91,6 +92,13 @@ def agreement(answers: paper.Answers) -> str:
     )
 
 
+def plans_beyond(measured_share: float) -> dict[str, int]:
+    """Count the contiguous networks to which cuDNN's plans add more than margins would where it cannot be asked."""
+    changes = [share for run, share in cudnn_plans.changes("2.11.0") if "channels_last" not in run]
+    limits = {"measured": measured_share, "prior": MARGINS["cudnn-plan"][0]}
+    return {"runs": len(changes), **{name: sum(each > limit for each in changes) for name, limit in limits.items()}}
+
+
 def _without_environment(each: Residual) -> float:
     added = 0 if each.row.zero_grad_mode == "null" else ENVIRONMENT_BYTES
     return (each.result.peak_on_gpu_bytes + added) / each.row.ground_bytes - 1
@@ -140,6 +148,8 @@ def page() -> str:
         margins=margin_table(found),
         trades=trade_table(found),
         kinds={name: measured(members) for name, members in kinds(found).items()},
+        capabilities=" and ".join(sorted({each.capability for each in found})),
+        plans_beyond=plans_beyond(max(kind.margin.share for kind in map(measured, kinds(found).values()) if kind)),
         campaign=len(list(configs())),
         campaign_runs=len(read_lines(GROUND_TRUTH / "runs.jsonl")),
         plans=cudnn_plans.tables(),

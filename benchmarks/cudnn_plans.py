@@ -84,6 +84,16 @@ def tables(data: Path = DATA) -> dict[str, list[str]]:
     }
 
 
+def changes(release: str, data: Path = DATA) -> list[tuple[str, float]]:
+    """Return each run of that release of torch, and by what share of its peak of reserved bytes the plans change it."""
+    return [
+        (line["run"], _change(line, "reserved_bytes") / 100)
+        for group in _groups(data).values()
+        for line in group
+        if line["torch"] == release
+    ]
+
+
 def _groups(data: Path) -> dict[str, list[Mapping[str, Any]]]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for line in read_lines(data).values():

@@ -1,5 +1,7 @@
 """Which entry of the GPU catalogue is the card that a benchmark's data name?"""
 
+import functools
+
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
 
@@ -13,3 +15,10 @@ def named(card: str, total_bytes: int) -> tuple[str, Gpu] | None:
         if gpu.cuda_name == card and abs(gpu.total_bytes / total_bytes - 1) < _LIKE_MEMORY:
             return name, gpu
     return None
+
+
+@functools.cache
+def capability(card: str, total_bytes: int) -> str:
+    """Return the compute capability of that card, "" if the catalogue does not have it."""
+    found = named(card, total_bytes)
+    return found[1].capability if found is not None else ""

@@ -6,13 +6,14 @@ Made from benchmarks/data alone, so it changes only when a benchmark was run aga
 """
 
 import argparse
+import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import conformal, published_dry_runs, published_rows
+from benchmarks import conformal, gpus, published_dry_runs, published_rows
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
@@ -44,6 +45,11 @@ class Residual:
     def unseen(self) -> frozenset[str]:
         """What the dry run could not see, of that which can change a size."""
         return frozenset(self.result.doubts) & frozenset(MARGINS)
+
+    @property
+    def capability(self) -> str:
+        """The compute capability of the GPU that it ran on."""
+        return gpus.capability(self.row.gpu, self.row.total_bytes)
 
 
 def residuals(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Residual]:
@@ -77,7 +83,8 @@ def measured(members: Sequence[Residual]) -> margins.Measured | None:
         models=len({name for name, _ in by_model}),
         held_out=conformal.left_out_coverage(by_model, COVERAGE),
     )
-    return margins.Measured(frozenset().union(*(each.unseen for each in members)), found)
+    unseen = frozenset().union(*(each.unseen for each in members))
+    return margins.Measured(unseen, frozenset(each.capability for each in members), found)
 
 
 def text(found: Sequence[Residual]) -> str:
@@ -87,10 +94,11 @@ def text(found: Sequence[Residual]) -> str:
         kind = measured(members)
         if kind is None:
             continue
-        unseen = ", ".join(f'"{code}"' for code in sorted(kind.unseen))
+        unseen, capabilities = map(_strings, (kind.unseen, kind.capabilities))
         dates = sorted({each.result.date for each in members})
         versions = " and ".join(sorted({each.result.torch for each in members}))
-        lines += [f"# Runs in which {name}.", "[[measured]]", f"unseen = [{unseen}]"]
+        lines += [f"# Runs in which {name}.", "[[measured]]", f"unseen = {unseen}"]
+        lines += [f"capabilities = {capabilities}"]
         lines += [f"share = {kind.margin.share:.4f}", f"probability = {kind.margin.probability}"]
         lines += [f"runs = {kind.margin.runs}", f"models = {kind.margin.models}"]
         lines += [f"held_out = {kind.margin.held_out:.3f}"] if kind.margin.held_out is not None else []
@@ -99,6 +107,10 @@ def text(found: Sequence[Residual]) -> str:
             "",
         ]
     return "\n".join(lines)
+
+
+def _strings(values: Iterable[str]) -> str:
+    return json.dumps(sorted(values))
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import published_dry_runs, published_rows
+from benchmarks import gpus, published_dry_runs, published_rows
 from benchmarks.error_plot import Point, error_plot
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_metrics import Judged, Scores, quantile, score, share
@@ -92,7 +92,7 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
         pairs = [(row, results[row.key]) for row in chosen if row.key in results and results[row.key].reason is None]
         if not pairs:
             continue
-        excess = [(r.peak_on_gpu_bytes + _margin_bytes(r)) / row.ground_bytes - 1 for row, r in pairs]
+        excess = [(r.peak_on_gpu_bytes + _margin_bytes(row, r)) / row.ground_bytes - 1 for row, r in pairs]
         found[kind] = {
             "runs": len(pairs),
             "below_ground": share([each < 0 for each in excess]),
@@ -105,8 +105,9 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
     return found
 
 
-def _margin_bytes(result: Result) -> int:
-    return estimate.margin_bytes(estimate.margin_of(result.doubts), result.peak_reserved_bytes)
+def _margin_bytes(row: Row, result: Result) -> int:
+    margin = estimate.margin_of(result.doubts, gpus.capability(row.gpu, row.total_bytes))
+    return estimate.margin_bytes(margin, result.peak_reserved_bytes)
 
 
 def cells(tool: str, scores: Scores) -> list[str]:

@@ -3,8 +3,9 @@
 Where runs were measured on real GPUs, the rule is split conformal prediction: of n shortfalls (measured / estimated
 - 1) the k-th smallest, k = ceil((n + 1) x coverage), is enough for the next run with that probability, if it is like
 those measured. `python -m benchmarks.margins` takes them from benchmarks/data and writes site-config/margins.toml;
-nothing is fitted by hand. Where nothing was measured, a prior stands in, and promises nothing. Source: Lei et al.,
-"Distribution-Free Predictive Inference for Regression", JASA 113 (2018); docs/accuracy.md has the figures.
+nothing is fitted by hand. Where nothing was measured, a prior stands in, and promises nothing; so it does for what
+libraries choose on GPUs of another compute capability than those measured. Source: Lei et al., "Distribution-Free
+Predictive Inference for Regression", JASA 113 (2018); docs/accuracy.md has the figures.
 """
 
 import functools
@@ -36,10 +37,18 @@ class Margin:
 
 @dataclass(frozen=True)
 class Measured:
-    """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`trace.Doubt.code`)."""
+    """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`trace.Doubt.code`).
+
+    `capabilities` are the compute capabilities of the GPUs that they ran on.
+    """
 
     unseen: frozenset[str]
+    capabilities: frozenset[str]
     margin: Margin
+
+    def covers(self, unseen: AbstractSet[str], capability: str) -> bool:
+        """Whether a run is like these; where nothing is unseen, its dry run knows what its own GPU does otherwise."""
+        return unseen <= self.unseen and (not unseen or capability in self.capabilities)
 
 
 @functools.cache
@@ -50,18 +59,20 @@ def measured() -> Sequence[Measured]:
 
 
 def _measured(entry: Mapping[str, Any]) -> Measured:
-    figures = {name: value for name, value in entry.items() if name not in ("unseen", "source")}
-    return Measured(frozenset(entry["unseen"]), Margin(**figures))
+    figures = {name: value for name, value in entry.items() if name not in ("unseen", "capabilities", "source")}
+    return Measured(frozenset(entry["unseen"]), frozenset(entry["capabilities"]), Margin(**figures))
 
 
-def margin(unseen: AbstractSet[str], priors: Mapping[str, float], kinds: Sequence[Measured] | None = None) -> Margin:
-    """Return the margin of a run with these doubts; `priors` has a share for each doubt that can be.
+def margin(
+    unseen: AbstractSet[str], capability: str, priors: Mapping[str, float], kinds: Sequence[Measured] | None = None
+) -> Margin:
+    """Return the margin of a run with these doubts on a GPU of this compute capability.
 
-    A run is like those measured if they had all of its doubts; of several kinds the one with the fewest counts. Else
-    the widest share of its doubts holds, and at least that of every kind of which it has a part.
+    `priors` has a share for each doubt that can be. Of several kinds that cover the run, the one with the fewest doubts
+    counts. Else the widest share of its doubts holds, and at least that of every kind of which it has a part.
     """
     known = measured() if kinds is None else kinds
-    alike = [kind for kind in known if unseen <= kind.unseen]
+    alike = [kind for kind in known if kind.covers(unseen, capability)]
     if alike:
         return min(alike, key=lambda kind: len(kind.unseen)).margin
     parts = [kind.margin.share for kind in known if not kind.unseen or kind.unseen & unseen]

@@ -57,7 +57,8 @@ def test_context_and_margin_are_kept_free() -> None:
 
 
 def test_a_doubt_widens_the_margin_and_is_told() -> None:
-    doubtful = estimate.estimate([changed(doubts=[Doubt("cudnn-plan", "cudnnBackendFinalize", 3)])], "h200", H200)
+    measured_kind = H200.model_copy(update={"capability": "8.6"})
+    doubtful = estimate.estimate([changed(doubts=[Doubt("cudnn-plan", "cudnnBackendFinalize", 3)])], "", measured_kind)
     assert doubtful.largest.margin_bytes > estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
     assert doubtful.largest.margin.probability is not None
     assert doubtful.confidence == "medium"

@@ -8,8 +8,9 @@ from benchmarks.published_runs import DATA
 from xmem_slurm.estimate import MARGINS
 from xmem_slurm.margins import Margin, Measured, margin, measured
 
-NOTHING = Measured(frozenset(), Margin(0.04, 0.9, 40, 4, 0.91))
-PLANS = Measured(frozenset({"plan", "norm"}), Margin(0.08, 0.9, 60, 6, 0.92))
+HERE, ELSEWHERE = "8.6", "9.0"
+NOTHING = Measured(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))
+PLANS = Measured(frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92))
 PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
 
 
@@ -26,11 +27,16 @@ PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
     ],
 )
 def test_a_margin_promises_something_only_for_runs_like_those_measured(unseen: set[str], expected: Margin) -> None:
-    assert margin(unseen, PRIORS, [NOTHING, PLANS]) == expected
+    assert margin(unseen, HERE, PRIORS, [NOTHING, PLANS]) == expected
+
+
+def test_what_libraries_choose_on_another_kind_of_gpu_was_not_measured() -> None:
+    assert margin({"plan"}, ELSEWHERE, PRIORS, [NOTHING, PLANS]) == Margin(0.1)
+    assert margin(set(), ELSEWHERE, PRIORS, [NOTHING, PLANS]) == NOTHING.margin
 
 
 def test_without_measurements_the_prior_is_all() -> None:
-    assert margin({"rnn", "plan"}, PRIORS, []) == Margin(0.12)
+    assert margin({"rnn", "plan"}, HERE, PRIORS, []) == Margin(0.12)
 
 
 def test_what_ships_is_what_the_data_give() -> None:
