@@ -82,6 +82,7 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
 
     Where sbatch has the node load the user's login environment (NONE, and a list without ALL), a few variables of ours
     stand for it. A list is taken from left to right: what comes later wins (`env_merge_filter`, src/common/env.c).
+    Slurm's own variables come through in any case, and what is asked of us.
     """
     words = _words(export or "ALL")
     if {"ALL", "NIL"} & {word.upper() for word in words}:
@@ -96,7 +97,7 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
             found[name] = value
         elif name in environ:
             found[name] = environ[name]
-    return found | {name: value for name, value in environ.items() if name.startswith("SLURM_")}
+    return found | {name: value for name, value in environ.items() if name.startswith(("SLURM_", "XMEM_"))}
 
 
 def _words(text: str) -> list[str]:

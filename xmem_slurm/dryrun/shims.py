@@ -42,9 +42,10 @@ def nvidia_smi(arguments: Sequence[str]) -> None:
 
 
 def scontrol(arguments: Sequence[str]) -> None:
-    """Expand the job's host list; every other question has no answer here."""
+    """Expand the job's host list, this host for each of its nodes; every other question has no answer here."""
     if list(arguments[:2]) == ["show", "hostnames"]:
-        print(os.environ.get("SLURM_JOB_NODELIST", "localhost"))  # noqa: T201
+        nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+        print("\n".join([os.environ.get("SLURM_JOB_NODELIST", "localhost")] * nodes))  # noqa: T201
 
 
 def sbatch(_arguments: Sequence[str]) -> None:
