@@ -153,6 +153,9 @@ def _write_own(folder: Path, name: str, content: bytes) -> None:
     import tempfile  # noqa: PLC0415 - not needed to look up
 
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise OSError(f"{folder}: not ours alone")
     _prune(folder)
     descriptor, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)  # private from the first byte
     try:

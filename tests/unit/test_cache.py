@@ -201,3 +201,14 @@ def test_two_hundred_writers_of_one_entry(model: Path) -> None:
     with multiprocessing.get_context("fork").Pool(8) as pool:
         assert all(pool.map(_write_and_read, [(number, str(model)) for number in range(200)], chunksize=1))
     assert [file.name for file in entry("shared").parent.iterdir()] == ["shared.json"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_nothing_is_kept_or_thrown_away_where_others_can_write(model: Path, mode: int) -> None:
+    kept = entry(keep(cache.as_it_is(model)))
+    kept.parent.chmod(mode)
+    old = kept.parent / "somebody's"
+    old.touch()
+    os.utime(old, (0, 0))
+    assert not entry(keep(cache.as_it_is(model), job=JOB._replace(argv=("another",)))).exists()
+    assert old.exists()
