@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,40 @@ def test_every_template_is_submitted(cluster: Cluster, job_python: Path, tmp_pat
         run("scancel", job)
     done = run("sbatch", "--wait", stdin=run("xmem-slurm", "generate", "--", "python", "-c", "print(1)"))
     assert "Submitted" in done
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    ("command", "ends"),
+    [
+        (("bash", "-c", "trap 'touch saved; exit 3' USR1; touch ready; while :; do sleep 0.1; done"), "Restarts=1"),
+        (("bash", "-c", "touch ready; exec sleep 600"), "JobState=FAILED"),
+    ],
+    ids=["saves", "cannot save"],
+)
+def test_a_job_is_queued_again_only_after_a_checkpoint(
+    cluster: Cluster, tmp_path: Path, command: Sequence[str], ends: str
+) -> None:
+    def run(*words: str | Path, stdin: str | None = None) -> str:
+        return subprocess.run(
+            words, cwd=tmp_path, env=cluster.environ, input=stdin, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+
+    job = re.findall(
+        r"\d+", run("sbatch", stdin=run(XMEM_SLURM, "generate", "--template", "checkpoint-requeue", "--", *command))
+    )[0]
+    wait_for((tmp_path / "ready").exists)
+    run("scancel", "--batch", "--signal=USR1", job)
+    wait_for(lambda: ends in run("scontrol", "show", "job", job))
+    assert (tmp_path / "saved").exists() == (ends == "Restarts=1")
+    run("scancel", job)
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + 90
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.3)
 
 
 def test_scripts_are_written_to_a_folder_and_nothing_is_overwritten(tmp_path: Path) -> None:
