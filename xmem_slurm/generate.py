@@ -34,10 +34,6 @@ class Target:
     gpus: Mapping[str, Gpu]
     environ: Mapping[str, str]
 
-    def without_shares(self) -> "Target":
-        """Return the same without options that are shares: those need variables that a script alone cannot carry."""
-        return Target(self.site.without_shares(), self.gpus, self.environ)
-
 
 @dataclass(frozen=True)
 class Generated:

@@ -1,7 +1,11 @@
 """Reports: the lines that a person reads, the object that a program reads and the files of other tools say the same."""
 
+import contextlib
 import dataclasses
 import json
+import os
+import pty
+import sys
 from pathlib import Path
 
 import pydantic
@@ -240,3 +244,27 @@ def test_a_page_says_nothing_in_the_voice_of_the_job() -> None:
     page = html.render(Sizing(estimate([odd], "<b>", GPUS["l4"]), SIZING.placement, 1.0))
     assert "<script>alert" not in page
     assert "<b>" not in page
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.0, False), (1.6, True)])
+def test_progress_is_shown_on_a_terminal_and_only_if_it_lasts(seconds: float, shown: bool) -> None:
+    code = (
+        "import time; from xmem_slurm.report import terminal\n"
+        f"with terminal.progress('point 1') as say:\n    say('point 2')\n    time.sleep({seconds})"
+    )
+    child, screen = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    written = b""
+    with contextlib.suppress(OSError):  # the child has closed its terminal
+        while part := os.read(screen, 65536):
+            written += part
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (b"point 2 ..." in written) is shown
+    assert b"point 1" not in written
+
+
+def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.progress("point 1") as say:
+        say("point 2")
+    assert capsys.readouterr() == ("", "")

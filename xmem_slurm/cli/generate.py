@@ -15,6 +15,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
+from xmem_slurm.slurm.edit import Job
 
 
 def generate(
@@ -47,18 +48,25 @@ def generate(
         raise UsageError("generate: nothing to run; write -- COMMAND… at the end")
     points = sweep.read_csv(table) if table is not None else sweep.grid(axes or [])
     values = job_templates.values(chosen, settings or [])
-    where = loading.load_site(places.site_file(site))
+    where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
     gpus = loading.option_gpus(where, loading.load_catalogue())
-    target = scripts.Target(where, gpus, os.environ).without_shares()
+    target = scripts.Target(where, gpus, os.environ)
     allowance = runner.Budget(seconds=budget)
-    with terminal.progress("running the job dry to see how much GPU memory it needs"):
+    work = "running the job dry to see how much GPU memory it needs"
+    with terminal.progress(work) as say:
+
+        def size(number: int, job: Job) -> sizing.Sizing:
+            if len(points) > 1:
+                say(f"{work} (point {number} of {len(points)})")
+            return sizing.size(job, where, gpus, allowance)
+
         made = scripts.generate(
             chosen,
             values,
             sweep.commands(command, points),
             target,
             lambda jobs: dryrun_array.together(
-                [partial(sizing.size, job, target.site, target.gpus, allowance) for job in jobs], where.dry_run
+                [partial(size, *numbered) for numbered in enumerate(jobs, 1)], where.dry_run
             ),
         )
     for script in made:

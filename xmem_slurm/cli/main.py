@@ -19,13 +19,13 @@ from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
 from xmem_slurm.dryrun import runner
-from xmem_slurm.errors import NoEstimate, UsageError, XmemError
+from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
 from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading, places
-from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.site.schema import DryRuns, Site
 from xmem_slurm.slurm.edit import Job
 
 app = typer.Typer(
@@ -104,7 +104,7 @@ def estimate(
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
     with terminal.progress("running the job dry to see how much GPU memory it needs"):
-        where = loading.load_site(places.site_file(site)) if gpu is None else None
+        where = _site(site) if gpu is None else None
         request = job.request()
         components = request.with_gpus or range(len(request.components))
         if where is not None:
@@ -136,6 +136,13 @@ def estimate(
             options.append("nothing to advise: no whole GPU is too small")
         lines = [*terminal.estimate_lines(each.estimate, at_peak(each.estimate.largest)), *options]
         typer.echo("\n".join(f"component {component}: {line}" if request.others else line for line in lines))
+
+
+def _site(named: str | None) -> Site:
+    try:
+        return loading.load_site(places.site_file(named))
+    except SiteError as error:
+        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue in its place") from error
 
 
 def _sized(answers: Mapping[int, sizing.Sizing | NoEstimate]) -> Mapping[int, sizing.Sizing]:

@@ -1,9 +1,10 @@
 """What a person reads on stderr: at most eight lines, the first one the answer."""
 
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from xmem_slurm.estimate import Estimate
 from xmem_slurm.margins import Margin
@@ -17,6 +18,9 @@ from xmem_slurm.units import human
 
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
 """A placement's verdict, in words."""
+
+PATIENCE_SECONDS = 1.0
+"""What is over sooner needs no progress."""
 
 _GROUPS = 3
 """Groups of blocks that one line has room for."""
@@ -150,10 +154,21 @@ def too_small(sizing: Sizing) -> str:
     )
 
 
-def progress(text: str) -> AbstractContextManager[object]:
-    """Show that something is going on, on a terminal only."""
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is going on, on a terminal only, if it lasts longer than `PATIENCE_SECONDS`; yield how to change it."""
     if not sys.stderr.isatty():
-        return nullcontext()
+        yield lambda _: None
+        return
     from rich.console import Console  # noqa: PLC0415 - a batch script's submission has no use for it
 
-    return Console(stderr=True).status(f"{text} ...")
+    status = Console(stderr=True).status(f"{text} ...")
+    later = threading.Timer(PATIENCE_SECONDS, status.start)
+    later.daemon = True
+    later.start()
+    try:
+        yield lambda text: status.update(f"{text} ...")
+    finally:
+        later.cancel()
+        later.join()
+        status.stop()
