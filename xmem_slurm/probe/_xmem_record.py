@@ -294,6 +294,8 @@ class Recorder:
             if self._torch is None or self._finished or self._pid != os.getpid():
                 return
             self._error = error or _xmem_ends.uncaught() or self._exit
+            if state == "exit" and self._recording and self._steps.number == 0 and self._epochs.meant_to_train():
+                self._error = self._error or "an end before the first step of its optimizer (see its log)"
             if self._error is not None:
                 self._error += _xmem_network.missing()
             if self._recording and self._steps.number == 0:
