@@ -9,7 +9,6 @@ cache, which the nodes must see. A task that does not answer says nothing of the
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -113,21 +112,18 @@ def run(orders: Sequence[str], budget: Budget, where: DryRuns) -> list[bytes | S
 
 
 def _array(orders: Sequence[str], budget: Budget, where: DryRuns) -> list[bytes | SlurmError]:
-    place = elsewhere.named(where)
-    try:
-        parent = platformdirs.user_cache_path("xmem-slurm")
-        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        folder = Path(tempfile.mkdtemp(prefix="xmem-dry-runs-", dir=parent))  # the user's alone
-        for index, order in enumerate(orders):
-            (folder / f"{index}.json").write_text(order, encoding="utf-8")
-    except OSError as error:
-        return [SlurmError(f"{place}: {error.filename}: {error.strerror}")] * len(orders)
+    place, parent = elsewhere.named(where), platformdirs.user_cache_path("xmem-slurm")
     with handover.clearing_up():  # whoever ends us ends the tasks
         try:
-            words = _submit(folder, len(orders), budget, where)
-            return [_answer(folder, index, place, words) for index in range(len(orders))]
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.TemporaryDirectory("", "xmem-dry-runs-", parent, ignore_cleanup_errors=True) as private:
+                folder = Path(private)
+                for index, order in enumerate(orders):
+                    (folder / f"{index}.json").write_text(order, encoding="utf-8")
+                words = _submit(folder, len(orders), budget, where)
+                return [_answer(folder, index, place, words) for index in range(len(orders))]
+        except OSError as error:
+            return [SlurmError(f"{place}: {error.filename}: {error.strerror}")] * len(orders)
     raise AssertionError("a signal that was noted ends the process")
 
 
