@@ -22,6 +22,7 @@ def with_zeros(given: torch.Tensor):
 
 lengths = torch.tensor([3, 1, 2]).to(device)
 assert lengths.tolist() == [3, 1, 2]
+assert lengths.sort().values.tolist() == [1, 2, 3] and lengths.argsort(descending=True).tolist() == [0, 2, 1]
 assert (lengths.max().item(), int(lengths.sum()), len(lengths.unique())) == (3, 6, 3)
 mask = torch.arange(4, device=device)[None] < lengths[:, None]
 assert mask.sum(1).tolist() == [3, 1, 2]
@@ -88,6 +89,9 @@ assert torch.multinomial(unknown.softmax(-1), 2).shape == (3, 2)
 routed = unknown.topk(2).indices
 assert routed.shape == (3, 2) and sorted(routed.unique().tolist()) == [0, 1, 2, 3]
 assert sum((routed == expert).nonzero().shape[0] for expert in range(4)) == 6
+order = unknown.argsort(dim=1, descending=True)
+assert sorted(order[1].tolist()) == [0, 1, 2, 3] and (order[0] == 2).nonzero().shape == (1, 1)
+assert sorted(torch.sort(unknown, dim=0, stable=True).indices[:, 3].tolist()) == [0, 1, 2]
 assert (100 // torch.randn(51, device=device).topk(5).indices).min().item() == 2
 assert "grad_fn" in repr(unknown.exp())
 assert torch.vmap(lambda row: row.sum() + torch.zeros((), device=device))(unknown).shape == (3,)

@@ -8,8 +8,8 @@ graphs have their real values when a script reads them or takes a shape from the
 
 Note [Plausible values]: what is not known follows from how it was made. Everything is finite and no NaN; what an
 argument check asks of `all` holds; of a mask, everything is selected, because less would be quietly too small: `least`
-(XMEM_SHAPES) selects nothing, which is the other end of the bracket. The places that topk finds are all different, so
-that experts are used evenly. Other numbers are zeros, as in the stand-ins' memory.
+(XMEM_SHAPES) selects nothing, which is the other end of the bracket. The places that sort and topk find are all
+different, so that experts are used evenly. Other numbers are zeros, as in the stand-ins' memory.
 """
 
 import importlib

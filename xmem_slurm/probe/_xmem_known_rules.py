@@ -13,7 +13,7 @@ _COMPUTED = """
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
     ge.Tensor logical_not logical_and logical_or bitwise_not bitwise_and.Tensor bitwise_or.Tensor isnan
     sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum prod
-    clone cat stack index_select gather repeat flip roll where.self sort argsort floor_divide remainder.Scalar
+    clone cat stack index_select gather repeat flip roll where.self floor_divide remainder.Scalar
     remainder.Tensor _is_all_true _is_any_true
     add.Scalar add.Tensor sub.Scalar sub.Tensor rsub.Scalar rsub.Tensor mul.Scalar mul.Tensor div.Scalar div.Tensor
     div.Scalar_mode div.Tensor_mode neg abs reciprocal
@@ -62,6 +62,8 @@ class Rules:
             (aten.zero_.default, self._zero_),
             (aten.equal.default, self._equal),
             (aten.topk.default, self._topk),
+            (aten.sort.default, functools.partial(self._sort, aten.sort.default)),
+            (aten.sort.stable, functools.partial(self._sort, aten.sort.stable)),
             (aten.multinomial.default, self._multinomial),
             (aten.normal.Tensor_Tensor, self._normal),
             (aten.normal.Tensor_float, self._normal),
@@ -202,6 +204,20 @@ class Rules:
                 places = (rows - 1 - self._torch.arange(k)) % tensor.shape[dim]
                 places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
             self._values.note(out[1], places)
+        return out
+
+    def _sort(self, operator, real, tensor, *args, **options):
+        """Values that are not known come out in the order in which they are: each place once."""
+        out = real(tensor, *args, **options)
+        if self._values.applies(tensor) and tensor.dim() and self._values.small(out[1]):
+            known = self._values.on_host((tensor,))
+            if known is not None:
+                for each, values in zip(out, operator(known[0], *args, **options)):  # noqa: B905 - since Python 3.10
+                    self._values.note(each, values)
+            else:
+                dim = options.get("dim", args[0] if args else -1)
+                places = self._torch.arange(tensor.shape[dim]).expand(tensor.transpose(dim, -1).shape)
+                self._values.note(out[1], places.transpose(dim, -1))
         return out
 
     # -- writing -------------------------------------------------------------------------------------------------------
