@@ -109,7 +109,7 @@ def of_sbatch(cluster: Cluster, site_file: Path, rounds: int) -> list[str]:
         taken: dict[str, list[float]] = {"plain": [], "filtered": []}
         for index in range(rounds + 1):  # the first fills the page cache, and runs dry what is to be known
             for way, environ in (("plain", cluster.plain), ("filtered", cluster.environ)):
-                took = cluster.seconds(site_file.with_name(script), environ)
+                took = cluster.seconds(site_file.parent / "jobs" / script, environ)
                 taken[way] += [1000 * took] if index else []
         added = [after - before for before, after in zip(*taken.values(), strict=True)]
         plain, filtered = map(statistics.median, taken.values())
@@ -152,8 +152,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as folder, ExitStack() as stack:
         parent = Path(folder)
         parent.chmod(0o755)
+        jobs = parent / "jobs"
+        jobs.mkdir()
         for name, text in (("plain.sh", PLAIN), ("gpu.sh", GPU.format(python=PYTHON)), ("train.py", TRAIN)):
-            (parent / name).write_text(text, encoding="utf-8")
+            (jobs / name).write_text(text, encoding="utf-8")
         site_file = parent / "site.toml"
         site_file.write_text(f"{SITE.read_text(encoding='utf-8')}{JOB_SUBMIT}{FILTER}", encoding="utf-8")
         site = load_site(site_file)
@@ -162,7 +164,7 @@ def main() -> None:
         without = Cluster(parent / "without", site, {})
         hooked = Cluster(parent / "hooked", site, hooks.render(site_file, site))
         print("\n".join(of_sbatch(hooked, site_file, asked.rounds)), end="\n\n")
-        print("\n".join(of_slurmctld((without, hooked), parent / "gpu.sh", asked.submissions)))
+        print("\n".join(of_slurmctld((without, hooked), jobs / "gpu.sh", asked.submissions)))
         print(f"load average: {' '.join(f'{load:.1f}' for load in os.getloadavg())}, {os.cpu_count()} cores")
 
 
