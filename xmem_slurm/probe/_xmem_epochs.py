@@ -35,6 +35,7 @@ class Epochs:
         self._steps_after = 0
         self._evaluated = False
         self._optimizer_made = False
+        self._training = True
 
     def install(self, torch):
         """Count what data loaders give, and note whether the job makes an optimizer, and whether it ever evaluates."""
@@ -54,7 +55,7 @@ class Epochs:
             return give(loader)
 
         def noted_train(module, mode=True):
-            self._evaluated = self._evaluated or not mode
+            self._evaluated, self._training = self._evaluated or not mode, mode
             return train(module, mode)
 
         @functools.wraps(make)
@@ -79,8 +80,8 @@ class Epochs:
         return not self._fetched or self._steps_after >= MORE_STEPS or self.overdue(now)
 
     def meant_to_train(self):
-        """Whether the job made an optimizer, and not to evaluate only: without a step something went wrong in it."""
-        return self._optimizer_made and not self._evaluated
+        """Whether the job made an optimizer, and did not evaluate last: without a step something went wrong in it."""
+        return self._optimizer_made and self._training
 
     def repeats(self):
         """Whether training was seen to repeat itself."""
