@@ -18,7 +18,7 @@ from xmem_slurm.site.loading import load_site
 pytestmark = pytest.mark.slurm
 
 SITE_FILE = resources.tree("site-config") / "examples" / "mig-and-shares.toml"
-SITE = SITE_FILE.read_text(encoding="utf-8")
+SITE = SITE_FILE.read_text(encoding="utf-8").replace("[filter]", "[filter]\nseconds = 200")  # busy machines
 H200 = "gres:gpu:h200:1"
 
 
@@ -124,11 +124,11 @@ def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(fi
     known = "nothing that the dry run read has changed"
     for site, again in ((rewriting(), False), (rewriting(), True), (SITE, False)):
         filtered.install(site)
-        done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
+        done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder)
         assert filtered.gres(done) == (H200 if site == SITE else "gres:gpu:1g.18gb:1"), done.stderr
         assert (known in done.stderr) is again
     filtered.install(rewriting().replace('mode = "rewrite"', 'mode = "off"'))
-    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, XDG_CACHE_HOME=str(folder / "cache"))
+    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder)
     as_written(filtered, done)
     assert done.stderr == ""
 
@@ -201,6 +201,7 @@ FAULTS: Mapping[str, list[str]] = {
     "it is cut off": shell("echo gres=gpu:1g.18gb:1"),
     "it sets what is not its to set": shell("echo account=root; echo end"),
     "it answers with a shell's characters": shell("echo 'gres=$(touch pwned)'; echo end"),
+    "it refuses where the site does not": shell("echo refuse"),
     "it answers with an impossible option": shell("echo gres=gpu:1g.18gb:1; echo tres-per-task=x; echo end"),
 }
 
@@ -214,7 +215,7 @@ def test_whatever_answers_the_job_goes_as_written(filtered: Filtered, folder: Pa
 
 def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
     slow = shell("sleep 600; echo gres=gpu:1g.18gb:1; echo end")
-    filtered.install(rewriting(), change=lambda text: text.replace(" 30 sh", " 1 sh"), program=slow)
+    filtered.install(rewriting(), change=lambda text: text.replace(" 200 sh", " 1 sh"), program=slow)
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
 
 
@@ -406,6 +407,33 @@ def test_srun_and_salloc_are_left_alone_by_default(filtered: Filtered, folder: P
     assert not (folder / "called").exists()
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("policy", "gres", "train", "told"),
+    [
+        ("unasked", (), TRAIN, "not submitted: this job asks for no GPU, and would use one"),
+        (
+            "unused",
+            ("--gres=gpu:h200:1",),
+            "import torch\n",
+            "not submitted: this job asks for a GPU, and its dry run used",
+        ),
+    ],
+)
+def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
+    filtered: Filtered, folder: Path, policy: str, gres: tuple[str, ...], train: str, told: str
+) -> None:
+    (folder / "train.py").write_text(train)
+    wrap = f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py"
+    site = rewriting().replace("[filter]", f"[policy]\n{policy} = 'refuse'\n\n[filter]")
+    filtered.install(site, change=lambda text: text.replace("= false --", "= true --"))
+    refused = filtered.sbatch(*gres, wrap, cwd=folder)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert told in refused.stderr
+    assert filtered.sbatch(*gres, wrap, cwd=folder, XMEM_OFF="1").returncode == 0
+    assert filtered.sbatch("--wrap=true", cwd=folder).returncode == 0
+
+
 def test_an_array_keeps_its_indexes(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting(), program=shell("echo gres=gpu:1g.18gb:1; echo end"))
     done = filtered.sbatch("--array=2-5%2", "job.sh", cwd=folder)
@@ -429,6 +457,12 @@ def test_slurmctld_asks_for_a_reason_and_keeps_the_record(filtered: Filtered, fo
     (folder / "sized.sh").write_text(script)
     done = filtered.sbatch("sized.sh", cwd=folder)
     assert filtered.field(done, "AdminComment").strip() == "xmem-slurm 0.1.0: 90 GiB needed"
+
+    lying = f"h200:1\n# xmem-slurm %s$(touch pwned)'\"]] {'x' * 9999}\n"
+    (folder / "lying.sh").write_text((folder / "job.sh").read_text().replace("h200:1\n", lying))
+    done = filtered.sbatch("lying.sh", cwd=folder)
+    assert 900 < len(filtered.field(done, "AdminComment")) < 1100, "what a user wrote is text, and is cut"
+    assert not (folder / "pwned").exists()
 
     reload(filtered, strict.replace("local wanted = ", "local wanted = nonsense() or "))
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
