@@ -97,6 +97,17 @@ def test_wrappers_and_compiled_code_are_not_the_script(tmp_path: Path, job_pytho
     assert {site.file for site in of_size(found, WIDE)} == {str(tmp_path / "train.py")}
 
 
+def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, job_python: Path) -> None:
+    job = Job(
+        b"#!/bin/sh\nexec python -c 'import torch\nx = torch.ones(3, 1 << 20).cuda()'\n",
+        [],
+        tmp_path,
+        {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}"},
+    )
+    (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
+    assert list(of_size(found, 3 * 4 << 20)) == [Site("<string>", 2, "<module>", "")]
+
+
 def test_a_thread_of_the_scripts_own_is_told_apart(tmp_path: Path, job_python: Path) -> None:
     in_thread = """
 def fetch():

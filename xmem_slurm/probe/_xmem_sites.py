@@ -157,7 +157,8 @@ class Sites:
         """Whether a code that was not met before is the script's, or that of a package that it uses."""
         code = frame.f_code
         package, file = str(frame.f_globals.get("__name__")).partition(".")[0], code.co_filename
-        of_python = file.startswith("<") or (file.startswith(_LIBRARY) and "-packages" not in file)
+        generated = file.startswith("<") and package != "__main__"  # what `python -c` runs is the script
+        of_python = generated or (file.startswith(_LIBRARY) and "-packages" not in file)
         own = not (of_python or package in _NOT_THE_SCRIPT or package.startswith("_xmem"))
         (self._script if own else self._library)[id(code)] = code
         return own
