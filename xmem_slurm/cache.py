@@ -25,7 +25,6 @@ import stat
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from xmem_slurm import __version__
 from xmem_slurm.slurm.edit import Job
@@ -46,11 +45,8 @@ _VOLATILE = re.compile(
 """Variables of a login or a terminal; a training script that reads one of them is not sized anew."""
 
 
-class Answer(NamedTuple):
-    """What came of sizing a submission: what sbatch is given, and what is told on stderr."""
-
-    job: Job
-    lines: Sequence[str]
+Answer = tuple[Job, Sequence[str]]
+"""What came of a submission: what sbatch is given, and what is told on stderr."""
 
 
 def key(job: Job, wishes: Sequence[object]) -> str:
@@ -73,9 +69,7 @@ def look_up(name: str, job: Job) -> Answer | None:
         script = None if kept["script"] is None else bytes.fromhex(kept["script"])
         answer = job._replace(argv=tuple(map(str, kept["argv"])), environ=environ, script=script)
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept["made"]))
-        return Answer(
-            answer, [*map(str, kept["lines"]), f"known since {when}: nothing that the dry run read has changed"]
-        )
+        return answer, [*map(str, kept["lines"]), f"known since {when}: nothing that the dry run read has changed"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -93,16 +87,17 @@ def keep(name: str, job: Job, answer: Answer, files: Iterable[File], days: float
     found = {path: file for path, file in found.items() if file.kind != "W"}
     if not all(map(is_unchanged, found.values())):
         return
-    before, after = job.environ, answer.job.environ
+    given, lines = answer
+    before, after = job.environ, given.environ
     content = {
         "made": time.time(),
         "days": days,
         "files": list(found.values()),
-        "argv": answer.job.argv,
-        "script": answer.job.script.hex() if answer.job.script is not None else None,
+        "argv": given.argv,
+        "script": given.script.hex() if given.script is not None else None,
         "set": {k: v for k, v in after.items() if before.get(k) != v},
         "removed": [k for k in before if k not in after],
-        "lines": list(answer.lines),
+        "lines": list(lines),
     }
     with contextlib.suppress(OSError):
         _write_own(_folder(), f"{name}.json", json.dumps(content).encode())

@@ -18,7 +18,6 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm import body, client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, scan, srun_table
-from xmem_slurm.submit import MOST_SCRIPT_BYTES
 
 COMMANDS = ("sbatch", "srun", "salloc")
 """Slurm's commands in which its cli_filter runs."""
@@ -68,7 +67,7 @@ def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
     if command_line.wrap is not None:
         return job
     path = client.find_script(command_line, environ)
-    if path is None or not path.is_file() or path.stat().st_size > MOST_SCRIPT_BYTES:
+    if path is None or not path.is_file() or path.stat().st_size > client.MOST_SCRIPT_BYTES:
         return None
     return job._replace(script=path.read_bytes())
 

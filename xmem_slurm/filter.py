@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from xmem_slurm import folding, jobsteps
+from xmem_slurm.answer import Wishes, own_words
+from xmem_slurm.answer import answer as answer_to
 from xmem_slurm.caller import Submission, submission
 from xmem_slurm.errors import Refused, UsageError, XmemError
 from xmem_slurm.site import coverage
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
-from xmem_slurm.submit import Wishes, change
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _NO = ("", "0", "no")
@@ -69,17 +70,15 @@ def answer(site_file: str, seen: Submission) -> Answer:
     from xmem_slurm import cache  # noqa: PLC0415 - not for jobs that are left alone
 
     name = cache.key(seen.job, ["filter", site_file, seen.command])
-    changed, lines = cache.look_up(name, seen.job) or change(seen.job, _wishes(site_file, seen), name)
+    changed, lines = cache.look_up(name, seen.job) or answer_to(seen.job, _wishes(site_file, seen), name)
     return Answer(_changes(seen.job, changed), lines)
 
 
 def _is_covered(seen: Submission, tables: coverage.Tables) -> bool:
     """Whether the site wants the job to be looked at, and its owner does not want it left alone."""
     job, request = seen.job, seen.job.request()
-    script = job.parsed_script()
-    words = {word for line in (script.own if script is not None else ()) for word in line.words}
     comment = (request.value("comment") or "").split()
-    words |= {word.removeprefix("xmem:") for word in comment if word.startswith("xmem:")}
+    words = {*own_words(job), *(word.removeprefix("xmem:") for word in comment if word.startswith("xmem:"))}
     if request.others or job.command_line().has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
         return False
     opted_in = _is_set(job, "XMEM_ON") or "on" in words

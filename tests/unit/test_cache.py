@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import cache
-from xmem_slurm.cache import Answer
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.trace import File
 
 JOB = Job(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
-ANSWER = Answer(JOB._replace(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"}), ["one", "two"])
+ANSWER = JOB._replace(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"}), ["one", "two"]
 
 
 @pytest.fixture
@@ -40,9 +39,9 @@ def test_an_answer_comes_back_whole(model: Path) -> None:
     name = keep(cache.as_it_is(model))
     found = cache.look_up(name, JOB)
     assert found is not None
-    assert found.job == ANSWER.job
-    assert list(found.lines[:2]) == ANSWER.lines
-    assert "nothing that the dry run read has changed" in found.lines[2]
+    assert found[0] == ANSWER[0]
+    assert list(found[1][:2]) == ANSWER[1]
+    assert "nothing that the dry run read has changed" in found[1][2]
 
 
 def test_what_it_is_kept_in_is_private(model: Path) -> None:
@@ -190,10 +189,10 @@ def test_no_room_is_no_error(model: Path) -> None:
 
 def _write_and_read(arguments: tuple[int, str]) -> bool:
     number, model = arguments
-    answer = ANSWER._replace(lines=[str(number) * 10_000])
+    answer = ANSWER[0], [str(number) * 10_000]
     cache.keep("shared", JOB, answer, [cache.as_it_is(Path(model))])
     found = cache.look_up("shared", JOB)
-    return found is not None and len(set(found.lines[0])) <= 3 and found.job == ANSWER.job
+    return found is not None and len(set(found[1][0])) <= 3 and found[0] == ANSWER[0]
 
 
 def test_two_hundred_writers_of_one_entry(model: Path) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from xmem_slurm import __version__, handover
+from xmem_slurm.answer import ENGINES, Wishes
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
-from xmem_slurm.submit import ENGINES, Wishes, submit, tell
+from xmem_slurm.submit import submit, tell
 
 _ORDERS = ("cost", "memory", "start")
 """What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""

@@ -29,6 +29,10 @@ _PLUGINS = "Options provided by plugins:"
 """The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c, spank_print_options)."""
 
 
+MOST_SCRIPT_BYTES = 16 << 20
+"""A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
+
+
 def find_sbatch(environ: Mapping[str, str]) -> Path:
     """Return the real sbatch: XMEM_SBATCH if set, else the first on PATH that is not xsbatch under another name.
 

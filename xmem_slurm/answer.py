@@ -1,0 +1,293 @@
+"""What is sbatch given for a job, and what is its user told?
+
+The job as it is, where it asks for no GPU; what is known of this very submission, where it was sized before (`cache`);
+else what sizing it says: a dry run, an estimate, a place for it, the request rewritten. Imports here are few: a job
+without a GPU must not wait for pydantic or jinja2.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError, XmemError
+from xmem_slurm.slurm import client
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.refusal import refusal
+from xmem_slurm.slurm.request import Request
+
+if TYPE_CHECKING:
+    from xmem_slurm import trace
+    from xmem_slurm.cache import Answer
+    from xmem_slurm.site.schema import Gpu, Site
+    from xmem_slurm.sizing import Sizing
+
+ENGINES = ("auto", "device", "profile")
+"""How a job can be run dry (`engines`)."""
+
+OWN_WORDS = ("off", "keep-type", "whole", "on")
+"""What an #XMEM line can say; "on" is for the filter in every sbatch."""
+
+AS_WRITTEN = "submitted as written"
+"""How the line begins that says so of a job."""
+
+_UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
+_UNUSED = "this job asks for a GPU, and its dry run used none: it would start sooner without"
+_ALL_THE_SAME = "XMEM_OFF=1 submits it all the same"
+
+
+class Wishes(NamedTuple):
+    """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM lines."""
+
+    off: bool = False
+    dry_run: bool = False
+    keep_type: bool = False
+    advise: bool = False
+    budget_seconds: float = 60.0
+    site: str | None = None
+    report: str | None = None
+    fresh: bool = False
+    policy: str | None = None
+    whole: bool = False
+    engine: str | None = None
+    ranks: str | None = None
+
+
+def answer(job: Job, wishes: Wishes, name: str | None = None) -> "Answer":
+    """Size a job whose script is read, and change its request; as it is where sbatch will refuse it anyway.
+
+    `name` is what the answer is kept under (`cache`), if not by the wishes.
+
+    Raises:
+        Refused: the site wants no such job.
+        XmemError: the job goes as it was written; the message says why.
+    """
+    if (job.script is None and job.command_line().wrap is None) or refusal(job) is not None:
+        return job, ()
+    request = job.request()
+    words = own_words(job) if request.asks_for_gpu else {}
+    if wishes.off or "off" in words:
+        return job, ()
+    if not request.asks_for_gpu:
+        return _unasked(job, wishes, name)
+    keep_type = wishes.keep_type or "keep-type" in words
+    whole = wishes.whole or "whole" in words
+    return _known_or_sized(job, request, wishes._replace(keep_type=keep_type, whole=whole), name)
+
+
+def _known_or_sized(job: Job, request: Request, wishes: Wishes, name: str | None) -> "Answer":
+    """Return what is known of this submission, or size it; `name` is what it is known under, if not by the wishes.
+
+    Raises:
+        NoEstimate: nothing of it can be estimated.
+    """
+    if request.foreign is not None:
+        raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
+    refused = _refused(request)
+    _check_any_left(request, refused)
+    from xmem_slurm import cache  # noqa: PLC0415
+
+    name = name or cache.key(job, wishes)
+    kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
+    return kept if kept is not None else _size(job, refused, wishes, name)
+
+
+def _unasked(job: Job, wishes: Wishes, name: str | None) -> "Answer":
+    """Say of a job that asks for no GPU that it would use one, where the site wants that, and as far as it is seen.
+
+    Raises:
+        Refused: it would, and the site wants no such job.
+    """
+    from xmem_slurm.site import unasked  # noqa: PLC0415
+
+    stance = unasked.stance(wishes.site, job.environ)
+    if stance == "leave" or job.request().others or "off" in own_words(job):
+        return job, ()
+    asking = job._replace(argv=("--gres=gpu:1", *job.argv))
+    seconds = min(wishes.budget_seconds, unasked.MOST_SECONDS)
+    try:
+        brief = wishes._replace(advise=True, budget_seconds=seconds)
+        _, lines = _known_or_sized(asking, asking.request(), brief, f"{name}-asking" if name else None)
+    except XmemError:
+        return job, ()
+    if any(line.startswith((AS_WRITTEN, _UNUSED)) for line in lines):
+        return job, ()
+    if stance == "refuse" and not wishes.advise:
+        raise Refused(f"{_UNASKED}; {lines[0]}; {_ALL_THE_SAME}")
+    return job, [_UNASKED, *lines]
+
+
+def own_words(job: Job) -> Mapping[str, int]:
+    """Return the words of the script's #XMEM lines, and the line of each."""
+    script = job.parsed_script()
+    return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
+
+
+def _refused(request: Request) -> Mapping[int, str]:
+    """Return why components that ask for GPUs cannot be estimated, by their number; an ordinary job is its only one."""
+    reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
+    return {index: why for index, why in reasons.items() if why is not None}
+
+
+def _why_not(job: Request, component: Request) -> str | None:
+    resources = {each.resource for each in component.accelerators}
+    if resources - {"gpu"}:
+        several = len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
+        if several or job.others:
+            return f"a request for {' and '.join(sorted(resources))} is changed for one process only"
+        return None
+    return "how many GPUs the job gets is left to the scheduler" if component.gpus_total is None else None
+
+
+def _check_any_left(request: Request, refused: Mapping[int, str]) -> None:
+    """Make sure that there is something to change.
+
+    Raises:
+        NoEstimate: every component that asks for GPUs is `refused`.
+    """
+    if len(refused) == len(request.with_gpus):
+        same = len(set(refused.values())) == 1
+        told = [next(iter(refused.values()))] if same else [_of(request, *each) for each in sorted(refused.items())]
+        raise NoEstimate("; ".join(told))
+
+
+def _of(request: Request, component: int, text: str) -> str:
+    """Say of which component of a heterogeneous job something is said."""
+    return f"component {component}: {text}" if request.others else text
+
+
+def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "Answer":
+    """Run dry, estimate and place each component that is not `refused`, rewrite, and keep the answer under `name`.
+
+    Everything heavy is imported here, where a GPU job waits seconds anyway.
+    """
+    from xmem_slurm import cache, sizing, starts  # noqa: PLC0415
+    from xmem_slurm.dryrun import runner  # noqa: PLC0415
+    from xmem_slurm.report import terminal  # noqa: PLC0415
+    from xmem_slurm.site import loading, places  # noqa: PLC0415
+
+    request, site_file = job.request(), places.site_file(wishes.site, job.environ)
+    site = loading.load_site(site_file).ordered_by(wishes.policy)
+    site = site.without_shares() if wishes.whole else site
+    basis = _basis(job, request, site_file, site.templates)
+    gpus = loading.option_gpus(site, loading.load_catalogue())
+    with terminal.progress("running the job dry to see how much GPU memory it needs"):
+        answers = sizing.size_components(
+            _to_run_dry(job, wishes),
+            [index for index in request.with_gpus if index not in refused],
+            site,
+            gpus,
+            runner.Budget(seconds=wishes.budget_seconds),
+            starts=lambda names, component: starts.expected(
+                client.find_sbatch(job.environ), job, site, names, component
+            ),
+        )
+    sized = {index: each for index, each in answers.items() if isinstance(each, sizing.Sizing)}
+    failed = {**refused, **{index: str(answers[index]) for index in answers.keys() - sized.keys()}}
+    try:
+        _check_any_left(request, failed)
+    except NoEstimate as error:
+        seen = [each for each in answers.values() if isinstance(each, NoEstimate)]
+        told = [f"{AS_WRITTEN}: {error} [--xmem-fresh tries again]"]
+        unused = site.policy.unused != "leave" and all(isinstance(each, UnusedGpu) for each in seen) and not refused
+        if unused and site.policy.unused == "refuse" and not wishes.advise:
+            raise Refused(f"{_UNUSED}; {_ALL_THE_SAME}") from error
+        if unused:
+            told = [f"{_UNUSED} (as far as torch's use is seen)"]
+        if basis is not None and all(each.files is not None for each in seen):
+            read = [file for each in seen for file in each.files or ()]
+            cache.keep(name, job, (job, told), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
+        if unused:
+            return job, told
+        raise
+    ready, lines = _decide(job, wishes, site, gpus, sized)
+    left = [_of(request, index, f"stays as written: {why}") for index, why in sorted(failed.items())]
+    lines = [*lines, *left, *_report(wishes, sized, site)]
+    ranks = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
+    lasting = site.policy.order != "start"  # the queue is another one each time
+    if basis is not None and lasting and not failed and all(trace.files and not trace.growing for trace in ranks):
+        read = [file for trace in ranks for file in trace.files]
+        cache.keep(name, job, (ready, lines), [*basis, *read])
+    return ready, lines
+
+
+def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list[str]:
+    """Write the report that is asked for; return the line that says why there is none."""
+    from xmem_slurm import report  # noqa: PLC0415
+
+    try:
+        if wishes.report is not None:
+            report.write(Path(wishes.report), sized, site.templates)
+    except (OSError, XmemError) as error:
+        return [f"no report: {error}"]
+    return []
+
+
+def _to_run_dry(job: Job, wishes: Wishes) -> Job:
+    """Return the job that is run dry; the one that is submitted knows nothing of engines and of ranks that are run."""
+    told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks}
+    return job._replace(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
+
+
+def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":
+    """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
+
+    The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
+    own folder `templates`, too), and what the batch script names.
+    """
+    from xmem_slurm import cache, jobsteps, resources, scriptfiles  # noqa: PLC0415
+    from xmem_slurm.site import places  # noqa: PLC0415
+
+    try:
+        folder = Path(request.chdir or ".").absolute()
+        shell = jobsteps.is_for_a_shell(job)  # a Python script says itself what it reads
+        named = scriptfiles.named_files(jobsteps.text(job), folder, job.environ) if shell else set()
+    except (scriptfiles.Unknown, OSError):
+        return None
+    facts = {site_file.absolute(), *resources.tree("site-config").glob("*.toml"), *places.site_places()}
+    facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
+    return [cache.as_it_is(path) for path in facts | named]
+
+
+def _decide(
+    job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", sized: "Mapping[int, Sizing]"
+) -> "Answer":
+    """Change each component's request to the option that was chosen, if that is allowed.
+
+    Components of a heterogeneous job that get the same option are changed together: one place may set it for them.
+
+    Raises:
+        UsageError: an ordinary job's request cannot be changed.
+    """
+    from xmem_slurm import rewrite, sharing  # noqa: PLC0415
+    from xmem_slurm.report import terminal  # noqa: PLC0415
+
+    request, ready = job.request(), job
+    lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
+    together: dict[str, list[int]] = {}
+    for index, each in sized.items():
+        typed, choice = request.components[index].gpu_types, each.placement.choice
+        if choice is None:
+            nothing = f"stays as written: {terminal.too_small(each)}" if request.others else terminal.nothing_fits(each)
+            lines[index].append(nothing)
+        elif wishes.advise or not site.policy.rewrite or (typed and (wishes.keep_type or site.policy.keep_type)):
+            lines[index].append(terminal.advice(each))
+        else:
+            together.setdefault(choice, []).append(index)
+    for choice, indexes in together.items():
+        option, units = site.option[choice], sized[indexes[0]].placement.units
+        granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
+        reason = "; ".join(_of(request, index, terminal.reason(sized[index])) for index in indexes)
+        try:
+            ready, changes = rewrite.rewrite(
+                ready, option, reason, granted, indexes, spelled=site.dialect, templates=site.templates
+            )
+        except UsageError as error:
+            if not request.others:
+                raise
+            for index in indexes:
+                lines[index].append(f"stays as written: {error}")
+            continue
+        for index in indexes:
+            own = [c for c in changes if c.component == index or (c.command and index == indexes[0])]
+            lines[index].append(terminal.outcome(own, sized[index]))
+    return ready, [_of(request, index, line) for index, told in sorted(lines.items()) for line in told]
