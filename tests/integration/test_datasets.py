@@ -30,11 +30,11 @@ CIFAR = (
 )
 
 
-def run(folder: Path, python: Path, code: str, seconds: float = 120) -> Trace:
+def run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
     (folder / "train.py").write_text(START + code)
-    environ = {"HOME": str(folder), "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    environ |= {"HOME": str(folder), "PATH": f"{python.parent}:{os.environ['PATH']}"}
     job = Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
-    (trace,) = runner.run(job, H200, runner.Budget(seconds=seconds)).traces
+    (trace,) = runner.run(job, H200, runner.Budget(seconds=120)).traces
     return trace
 
 
@@ -101,6 +101,20 @@ torchvision.datasets.CIFAR10('data', download=True)
 assert check_integrity('data/cifar-10-python.tar.gz', 'c58f30108f718f92721af3b95e74349a')
 """
     assert run(tmp_path, job_python, code).error is None
+
+
+def test_real_steps_on_the_cpu_are_told_of_it_too(tmp_path: Path, job_python: Path) -> None:
+    code = """
+data = torchvision.datasets.MNIST('data', download=True, transform=torchvision.transforms.ToTensor())
+model = torch.nn.Linear(784, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for images, labels in torch.utils.data.DataLoader(data, batch_size=64):
+    torch.nn.functional.cross_entropy(model(images.cuda().flatten(1)), labels.cuda()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    trace = run(tmp_path, job_python, code, XMEM_ENGINE="profile")
+    assert {"profile-engine", "stand-in-data"} <= {doubt.code for doubt in trace.doubts}
 
 
 def test_a_second_python_of_the_job_takes_it_too(tmp_path: Path, job_python: Path) -> None:

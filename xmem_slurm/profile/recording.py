@@ -11,6 +11,7 @@ One JSON object (gzip), written whole and renamed into place:
                     ["m", parent, address, bytes]     memory: a free has negative bytes
     tags            [{category, addresses[]}]: what the addresses held when the scope "xmem::tag:N" was open
     library_doubts  [{code, detail, count}]: what is not known of such bytes; null where nothing could be asked
+    made_up         [{code, detail, count}]: data and weights that others took the place of
     seconds, peak_resident_bytes
                     what the run cost
 
@@ -77,6 +78,7 @@ class Recording(Process):
     seconds: float
     peak_resident_bytes: int
     library_doubts: Sequence[Doubt] | None = None
+    made_up: Sequence[Doubt] = ()
     files: Sequence[File] = ()
 
     @property
@@ -104,6 +106,7 @@ def read(path: Path) -> Recording:
             seconds=raw["seconds"],
             peak_resident_bytes=raw["peak_resident_bytes"],
             library_doubts=_doubts(raw.get("library_doubts")),
+            made_up=_doubts(raw.get("made_up")) or (),
             files=[File(*each) for each in raw.get("files", ())],
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
