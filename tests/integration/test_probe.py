@@ -314,7 +314,12 @@ def test_the_loader_of_torch_is_its_own_afterwards(run: Run) -> None:
     assert file.endswith("torch/__init__.py")
 
 
-@pytest.mark.parametrize(("after", "fails"), [("model.eval(); model.train()", True), ("model.eval()", False)])
+_LOOP = "model.eval()\nfor _ in torch.utils.data.DataLoader(list(range(9))): "
+
+
+@pytest.mark.parametrize(
+    ("after", "fails"), [("model.eval(); model.train()", True), (_LOOP + "break", True), (_LOOP + "pass", False)]
+)
 def test_a_script_that_swallows_its_error_before_any_step_has_failed(run: Run, after: str, fails: bool) -> None:
     code = "try:\n    raise AssertionError\nexcept AssertionError:\n    print('logged')\n"
     error = run(TRAIN + code + after, seconds=HANG_SECONDS).trace.error

@@ -36,6 +36,7 @@ class Epochs:
         self._evaluated = False
         self._optimizer_made = False
         self._training = True
+        self._within_epoch = False
 
     def install(self, torch):
         """Count what data loaders give, and note whether the job makes an optimizer, and whether it ever evaluates."""
@@ -52,7 +53,10 @@ class Epochs:
                 self._ended = True
                 raise StopIteration
             self._fetched += 1
-            return give(loader)
+            self._within_epoch = False
+            batch = give(loader)
+            self._within_epoch = True
+            return batch
 
         def noted_train(module, mode=True):
             self._evaluated, self._training = self._evaluated or not mode, mode
@@ -80,8 +84,8 @@ class Epochs:
         return not self._fetched or self._steps_after >= MORE_STEPS or self.overdue(now)
 
     def meant_to_train(self):
-        """Whether the job made an optimizer, and did not evaluate last: without a step something went wrong in it."""
-        return self._optimizer_made and self._training
+        """Whether the job made an optimizer, and did not evaluate all that it has: without a step it has failed."""
+        return self._optimizer_made and (self._training or self._within_epoch)
 
     def repeats(self):
         """Whether training was seen to repeat itself."""
