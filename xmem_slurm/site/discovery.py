@@ -71,27 +71,26 @@ def write(
 
 def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Taken]) -> None:
     """Find out in which spelling a GPU is asked for here, by the first option that there is."""
-    for group in draft.groups:
-        for name in group.gpus:
-            option = draft.options[name]
-            if option.share is not None:
-                continue
-            draft.taken = ask(Kind(option.type, option.feature, option.gres), group.node.partitions[0])
-            if draft.taken.by == "constraint":
-                _by_feature(draft)
-            if draft.taken.memory is not None:
-                draft.host_memory_mib = min(_memory_for_each(each, draft) for each in draft.groups if each.gpus)
-                draft.questions.append(
-                    "how much host memory is a job to ask for, for each GPU? What nodes have for each is in dialect"
-                )
-            for option_name, said in draft.taken.refused.items() if not draft.taken.options else ():
-                draft.questions.append(f"how is a GPU asked for here? --{option_name} was refused: {said}")
-            if draft.taken.options and cluster.job_submit:
-                draft.questions.append(
-                    f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one"
-                    " with a GPU than trials show?"
-                )
-            return
+    offered = ((draft.options[name], group.node.partitions[0]) for group in draft.groups for name in group.gpus)
+    option, partition = next(((option, place) for option, place in offered if option.share is None), (None, ""))
+    if option is None:
+        return
+    taken = draft.taken = ask(Kind(option.type, option.feature, option.gres), partition)
+    if not taken.options:
+        refused = taken.refused.items()
+        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {said}" for name, said in refused]
+    elif cluster.job_submit:
+        draft.questions.append(
+            f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one with a GPU"
+            " than trials show?"
+        )
+    if taken.by == "constraint":
+        _by_feature(draft)
+    if taken.memory is not None:
+        draft.host_memory_mib = min(_memory_for_each(each, draft) for each in draft.groups if each.gpus)
+        draft.questions.append(
+            "how much host memory is a job to ask for, for each GPU? What nodes have for each is in dialect"
+        )
 
 
 def _memory_for_each(group: _Group, draft: _Draft) -> int:
