@@ -54,10 +54,25 @@ def test_is_estimated(case: str, job_python: Path, tmp_path: Path) -> None:
     assert found.largest.replay.peak_allocated_bytes >= 4096 * 4096 * 4
 
 
+NVCC = """
+import os
+os.environ["CUDA_HOME"] = "/nowhere"
+open("a.cu", "w").close()
+from torch.utils import cpp_extension
+"""
 NOT_ESTIMATED = {
     "no data set": ("open('corpus/train.bin')", "FileNotFoundError: .*corpus/train.bin"),
     "a download": ("urllib.request.urlopen('http://example.org/data.tar')", "URLError: .*name resolution"),
     "a hub": ("torch.hub.load('pytorch/vision', 'resnet18')", "RuntimeError: .*no internet connection"),
+    "an extension that nobody built": ("import flash_attn_2_cuda", "ModuleNotFoundError: .*'flash_attn_2_cuda'"),
+    "an extension for another machine": (
+        "open('mine.so', 'wb').write(b'?' * 4096)\nsys.path.insert(0, '.')\nimport mine",
+        "ImportError: .*mine.so: invalid ELF header",
+    ),
+    "an extension that nvcc would build": (
+        NVCC + "cpp_extension.load('mine', ['a.cu'])",
+        "RuntimeError: (Ninja is required|Error building extension 'mine')",
+    ),
     "a question": ("answer = input('Overwrite the checkpoint? [y/N] ')", "EOFError: EOF when reading a line"),
     "a version": (
         "assert torch.__version__ == '1.7.0'",
@@ -168,6 +183,8 @@ LAUNCHED = {
     "another script": "echo 'exec python train.py' > run.sh\nsource ./run.sh",
     "site commands that are not here": "module purge\nml cuda/12\nspack load x\npython train.py",
     "no PYTHONPATH": "unset PYTHONPATH\npython train.py",
+    "exec in an environment without PYTHONPATH": "exec env -u PYTHONPATH python train.py",
+    "another shell that unsets it": "echo 'unset PYTHONPATH; exec python train.py' > run.sh\nbash run.sh",
     "in the background": "python train.py &\nwait $!",
     "timeout": "timeout 60 python train.py",
 }

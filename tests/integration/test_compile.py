@@ -44,6 +44,48 @@ compiled = torch.compile
 GRAPHED = "compiled = lambda function: torch.compile(function, mode='reduce-overhead')"
 MAX_AUTOTUNE = "compiled = lambda function: torch.compile(function, mode='max-autotune-no-cudagraphs')"
 
+GRAPHED_CALLABLE = """
+import torch
+layer = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).cuda()
+graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(512, 1024, device="cuda"),))
+optimizer = torch.optim.AdamW(layer.parameters(), capturable=True)
+for _ in range(6):
+    graphed(torch.randn(512, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # before torch 2.6
+    from torch.distributed._composable.fsdp import fully_shard
+dist.init_process_group("nccl")
+
+
+class Block(torch.nn.Linear):
+    def forward(self, x):
+        x = super().forward(x)
+        for _ in range(4):
+            x = x.tanh()
+        return x
+
+
+blocks = [Block(1024, 1024) for _ in range(3)]
+layers = torch.nn.Sequential(*blocks).cuda()
+for block in layers:
+    HOW
+    fully_shard(block)
+fully_shard(layers)
+optimizer = torch.optim.AdamW(layers.parameters(), fused=True)
+for _ in range(4):
+    layers(torch.randn(8192, 1024, device="cuda")).float().square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 KERNEL = """
 import torch, triton, triton.language as tl
 
@@ -132,3 +174,21 @@ def test_without_triton_graphs_run_as_they_are_and_the_estimate_says_so(job_pyth
     assert any("has no Triton" in reason for reason in estimate([trace], "h200", H200).reasons)
     eager = dry_run(tmp_path, job_python, TRAIN.replace("HOW", EAGER))
     assert trace.recorded["allocated_bytes"] == pytest.approx(eager.recorded["allocated_bytes"], rel=0.01)
+
+
+def test_the_pools_of_graphed_callables_are_exact(job_python: Path, tmp_path: Path) -> None:
+    trace = dry_run(tmp_path, job_python, GRAPHED_CALLABLE)
+    assert "private-pool" in {doubt.code for doubt in trace.doubts}
+    assert trace.steps == 6
+    assert replay(trace).peak_reserved_bytes == trace.recorded["reserved_bytes"]
+
+
+def test_compiled_blocks_of_fsdp2(triton_python: Path, tmp_path: Path) -> None:
+    """Each keeps less for its backward pass than an eager one, and shards and gathers as that does."""
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    compiled = dry_run(tmp_path, triton_python, SHARDED.replace("HOW", "block.compile()"), **rank)
+    eager = dry_run(tmp_path, triton_python, SHARDED.replace("HOW", "pass"), **rank)
+    assert (compiled.world_size, compiled.steps, eager.steps) == (4, 4, 4)
+    kept = 8192 * 1024 * 4  # bytes of one activation
+    assert compiled.recorded["allocated_bytes"] <= eager.recorded["allocated_bytes"] - 2 * kept
+    assert replay(compiled).peak_reserved_bytes == compiled.recorded["reserved_bytes"]

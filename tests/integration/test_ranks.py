@@ -41,14 +41,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 try:
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 except ImportError:  # before torch 2.6
-    from torch.distributed._composable.fsdp import fully_shard
+    from torch.distributed._composable.fsdp import CPUOffloadPolicy, fully_shard
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
@@ -98,7 +98,9 @@ WAYS = {
     "DDP": lambda: nn.parallel.DistributedDataParallel(model(), device_ids=[torch.cuda.current_device()]),
     "DDP and ZeRO-1": lambda: nn.parallel.DistributedDataParallel(model()),
     "FSDP1": lambda: FullyShardedDataParallel(model(), use_orig_params=True),
+    "FSDP1, offloaded": lambda: FullyShardedDataParallel(model(), cpu_offload=CPUOffload(True), use_orig_params=True),
     "FSDP2": lambda: sharded(model()),
+    "FSDP2, offloaded": lambda: sharded(model().cpu(), offload_policy=CPUOffloadPolicy()),
     "TP": lambda: tensor_parallel(model(), init_device_mesh("cuda", (world,))),
     "FSDP2 and TP": two_dimensions,
 }
@@ -132,6 +134,7 @@ print("OUT " + json.dumps(found))
 sys.stdout.flush()
 os._exit(0)
 """
+WAYS = ("DDP", "DDP and ZeRO-1", "FSDP1", "FSDP1, offloaded", "FSDP2", "FSDP2, offloaded", "TP", "FSDP2 and TP")
 
 
 def ranked(rank: int, port: int) -> dict[str, str]:
@@ -191,7 +194,7 @@ def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     return [output(rank) for rank in ranks]
 
 
-@pytest.mark.parametrize("way", ["DDP", "DDP and ZeRO-1", "FSDP1", "FSDP2", "TP", "FSDP2 and TP"])
+@pytest.mark.parametrize("way", WAYS)
 def test_rank_0_alone_allocates_what_it_does_among_others(
     way: str, alone: dict[str, dict[str, int]], together: list[dict[str, dict[str, int]]]
 ) -> None:
@@ -201,8 +204,8 @@ def test_rank_0_alone_allocates_what_it_does_among_others(
     """
     ours, theirs = dict(alone[way]), dict(together[0][way])
     reserved = ours.pop("reserved"), theirs.pop("reserved")
+    assert reserved[0] == pytest.approx(reserved[1], rel=0.01 if way.startswith("FSDP1") else 0)
     assert ours == theirs
-    assert reserved[0] == pytest.approx(reserved[1], rel=0.01 if way == "FSDP1" else 0)
     assert max(rank[way]["allocated"] for rank in together) == ours["allocated"]
 
 

@@ -7,11 +7,13 @@ rank's part for everyone's), what starts one process for each GPU (`_xmem_launch
 another (`_xmem_peers`).
 """
 
+import contextlib
 import functools
 import os
 import sys
 import time
 
+import _xmem_alive
 import _xmem_launch
 import _xmem_mail
 import _xmem_peers
@@ -20,10 +22,16 @@ _UNIQUE_ID = b"\x07" * 128
 """What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h), it is valid."""
 
 
+_WATCHDOG = "pt_nccl_watchdg"
+"""The thread of ProcessGroupNCCL (its name there, 2.6 to 2.11) that looks every 100 ms for collectives that are over,
+and lets go of their tensors (kWatchdogThreadSleepMillis in ProcessGroupNCCL.hpp)."""
 _WATCHDOG_SECONDS = 0.12
-"""ProcessGroupNCCL's watchdog looks every 100 ms for collectives that are over, and lets go of their tensors
-(kWatchdogThreadSleepMillis in ProcessGroupNCCL.hpp, 2.4 to 2.15)."""
+"""How long that takes where the thread has no name, and..."""
+_MOST_SECONDS = 2.0
+"""...at the most on a machine with too much to do."""
 
+_with_buckets = set()
+"""Not empty once DistributedDataParallel was seen: at the end of a process it may be gone."""
 _left = []
 """(rank, world size) of the groups of all ranks that were destroyed."""
 
@@ -110,9 +118,15 @@ def _as_bytes(value):
 
 def doubts():
     """Return what is known to be missing, in the form of a trace's doubts."""
-    missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
-    detail = "%d more tasks share the GPUs than a dry run starts at once" % missing
-    return [{"code": "tasks", "detail": detail, "count": missing}] if missing else []
+    found, missing = [], int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
+    if missing:
+        detail = "%d more tasks share the GPUs than a dry run starts at once" % missing
+        found.append({"code": "tasks", "detail": detail, "count": missing})
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is not None and (_with_buckets or _xmem_alive.instances(parallel.DistributedDataParallel)):
+        _with_buckets.add(parallel)
+        found.append({"code": "ddp-buckets", "detail": "DDP's first buckets", "count": 1})
+    return found
 
 
 def all_steady(torch):
@@ -138,9 +152,34 @@ def _let_watchdog_pass(torch):
 
     def after_step(_optimizer, _args, _kwargs):
         if rank_and_size(torch)[1] > 1:
-            time.sleep(_WATCHDOG_SECONDS)
+            _wait_for_watchdog()
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
+
+
+def _wait_for_watchdog():
+    """Wait until every watchdog has gone to sleep twice: between, it has looked once at all that was over by now."""
+    before = _sleeps()
+    if not before:
+        time.sleep(_WATCHDOG_SECONDS)
+        return
+    deadline = time.monotonic() + _MOST_SECONDS
+    while time.monotonic() < deadline:
+        now = _sleeps()
+        if all(now.get(thread, count + 2) >= count + 2 for thread, count in before.items()):
+            return
+        time.sleep(_WATCHDOG_SECONDS / 10)
+
+
+def _sleeps():
+    """Return how often each watchdog of this process has gone to sleep, by its thread (proc(5))."""
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError), open("/proc/self/task/%s/status" % thread) as file:
+            status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            if status["Name"] == _WATCHDOG:
+                found[thread] = int(status["voluntary_ctxt_switches"])
+    return found
 
 
 def _meet_alone(torch):

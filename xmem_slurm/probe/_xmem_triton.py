@@ -161,7 +161,8 @@ def doubts():
             {"code": "no-triton", "detail": "graphs that torch.compile could not compile", "count": len(_eager)}
         )
     utils = sys.modules.get("torch._dynamo.utils")
-    chosen = utils.counters["inductor"]["select_algorithm_autotune"] if utils else 0
+    counters = getattr(utils, "counters", None)  # none while another thread is importing it
+    chosen = counters["inductor"]["select_algorithm_autotune"] if counters else 0
     if chosen:
         found.append({"code": "autotuned", "detail": "choices between kernels (max-autotune)", "count": chosen})
     return found
