@@ -266,20 +266,20 @@ SHOWN = (
     " gpus $CUDA_VISIBLE_DEVICES, $SLURM_GPUS_ON_NODE $0'"
 )
 STEPS = {
-    "srun": 1,
+    "srun": 2,
     "srun --het-group=1": 1,
     "srun --het-group 2": 1,
-    "srun --pack-group=2,0": 2,
+    "srun --pack-group=2,0": 3,
     "srun --het-group=0-2 -n1": 3,
-    f"srun bash -c {SHOWN} first :": 2,
-    f"srun --het-group=2 bash -c {SHOWN} last : --het-group=0": 2,
+    f"srun bash -c {SHOWN} first :": 3,
+    f"srun --het-group=2 bash -c {SHOWN} last : --het-group=0": 3,
 }
-"""How many components each starts a process in."""
+"""How many tasks each starts: the first of each component, and both that share the GPU of component 0."""
 
 
 @pytest.mark.slurm
 def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(place: Place, cluster: Any) -> None:
-    """The first task of each component finds what one task of the real step finds."""
+    """The tasks that are started find what tasks of the real step find."""
     place.folder.parent.chmod(0o755)
     place.folder.chmod(0o777)
     script = "#!/bin/bash\n" + "".join(f"echo step {n}\n{step} bash -c {SHOWN} one\n" for n, step in enumerate(STEPS))

@@ -72,8 +72,8 @@ def srun(arguments: Sequence[str]) -> None:
     the components (srun(1), --het-group; seen so in 22.05).
     """
     steps = sorted(_steps(arguments), key=lambda step: step.component)
-    if len(steps) == 1 and "/" not in os.environ.get("XMEM_RANKS", ""):
-        _choose_tasks(steps[0])
+    if "/" not in os.environ.get("XMEM_RANKS", ""):
+        _choose_tasks(steps)
     total, before = sum(step.tasks for step in steps), 0
     started = []
     for step in steps:
@@ -83,20 +83,23 @@ def srun(arguments: Sequence[str]) -> None:
     at_once(started)
 
 
-def _choose_tasks(step: _Step) -> None:
-    """Ask for the tasks that the first one cannot stand for.
+def _choose_tasks(steps: Sequence[_Step]) -> None:
+    """Ask for the tasks that the first one of their component cannot stand for.
 
-    Those are all tasks of the first node where they are more than its GPUs, and of several programs (--multi-prog) the
-    first task of each.
+    Those are all tasks of its first node where they are more than the GPUs there, and of several programs
+    (--multi-prog) the first task of each.
     """
-    gpus, here = int(os.environ["XMEM_DEVICE_COUNT"]), -(-step.tasks // step.nodes)
-    tasks = {tasks[0] for tasks, _ in step.programs}
-    if here > max(1, gpus):
-        tasks |= set(range(min(here, MOST_TASKS)))
-        if here > MOST_TASKS:
-            os.environ["XMEM_TASKS_NOT_RUN"] = str(here - MOST_TASKS)
-    if tasks:
-        os.environ["XMEM_RANKS"] = f"{','.join(map(str, sorted(tasks)))}/{step.tasks}"
+    asked, before = set[int](), 0
+    for step in steps:
+        gpus = int(os.environ.get(f"XMEM_DEVICE_COUNT_HET_GROUP_{step.component}", os.environ["XMEM_DEVICE_COUNT"]))
+        here = -(-step.tasks // step.nodes)
+        shared = range(min(here, MOST_TASKS)) if 0 < gpus < here else range(1)
+        if here - len(shared) and len(shared) > 1:
+            os.environ["XMEM_TASKS_NOT_RUN"] = str(here - len(shared))
+        asked |= {before + task for task in {*shared, *(tasks[0] for tasks, _ in step.programs)}}
+        before += step.tasks
+    if len(asked) > len(steps):
+        os.environ["XMEM_RANKS"] = f"{','.join(map(str, sorted(asked)))}/{before}"
 
 
 def _steps(arguments: Sequence[str]) -> list[_Step]:
