@@ -41,8 +41,9 @@ HEADINGS = ("repository", "command (folder)", "kind", "GPUs", "ran", "peak, MiB"
 class Script:
     """One script as its repository has it. `data` are RECIPE:FOLDER, the folder as seen from the script's own.
 
-    `setup` is a line of shell run before the job, in the same folder, as its user would run it; `list` the list that it
-    is on.
+    `setup` is a line of shell run before the job, in the same folder, as its user would run it. `list` is the list that
+    it is on. `packages` are what its results were had with, where the newest would fail it; `broken` says why it does
+    not run on a GPU either: what packages have changed.
     """
 
     repository: str
@@ -54,6 +55,8 @@ class Script:
     data: Sequence[str] = ()
     setup: str = ""
     list: int = 1
+    packages: str = ""
+    broken: str = ""
 
     @property
     def key(self) -> str:
@@ -182,29 +185,40 @@ def page() -> str:
     """Return docs/coverage.md."""
     found, listed = results(), scripts()
     tried = [(script, found[script.key]) for script in listed if script.key in found]
-    rows = [_row(script, result) for script, result in tried]
+    numbers = sorted({script.list for script, _ in tried})
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(
         TEMPLATE.read_text(encoding="utf-8")
     )
     return template.render(
-        table="\n".join(markdown_table(HEADINGS, rows)),
+        lists=[_list([each for each in tried if each[0].list == number]) for number in numbers],
         cost="\n".join(markdown_table(dryrun_cost.HEADINGS, dryrun_cost.rows())),
-        tried=len(tried),
-        ran=sum(result.peak_bytes is not None for _, result in tried),
-        repositories=len({script.repository for script, _ in tried}),
         dates=sorted({result.date for _, result in tried}),
-        seconds=sorted(result.seconds for _, result in tried if result.peak_bytes is not None),
         commits=sorted({f"{script.repository} {result.commit[:10]}" for script, result in tried}),
     )
 
 
+def _list(tried: Sequence[tuple[Script, Result]]) -> dict[str, object]:
+    """Return what the page says of one list: counts, the median of seconds, and its table."""
+    ran = [result for _, result in tried if result.peak_bytes is not None]
+    return {
+        "tried": len(tried),
+        "repositories": len({script.repository for script, _ in tried}),
+        "ran": len(ran),
+        "broken": sum(bool(script.broken) for script, result in tried if result.peak_bytes is None),
+        "median": sorted(result.seconds for result in ran)[len(ran) // 2],
+        "table": "\n".join(markdown_table(HEADINGS, [_row(script, result) for script, result in tried])),
+    }
+
+
 def _row(script: Script, result: Result) -> list[str]:
     where = "" if script.folder == "." else f" ({script.folder})"
-    command = f"`{script.command}`{where}{' [data]' if script.data else ''}".replace("|", "\\|")
+    notes = f"{where}{' [data]' if script.data else ''}{script.packages and f' with {script.packages}'}"
+    command = f"`{script.command}`{notes}".replace("|", "\\|")
     ran = result.peak_bytes is not None
     peak = f"{result.peak_bytes / 2**20:.0f}" if result.peak_bytes is not None else ""
-    said = "; ".join(result.reasons) if ran else result.why_not
-    line = [script.repository, command, script.kind, str(script.gpus), "yes" if ran else "no", peak]
+    said = "; ".join(result.reasons) if ran else f"{result.why_not}{script.broken and f' ({script.broken})'}"
+    outcome = "yes" if ran else "nor on a GPU" if script.broken else "no"
+    line = [script.repository, command, script.kind, str(script.gpus), outcome, peak]
     return [*line, f"{result.seconds:.0f}", said.replace("|", "\\|")]
 
 
