@@ -34,7 +34,8 @@ def layers(index, count):
     made = [nn.Embedding(WORDS, WIDTH)] if index == 0 else []
     for _ in range(1 + index):
         made += [nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)]
-    return nn.Sequential(*made, *([nn.Linear(WIDTH, WORDS)] if index == count - 1 else [])).to(device)
+    last = [nn.Linear(WIDTH, WORDS), nn.ReLU()] if index == count - 1 else []  # torch 2.6 detaches no view
+    return nn.Sequential(*made, *last).to(device)
 
 
 def stage(index, count, shapes_known):
