@@ -20,6 +20,8 @@ import weakref
 NOWHERE = 0
 """The number of the site of which nothing is known."""
 
+MOST_NOTED = 200_000
+"""Allocations with a site: each takes some 10 us, and of a run that makes more the later ones are from nowhere."""
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """What DDP, torch.compile and FSDP call the one module that they are around."""
 _NOT_THE_SCRIPT = {"torch", "triton", "sitecustomize"}
@@ -36,6 +38,7 @@ class Sites:
         self._numbers = {}  # what a site is known by: its number
         self._library, self._script = {}, {}  # id of a code: the code, kept so that nothing else has that id
         self._modules = {}  # id of a module: (reference to it, its name)
+        self._noted = 0
         self._served = {}  # address: numbers of the sites that it was given to, in order
         self._forward = {}  # thread: ([sequence number], [number of the site]), in order
         self._caller = threading.get_ident()
@@ -77,7 +80,9 @@ class Sites:
         return found
 
     def _allocated(self, address):
-        self._served.setdefault(address, []).append(self._site(sys._getframe(1)))
+        if self._noted < MOST_NOTED:
+            self._noted += 1
+            self._served.setdefault(address, []).append(self._site(sys._getframe(1)))
 
     def _site(self, frame):
         """Return the number of the site that `frame` was called from. This runs for every allocation: it is quick."""
