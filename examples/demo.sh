@@ -16,6 +16,7 @@ source "$1/bin/activate"
 
 show() { printf '\n$ %s\n' "$*"; }
 show xsbatch examples/gpt2/job.sh
+export XMEM_BUDGET=300 # the first dry run compiles the stand-in libraries; this machine may be slow
 submitted=$("${cluster[@]}" xsbatch examples/gpt2/job.sh)
 echo "$submitted"
 job=${submitted##* }

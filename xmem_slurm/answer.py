@@ -187,7 +187,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
         _check_any_left(request, failed)
     except NoEstimate as error:
         seen = [each for each in answers.values() if isinstance(each, NoEstimate)]
-        told = [f"{AS_WRITTEN}: {error} [--xmem-fresh tries again]"]
+        told = [f"{AS_WRITTEN}: {error} [XMEM_FRESH=1 tries again]"]
         unused = site.policy.unused != "leave" and all(isinstance(each, UnusedGpu) for each in seen) and not refused
         if unused and site.policy.unused == "refuse" and not wishes.advise:
             raise Refused(f"{_UNUSED}; {_ALL_THE_SAME}") from error
@@ -217,6 +217,7 @@ def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list
     try:
         if wishes.report is not None:
             report.write(Path(wishes.report), sized, site.templates)
+            return [f"report: {wishes.report}"]
     except (OSError, XmemError) as error:
         return [f"no report: {error}"]
     return []
@@ -263,31 +264,34 @@ def _decide(
 
     request, ready = job.request(), job
     lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
-    together: dict[str, list[int]] = {}
+    together: dict[tuple[str, bool], list[int]] = {}
     for index, each in sized.items():
-        typed, choice = request.components[index].gpu_types, each.placement.choice
+        choice, pinned = each.placement.choice, wishes.keep_type or site.policy.keep_type
         if choice is None:
             nothing = f"stays as written: {terminal.too_small(each)}" if request.others else terminal.nothing_fits(each)
             lines[index].append(nothing)
-        elif wishes.advise or not site.policy.rewrite or (typed and (wishes.keep_type or site.policy.keep_type)):
-            lines[index].append(terminal.advice(each))
         else:
-            together.setdefault(choice, []).append(index)
-    for choice, indexes in together.items():
+            pinned = pinned and bool(request.components[index].gpu_types)
+            allowed = site.policy.rewrite and not wishes.advise and not pinned
+            together.setdefault((choice, allowed), []).append(index)
+    for (choice, allowed), indexes in together.items():
         option, units = site.option[choice], sized[indexes[0]].placement.units
         granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
         reason = "; ".join(_of(request, index, terminal.reason(sized[index])) for index in indexes)
         try:
-            ready, changes = rewrite.rewrite(
+            changed, changes = rewrite.rewrite(
                 ready, option, reason, granted, indexes, spelled=site.dialect, templates=site.templates
             )
         except UsageError as error:
-            if not request.others:
+            if allowed and not request.others:
                 raise
             for index in indexes:
                 lines[index].append(f"stays as written: {error}")
             continue
+        ready = changed if allowed else ready
         for index in indexes:
             own = [c for c in changes if c.component == index or (c.command and index == indexes[0])]
-            lines[index].append(terminal.outcome(own, sized[index]))
+            typed = bool(request.components[index].gpu_types)
+            told = terminal.outcome(own, sized[index], typed=typed) if allowed else terminal.advice(own, sized[index])
+            lines[index].append(told)
     return ready, [_of(request, index, line) for index, told in sorted(lines.items()) for line in told]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from xmem_slurm import folding, jobsteps
+from xmem_slurm import folding, handover, jobsteps
 from xmem_slurm.answer import Wishes, own_words
 from xmem_slurm.answer import answer as answer_to
 from xmem_slurm.caller import Submission, submission
@@ -47,16 +47,17 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
     `tables` are the site file's, empty where they could not be read.
     """
     found = Answer()
-    try:
-        seen = submission(process, os.environ)
-        if seen is not None and _is_covered(seen, tables):
-            found = answer(site_file, seen)
-    except Refused as error:
-        found = Answer(lines=[f"not submitted: {error}"], last="refuse")
-    except XmemError as error:
-        found = Answer(lines=[f"submitted as written: {error}"])
-    except Exception as error:  # a user of plain sbatch did not ask for a traceback
-        found = Answer(lines=[f"submitted as written: {type(error).__name__}: {error}"])
+    with handover.clearing_up():  # the hook's time may be up
+        try:
+            seen = submission(process, os.environ)
+            if seen is not None and _is_covered(seen, tables):
+                found = answer(site_file, seen)
+        except Refused as error:
+            found = Answer(lines=[f"not submitted: {error}"], last="refuse")
+        except XmemError as error:
+            found = Answer(lines=[f"submitted as written: {error}"])
+        except Exception as error:  # a user of plain sbatch did not ask for a traceback
+            found = Answer(lines=[f"submitted as written: {type(error).__name__}: {error}"])
     sys.stderr.writelines(f"xmem-slurm: {line}\n" for line in found.lines)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
 
@@ -70,7 +71,8 @@ def answer(site_file: str, seen: Submission) -> Answer:
     from xmem_slurm import cache  # noqa: PLC0415 - not for jobs that are left alone
 
     name = cache.key(seen.job, ["filter", site_file, seen.command])
-    changed, lines = cache.look_up(name, seen.job) or answer_to(seen.job, _wishes(site_file, seen), name)
+    kept = None if _is_set(seen.job, "XMEM_FRESH") else cache.look_up(name, seen.job)
+    changed, lines = kept or answer_to(seen.job, _wishes(site_file, seen), name)
     return Answer(_changes(seen.job, changed), lines)
 
 
@@ -107,6 +109,7 @@ def _wishes(site_file: str, seen: Submission) -> Wishes:
         advise=policy.mode == "advise",
         budget_seconds=max(1.0, policy.seconds - _ANSWER_SECONDS),
         site=site_file,
+        fresh=_is_set(seen.job, "XMEM_FRESH"),
         policy=order if order in get_args(schema.Order) else None,
         whole=seen.command != "sbatch",
     )

@@ -5,7 +5,7 @@ largest GPU that it can get, and says so. The points of a sweep that need the sa
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from xmem_slurm import job_templates
@@ -55,27 +55,25 @@ class _Need:
 def generate(
     template: Template,
     settings: Mapping[str, int | str],
-    commands: Sequence[Sequence[str]],
+    points: Sequence[tuple[str, Sequence[str]]],
     target: Target,
     size: Size,
 ) -> list[Generated]:
-    """Return the scripts that run `commands`: one, or in a sweep one for each GPU option that is needed.
+    """Return the scripts that run the commands of `points`, which have names: in a sweep one for each GPU option.
 
     Raises:
         UsageError: the template has a mistake, a template without an array is given several commands, or no nodes of
             the site can run the job.
     """
-    if len(commands) > 1 and not template.array:
+    if len(points) > 1 and not template.array:
         raise UsageError(f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)")
-    needs: dict[str, _Need] = {}
-    groups: dict[str, list[Sequence[str]]] = {}
-    drafts = [_job(job_templates.render(template, settings, [command]), target) for command in commands]
-    for command, draft, sized in zip(commands, drafts, size(drafts), strict=True):
+    groups: dict[str, list[tuple[Sequence[str], _Need]]] = {}
+    drafts = [_job(job_templates.render(template, settings, [command]), target) for _, command in points]
+    for (label, command), draft, sized in zip(points, drafts, size(drafts), strict=True):
         need = _need(draft, target, sized)
-        groups.setdefault(need.option, []).append(command)
-        # The point that needs the most speaks for its group.
-        needs[need.option] = max(needs.get(need.option, need), need, key=attrgetter("required_bytes"))
-    return [_generated(template, settings, group, needs[name], target) for name, group in groups.items()]
+        need = replace(need, lines=[f"{label}: {line}" if label else line for line in need.lines])
+        groups.setdefault(need.option, []).append((command, need))
+    return [_generated(template, settings, group, target) for group in groups.values()]
 
 
 def _job(text: str, target: Target) -> Job:
@@ -110,14 +108,17 @@ def _largest(request: Request, target: Target) -> str:
 def _generated(
     template: Template,
     settings: Mapping[str, int | str],
-    commands: Sequence[Sequence[str]],
-    need: _Need,
+    group: Sequence[tuple[Sequence[str], _Need]],
     target: Target,
 ) -> Generated:
-    text = job_templates.render(template, settings, commands)
+    """Return the script of the commands that need the same; the one that needs the most speaks for them."""
+    needs = [each for _, each in group]
+    need = max(needs, key=attrgetter("required_bytes"))
+    failed = [line for each in needs if each is not need and not each.required_bytes for line in each.lines]
+    text = job_templates.render(template, settings, [command for command, _ in group])
     site = target.site
     ready, _ = rewrite(
         _job(text, target), site.option[need.option], need.reason, spelled=site.dialect, templates=site.templates
     )
     assert ready.script is not None
-    return Generated(ready.script.decode(), need.option, need.lines)
+    return Generated(ready.script.decode(), need.option, [*need.lines, *failed])

@@ -38,6 +38,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "version": __version__,
         "label": "xmem-slurm",
         "commands": site.filter.commands if site.filter.mode != "off" else (),
+        "seconds": f"{site.filter.seconds:g}",
         "command": f"exec {shlex.join([*limit, *words])} $PPID",
         "every_job": site.policy.unasked != "leave",
         "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused),

@@ -29,8 +29,8 @@ def _no_starts(_names: Sequence[str], _component: int) -> Mapping[str, float]:
 
 CHANGES = {
     "batch": ("half the batch", "there is no DataLoader, or several with batches of different sizes"),
-    "bf16": ("bf16 autocast", "autocast is on already, or no parameter is fp32"),
     "checkpointing": ("checkpointing", "it is on already, or the model has no method that puts it on"),
+    "bf16": ("bf16 autocast", "autocast is on already, or no parameter is fp32"),
 }
 """What advice tries (`probe/_xmem_advice.py`): its name where it could not be tried, and why the probe left the job as
 it is."""

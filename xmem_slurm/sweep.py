@@ -46,6 +46,11 @@ def read_csv(path: Path) -> list[Point]:
     return list(points)
 
 
+def label(point: Point) -> str:
+    """Return what a point is called; "" for the only one of no sweep."""
+    return ", ".join(f"{key}={value}" for key, value in point.items())
+
+
 def commands(command: Sequence[str], points: Sequence[Point]) -> list[list[str]]:
     """Return the command of each point: every `{key}` in its words is the point's value; other braces stay.
 

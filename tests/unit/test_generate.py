@@ -45,10 +45,14 @@ def one_by_one(size: Callable[[Job], Sizing | XmemError]) -> generate.Size:
     return lambda jobs: [size(job) for job in jobs]
 
 
-def commands(template: job_templates.Template) -> Sequence[Sequence[str]]:
+def points_of(template: job_templates.Template) -> Sequence[tuple[str, Sequence[str]]]:
     if template.array:
-        return sweep.commands([*COMMAND, "--lr", "{lr}", "--json", '{"a": {size}}'], POINTS)
-    return [COMMAND]
+        return named(sweep.commands([*COMMAND, "--lr", "{lr}", "--json", '{"a": {size}}'], POINTS))
+    return [("", COMMAND)]
+
+
+def named(commands: Sequence[Sequence[str]]) -> Sequence[tuple[str, Sequence[str]]]:
+    return [(f"point {number}", command) for number, command in enumerate(commands, 1)]
 
 
 def made(
@@ -56,7 +60,7 @@ def made(
 ) -> generate.Generated:
     template = job_templates.find(name, SHIPPED)
     values = job_templates.values(template, [*SETTINGS.get(name, []), *settings])
-    (only,) = generate.generate(template, values, commands(template), TARGET, one_by_one(size))
+    (only,) = generate.generate(template, values, points_of(template), TARGET, one_by_one(size))
     return only
 
 
@@ -106,7 +110,7 @@ def test_the_gpu_that_fits_is_asked_for(name: str) -> None:
     found = made(name, lambda _: sized("a100_40"))
     assert found.option == "a100_40"
     assert "\n#SBATCH --gpus-per-node=a100_40:1\n" in found.script
-    assert found.lines[0].startswith("GPU memory needed: 15.44 GiB")
+    assert "GPU memory needed: 15.44 GiB" in found.lines[0]
 
 
 def test_a_job_that_cannot_be_estimated_asks_for_the_largest_gpu_and_says_so() -> None:
@@ -138,7 +142,8 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
         return sized("a100_80" if b"--lr 0.1 " in job.script else "l4")
 
     template = job_templates.find("sweep", SHIPPED)
-    points = sweep.commands(["python", "train.py", "--lr", "{lr}", "{size}"], sweep.grid(["lr=0.1,0.2", "size=1,2,3"]))
+    grid = sweep.grid(["lr=0.1,0.2", "size=1,2,3"])
+    points = named(sweep.commands(["python", "train.py", "--lr", "{lr}", "{size}"], grid))
     found = generate.generate(template, job_templates.values(template, ["at_once=2"]), points, TARGET, one_by_one(size))
     assert [each.option for each in found] == ["a100_80", "l4"]
     for each, rate in zip(found, ("0.1", "0.2"), strict=True):
@@ -146,11 +151,24 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
         assert re.findall(r"\d\) python train.py --lr (\S+) (\d)", each.script) == [(rate, n) for n in "123"]
 
 
+def test_what_is_told_of_a_sweep_names_the_point() -> None:
+    """The one that needs the most, and each of which nothing is known."""
+
+    def size(job: Job) -> Sizing | XmemError:
+        assert job.script is not None
+        return no_estimate(job) if b"--lr 0.2" in job.script else sized("h200")
+
+    template = job_templates.find("sweep", SHIPPED)
+    points = [(sweep.label({"lr": lr}), ["python", "train.py", "--lr", lr]) for lr in ("0.1", "0.2", "0.3")]
+    (found,) = generate.generate(template, job_templates.values(template, []), points, TARGET, one_by_one(size))
+    assert {line.partition(": ")[0] for line in found.lines} == {"lr=0.1", "lr=0.2"}
+
+
 def test_a_template_for_one_command_takes_no_points() -> None:
     template = job_templates.find("plain", SHIPPED)
     with pytest.raises(UsageError, match="for arrays"):
         generate.generate(
-            template, job_templates.values(template, []), [COMMAND, COMMAND], TARGET, one_by_one(no_estimate)
+            template, job_templates.values(template, []), named([COMMAND, COMMAND]), TARGET, one_by_one(no_estimate)
         )
 
 

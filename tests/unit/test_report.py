@@ -78,19 +78,25 @@ def test_what_the_schema_does_not_allow_is_refused(change: dict[str, object]) ->
 
 def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     change = Change("gres", "gpu:h200:1", "gpu:l4:1", "line 3 of the script")
-    lines = [*terminal.estimate_lines(SIZING.estimate), terminal.outcome([change], SIZING)]
+    lines = [*terminal.estimate_lines(SIZING.estimate), terminal.outcome([change], SIZING, typed=True)]
     assert lines == [
         "GPU memory needed: 15.44 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 620.00 MiB margin",
-        (
-            "at the peak: activations 8.14 GiB, temporary 3.07 GiB, optimizer state 963.40 MiB, parameters 475.46 MiB,"
-            " other 65.06 MiB"
-        ),
+        "at the peak: activations 8.14 GiB, temporary 3.07 GiB, optimizer state 963.40 MiB, parameters 475.46 MiB",
         "confidence high: 3 optimizer steps seen; the margin is enough for 90% of runs like the 37 measured",
         (
-            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): 15.44 GiB of GPU memory needed; l4 has 21.95"
-            " GiB, of 4 options the cheapest on which it fits [--xmem-keep-type keeps a type you wrote]"
+            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): l4 has 21.95 GiB (6.52 GiB to spare), of 4"
+            " options the cheapest on which it fits [XMEM_KEEP_TYPE=1 keeps the type you wrote]"
         ),
     ]
+
+
+def test_what_is_not_changed_is_said_with_the_flag_to_change() -> None:
+    change = Change("gres", "gpu:1", "gpu:l4:1", "the command line")
+    assert terminal.advice([change], SIZING).startswith(
+        "nothing was changed; this would do: --gres=gpu:1 -> --gres=gpu:l4:1 (the command line): l4 has 21.95 GiB"
+    )
+    assert terminal.advice([], SIZING).startswith("the request stays as it is: l4 has")
+    assert "KEEP_TYPE" not in terminal.outcome([change], SIZING, typed=False)
 
 
 def test_every_option_has_a_line() -> None:

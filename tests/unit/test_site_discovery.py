@@ -32,13 +32,13 @@ def takes_all(_kind: Kind, _partition: str) -> Taken:
     return Taken()
 
 
-def discovered(cluster: live.Cluster = CLUSTER, ask: Callable[[Kind, str], Taken] = takes_all) -> tuple[Site, str, int]:
-    text, questions = discovery.write(cluster, CATALOGUE, ",".join, ask)
-    return Site.model_validate(tomllib.loads(text)), text, questions
+def discovered(cluster: live.Cluster = CLUSTER, ask: Callable[[Kind, str], Taken] = takes_all) -> tuple[Site, str]:
+    text = discovery.write(cluster, CATALOGUE, ",".join, ask)
+    return Site.model_validate(tomllib.loads(text)), text
 
 
 def test_nodes_alike_are_one_group_and_free_text_is_not_read() -> None:
-    site, _, _ = discovered()
+    site, _ = discovered()
     groups = {group.names: group for group in site.nodes}
     assert set(groups) == {"g1,g2", "u1", "x1", "c1"}, "a node in no partition takes no jobs"
     assert groups["g1,g2"].gpus == {"a100": 4}
@@ -49,7 +49,7 @@ def test_nodes_alike_are_one_group_and_free_text_is_not_read() -> None:
 
 
 def test_untyped_gpus_are_asked_for_by_the_feature_that_names_them() -> None:
-    site, _, _ = discovered()
+    site, _ = discovered()
     option = site.option["V100-SXM2-32GB"]
     assert (option.gpu, option.type, option.constraint) == ("v100-sxm2-32gb", None, "V100-SXM2-32GB")
     share = site.option["shard-V100-SXM2-32GB"].share
@@ -58,11 +58,11 @@ def test_untyped_gpus_are_asked_for_by_the_feature_that_names_them() -> None:
 
 
 def test_what_is_not_known_is_asked() -> None:
-    site, text, questions = discovered()
+    site, text = discovered()
     asked = [line for line in text.splitlines() if line.startswith("# QUESTION")]
     assert any("which GPU is gpu:frontier_x:2 of node x1" in line for line in asked)
     assert any("is it a100-" in line for line in asked)
-    assert questions == len(asked) - 1, "what it all costs is always asked"
+    assert any("what do they cost" in line for line in asked)
     assert option_gpus(site, CATALOGUE)["a100"].total_bytes < 43 * 10**9, "the smaller one is safe"
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_gpu_of_the_catalogue_is_not_guessed(kind: str) -> None:
 
 
 def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> None:
-    site, text, _ = discovered()
+    site, text = discovered()
     unknown = ["node x1: has 2 of gpu:frontier_x, the file says 0"]
     assert comparison.differences(site, CLUSTER) == unknown
     changed = text.replace('"a100" = 4', '"a100" = 3').replace('"ib"]', '"ib", "nvlink"]').replace("UNLIMITED", "1:00")
@@ -130,16 +130,16 @@ def test_the_spellings_that_are_taken_are_found(refuses: Callable[[str], bool], 
 
 
 def test_a_dialect_is_written_as_it_was_found_and_asked_after() -> None:
-    site, text, _ = discovered(ask=taken_by(lambda line: "--gpus" in line or "--mem=" not in line or "a100:" in line))
+    site, text = discovered(ask=taken_by(lambda line: "--gpus" in line or "--mem=" not in line or "a100:" in line))
     assert (site.dialect.options, site.dialect.select) == (("gres",), "constraint")
     assert (site.dialect.host_memory_option, site.dialect.host_memory_mib) == ("mem", 32000)
     assert site.option["a100"].constraint == "a100"
     assert "# --gpus-per-node was refused: no such thing here" in text
     assert "# QUESTION: how much host memory" in text
 
-    _, text, _ = discovered(CLUSTER._replace(job_submit="lua"))
+    _, text = discovered(CLUSTER._replace(job_submit="lua"))
     assert "slurmctld has jobs go through plugins (lua)" in text
-    site, text, _ = discovered(ask=taken_by(lambda _: True))
+    site, text = discovered(ask=taken_by(lambda _: True))
     assert site.dialect == site.dialect.__class__()
     assert text.count("how is a GPU asked for here?") == len(OPTIONS)
 
@@ -149,7 +149,7 @@ def test_gpus_that_only_a_resource_tells_apart() -> None:
         "NodeName=v1 CPUTot=32 AvailableFeatures=(null) Gres=gpu:4,VramPerGpu:24G RealMemory=256000 Partitions=gpu\n"
     )
     asked: list[Kind] = []
-    site, text, _ = discovered(live.parse(CONFIG, nodes, PARTITIONS), lambda kind, _: asked.append(kind) or Taken())
+    site, text = discovered(live.parse(CONFIG, nodes, PARTITIONS), lambda kind, _: asked.append(kind) or Taken())
     option = site.option["VramPerGpu-24G"]
     assert (option.gpu, option.type, option.gres) == ("l4", None, "VramPerGpu:24G")
     assert "is it a10g, a10, rtx-4090, rtx-3090, a30 instead?" in text

@@ -32,7 +32,9 @@ def generate(
     show: Annotated[bool, typer.Option("--show", help="Show the template and what can be set in it.")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")] = None,
     site: SiteFile = None,
-    budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs of one job may take.")] = 60.0,
+    budget: Annotated[
+        float, typer.Option("--budget", "--xmem-budget", help="Seconds that the dry runs of one job may take.")
+    ] = 60.0,
 ) -> None:
     """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
     folders = job_templates.folders(folder, _site_templates(site))
@@ -63,7 +65,7 @@ def generate(
         made = scripts.generate(
             chosen,
             values,
-            sweep.commands(command, points),
+            list(zip(map(sweep.label, points), sweep.commands(command, points), strict=True)),
             target,
             lambda jobs: dryrun_array.together(
                 [partial(size, *numbered) for numbered in enumerate(jobs, 1)], where.dry_run

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +84,9 @@ def estimate(
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A GPU of the catalogue, in place of a site's.")] = None,
     site: SiteFile = None,
-    budget: Annotated[float, typer.Option("--budget", help="Seconds that the dry runs may take.")] = 60.0,
+    budget: Annotated[
+        float, typer.Option("--budget", "--xmem-budget", help="Seconds that the dry runs may take.")
+    ] = 60.0,
     engine: Annotated[Engine, typer.Option("--engine", help="Stand-in CUDA libraries, or real steps on the CPU.")] = (
         Engine.AUTO
     ),
@@ -173,6 +176,9 @@ def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Job:
     script = Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
         return Job(tuple(command), environ, script.read_bytes())
+    if shutil.which(command[0]) is None:
+        wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
+        raise UsageError(f"{command[0]}: {wrong}")
     return Job(("--wrap", shlex.join(command)), environ, None)
 
 

@@ -19,9 +19,9 @@ SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; els
 @app.command("discover")
 def discover() -> None:
     """Print a site file for the cluster that Slurm's commands talk to, with a question where it does not say enough."""
-    text, questions = discovery.write(live.read(), loading.load_catalogue(), live.host_list, spellings.ask)
+    text = discovery.write(live.read(), loading.load_catalogue(), live.host_list, spellings.ask)
     typer.echo(text, nl=False)
-    typer.echo(f"{questions} questions: see the lines with QUESTION", err=True)
+    typer.echo(f"{text.count('# QUESTION')} questions: see the lines with QUESTION", err=True)
 
 
 @app.command("check")
@@ -41,8 +41,9 @@ def check(
         wrong += found
     if loaded is None or wrong:
         raise SiteError(f"{path}: wrong in {len(wrong)} points" + ("" if loaded else "; the cluster was not asked yet"))
-    groups = len(loaded.nodes)
-    typer.echo(f"{path}: site {loaded.name}: {len(loaded.option)} GPU options on {groups} groups of nodes: no errors")
+    groups, asked = len(loaded.nodes), " in the file; the cluster was not asked" if offline else ""
+    what = f"{len(loaded.option)} GPU options on {groups} groups of nodes"
+    typer.echo(f"{path}: site {loaded.name}: {what}: no errors{asked}")
 
 
 @app.command("show")

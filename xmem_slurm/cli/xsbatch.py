@@ -45,7 +45,10 @@ OWN_OPTIONS = (
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
     OwnOption(
-        "xmem-policy", "order", "which GPU that fits: the least cost, the least memory, or the first to start", _ORDERS
+        "xmem-policy",
+        "|".join(_ORDERS),
+        "which GPU that fits: of the least cost, of the least memory, or the first to start",
+        _ORDERS,
     ),
     OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)", (1, 3600)),
     OwnOption(

@@ -107,7 +107,7 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         found = [_with_end(each, outcome) for each in _read(traces)]
         files = [file for each in found for file in each.files]
         if not any(each.allocations or each.error for each in found):
-            why = _why_nothing(traces, found, outcome)
+            why = _why_nothing(traces, found, outcome, budget)
             raise UnusedGpu(why, files) if why == _UNUSED else NoEstimate(why, files)
         failed = outcome.returncode and outcome.stopped is None
         if failed and not any(each.error or each.steps for each in found):
@@ -185,22 +185,24 @@ def _write_program(path: Path, text: bytes) -> Path:
     return path
 
 
-def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
+def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome, budget: Budget) -> str:
     notes = traces / "notes.jsonl"
     if notes.is_file():
         return str(json.loads(notes.read_text(encoding="utf-8").splitlines()[0]))
     if outcome.stopped is not None:
-        return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used"
+        limit = f"limit of {budget.seconds:.0f} s" if outcome.stopped == "time" else f"{outcome.stopped} limit"
+        more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
+        return f"the dry run was stopped at its {limit} before any GPU memory was used{more}"
     if any(each.state == "importing" for each in found):
         return "a process died while it imported torch" + _last_words(outcome)
-    unseen = _UNREACHED if _CUDA_LIBRARY_MISSING.search(outcome.output_tail) else _UNSEEN
-    hidden = "" if found else f"; {unseen}"
+    unreached = not found and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
     if outcome.returncode:
-        code = outcome.returncode
-        return f"the script ended with code {code} before any GPU memory was used{hidden}{_last_words(outcome)}"
+        said = _last_words(outcome) or ("" if found or unreached else f"; {_UNSEEN}")
+        hidden = f"; {_UNREACHED}" if unreached else ""
+        return f"the script ended with code {outcome.returncode} before any GPU memory was used{said}{hidden}"
     if found:
         return _UNUSED
-    return f"{unseen} (python -I, python -E and env -i hide it)"
+    return f"{_UNREACHED if unreached else _UNSEEN} (python -I, python -E and env -i hide it)"
 
 
 _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")

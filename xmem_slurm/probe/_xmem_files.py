@@ -4,7 +4,7 @@ All Pythons of a dry run write to one file, `files.log` beside the traces: a lin
 meets a path, written at once, as a process may be ended at any time. A line is "KIND SIZE MTIME_NS PATH" and a NUL:
 
     R   was there when it was opened for reading (or loaded as an extension module); its size and time as of then
-    D   a folder that was listed, not by the import system
+    D   a folder that was listed; by the import system: only where packages are installed
     A   was not there
     W   opened for writing, or renamed to: what is read there later is the job's own
     T   there were too many: what follows is not noted
@@ -26,6 +26,10 @@ _IMPORTING = ("<frozen importlib", "/importlib/", "importlib_metadata", "pkgutil
 _UNSTEADY = ("/proc/", "/sys/", "/dev/")
 
 
+def _has_packages(folder):
+    return isinstance(folder, str) and folder.endswith(("site-packages", "dist-packages"))
+
+
 class _Notes:
     def __init__(self, folder):
         self._file = os.path.join(folder, LOG)
@@ -43,8 +47,9 @@ class _Notes:
             self._note(args[1], "R")
         elif event in ("os.listdir", "os.scandir"):
             caller = sys._getframe(1).f_code.co_filename
-            if not any(name in caller for name in _IMPORTING):
-                self._note(args[0] or ".", "D")
+            folder = args[0] or "."
+            if not any(name in caller for name in _IMPORTING) or _has_packages(folder):
+                self._note(folder, "D")
         elif event == "os.rename":
             self._note(args[1], "W")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from xmem_slurm.estimate import Estimate
 from xmem_slurm.margins import Margin
-from xmem_slurm.placement import Placement, Verdict
+from xmem_slurm.placement import Placement
 from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.words import CATEGORY_NAMES
@@ -22,6 +22,9 @@ ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None:
 PATIENCE_SECONDS = 1.0
 """What is over sooner needs no progress."""
 
+_LEAST_PART = 0.01
+"""Of the peak: what is less is not worth a word."""
+
 _GROUPS = 3
 """Groups of blocks that one line has room for."""
 
@@ -31,7 +34,8 @@ _UNITS = {"shard": "shards", "mps": "units of MPS"}
 def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[str]:
     """Say how much GPU memory is needed, what it is made of, and, where that is known, which lines ask for the most."""
     rank = estimate.largest
-    sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size)
+    least = _LEAST_PART * sum(rank.breakdown.values())
+    sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size > least)
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     steps = f"{rank.trace.steps} optimizer step{'' if rank.trace.steps == 1 else 's'} seen"
     peak, context = human(rank.replay.peak_reserved_bytes), human(rank.outside_allocator_bytes - rank.beside_bytes)
@@ -93,18 +97,19 @@ def _advice(advice: Advice) -> str:
 
 
 def reason(sizing: Sizing) -> str:
-    """Say in one line why the chosen option was chosen."""
-    placement = sizing.placement
+    """Say in one line what is needed, and why the chosen option was chosen."""
+    return f"{human(sizing.estimate.required_bytes)} of GPU memory needed; {_offer(sizing)}"
+
+
+def _offer(sizing: Sizing) -> str:
+    """Say what the chosen option gives to the job, and what it is the best in."""
+    placement, needed = sizing.placement, sizing.estimate.required_bytes
     chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
-    return f"{human(sizing.estimate.required_bytes)} of GPU memory needed; {_offer(chosen)}, {_rank(placement)}"
-
-
-def _offer(verdict: Verdict) -> str:
-    """Say what the chosen option gives to the job."""
-    if verdict.share is None:
-        return f"{verdict.name} has {human(verdict.gpu.total_bytes)}"
-    units, size = verdict.units, human(verdict.given.total_bytes)
-    of = f"{verdict.share.per_gpu} {_UNITS[verdict.share.kind]} of {verdict.share.of}"
+    units, has = chosen.units, chosen.given.total_bytes
+    size = f"{human(has)} ({human(max(0, has - needed))} to spare), {_rank(placement)}"
+    if chosen.share is None:
+        return f"{chosen.name} has {size}"
+    of = f"{chosen.share.per_gpu} {_UNITS[chosen.share.kind]} of {chosen.share.of}"
     return f"{units} of {of} {'has' if units == 1 else 'have'} {size}"
 
 
@@ -123,17 +128,24 @@ def _rank(placement: Placement) -> str:
     return first + (f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else "")
 
 
-def outcome(changes: Sequence[Change], sizing: Sizing) -> str:
-    """Say what was changed and why."""
+def outcome(changes: Sequence[Change], sizing: Sizing, *, typed: bool) -> str:
+    """Say what was changed and why; `typed` where the user had written a type of GPU."""
     if not changes:
-        return f"the request stays as it is: {reason(sizing)}"
-    places = ", ".join(dict.fromkeys(change.where for change in changes))
-    return f"{'; '.join(map(str, changes))} ({places}): {reason(sizing)} [--xmem-keep-type keeps a type you wrote]"
+        return f"the request stays as it is: {_offer(sizing)}"
+    kept = " [XMEM_KEEP_TYPE=1 keeps the type you wrote]" if typed else ""
+    return f"{_listed(changes)}: {_offer(sizing)}{kept}"
 
 
-def advice(sizing: Sizing) -> str:
+def advice(changes: Sequence[Change], sizing: Sizing) -> str:
     """Say what would be changed if it were allowed."""
-    return f"the request stays as it is, as asked; {reason(sizing)}"
+    if not changes:
+        return outcome(changes, sizing, typed=False)
+    return f"nothing was changed; this would do: {_listed(changes)}: {_offer(sizing)}"
+
+
+def _listed(changes: Sequence[Change]) -> str:
+    places = ", ".join(dict.fromkeys(change.where for change in changes))
+    return f"{'; '.join(map(str, changes))} ({places})"
 
 
 def nothing_fits(sizing: Sizing) -> str:

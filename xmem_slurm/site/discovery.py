@@ -51,8 +51,8 @@ def write(
     catalogue: Mapping[str, Gpu],
     host_list: Callable[[Sequence[str]], str],
     ask: Callable[[Kind, str], Taken],
-) -> tuple[str, int]:
-    """Return the text of a site file and how many questions it asks.
+) -> str:
+    """Return the text of a site file; what it could not find out it asks, in lines that begin with "# QUESTION".
 
     `host_list` writes names as Slurm does; `ask` says which spellings of a request for a GPU a partition takes.
     """
@@ -65,8 +65,7 @@ def write(
         draft.groups.append(_Group(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
     _spell(draft, cluster, ask)
     values = {"cluster": cluster, "draft": draft, "catalogue": catalogue, "options": OPTIONS}
-    text = resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
-    return text, len(draft.questions) + sum(len(option.questions) for option in draft.options.values())
+    return resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
 
 
 def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Taken]) -> None:
