@@ -28,7 +28,8 @@ from pathlib import Path
 
 from benchmarks.overhead import GPU, PLAIN, SITE, TRAIN
 from benchmarks.text_table import text_table
-from xmem_slurm import hooks, lab
+from xmem_slurm import lab
+from xmem_slurm.filter import hooks
 from xmem_slurm.site.loading import load_site
 from xmem_slurm.site.schema import Site
 

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 from tests.conftest import Cluster
-from xmem_slurm import job_templates
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import app
+from xmem_slurm.generate import templates
 from xmem_slurm.site import schema
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
 
 
 def test_the_reference_has_every_variable_of_every_template() -> None:
-    for template in job_templates.available(job_templates.folders(None)):
+    for template in templates.available(templates.folders(None)):
         own = section("xmem-slurm generate").partition(f"### Template {template.name}\n")[2].partition("\n### ")[0]
         shared = section("xmem-slurm generate").partition("### Variables of every template")[2].partition("\n### ")[0]
         assert template.about in own

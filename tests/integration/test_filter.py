@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TRAIN, XSBATCH, Cluster, running_lab, write_job
-from xmem_slurm import hooks, resources
-from xmem_slurm.caller import submission
+from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
+from xmem_slurm.filter import hooks
+from xmem_slurm.filter.caller import submission
 from xmem_slurm.site.loading import load_site
 
 pytestmark = pytest.mark.slurm

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from xmem_slurm import generate, job_templates, resources, sweep, trace
+from xmem_slurm import resources, trace
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError, XmemError
 from xmem_slurm.estimate import estimate
+from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.sizing import Sizing
@@ -20,9 +21,9 @@ from xmem_slurm.slurm.edit import Job
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
-TARGET = generate.Target(SITE, GPUS, {})
+TARGET = scripts.Target(SITE, GPUS, {})
 GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
-SHIPPED = job_templates.folders(None)
+SHIPPED = templates.folders(None)
 COMMAND = ["python", "train.py", "--name", "it's mine"]
 SETTINGS = {
     "apptainer": ["image=my image.sif", "bind=/data"],
@@ -41,11 +42,11 @@ def no_estimate(_: Job) -> NoEstimate:
     return NoEstimate("the script ended\nwith code 1")
 
 
-def one_by_one(size: Callable[[Job], Sizing | XmemError]) -> generate.Size:
+def one_by_one(size: Callable[[Job], Sizing | XmemError]) -> scripts.Size:
     return lambda jobs: [size(job) for job in jobs]
 
 
-def points_of(template: job_templates.Template) -> Sequence[tuple[str, Sequence[str]]]:
+def points_of(template: templates.Template) -> Sequence[tuple[str, Sequence[str]]]:
     if template.array:
         return named(sweep.commands([*COMMAND, "--lr", "{lr}", "--json", '{"a": {size}}'], POINTS))
     return [("", COMMAND)]
@@ -57,14 +58,14 @@ def named(commands: Sequence[Sequence[str]]) -> Sequence[tuple[str, Sequence[str
 
 def made(
     name: str, size: Callable[[Job], Sizing | XmemError] = lambda _: sized("l4"), settings: Sequence[str] = ()
-) -> generate.Generated:
-    template = job_templates.find(name, SHIPPED)
-    values = job_templates.values(template, [*SETTINGS.get(name, []), *settings])
-    (only,) = generate.generate(template, values, points_of(template), TARGET, one_by_one(size))
+) -> scripts.Generated:
+    template = templates.find(name, SHIPPED)
+    values = templates.values(template, [*SETTINGS.get(name, []), *settings])
+    (only,) = scripts.generate(template, values, points_of(template), TARGET, one_by_one(size))
     return only
 
 
-NAMES = [template.name for template in job_templates.available(SHIPPED)]
+NAMES = [template.name for template in templates.available(SHIPPED)]
 
 
 def test_the_templates_are_those_that_were_promised() -> None:
@@ -141,10 +142,10 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
         assert job.script is not None
         return sized("a100_80" if b"--lr 0.1 " in job.script else "l4")
 
-    template = job_templates.find("sweep", SHIPPED)
+    template = templates.find("sweep", SHIPPED)
     grid = sweep.grid(["lr=0.1,0.2", "size=1,2,3"])
     points = named(sweep.commands(["python", "train.py", "--lr", "{lr}", "{size}"], grid))
-    found = generate.generate(template, job_templates.values(template, ["at_once=2"]), points, TARGET, one_by_one(size))
+    found = scripts.generate(template, templates.values(template, ["at_once=2"]), points, TARGET, one_by_one(size))
     assert [each.option for each in found] == ["a100_80", "l4"]
     for each, rate in zip(found, ("0.1", "0.2"), strict=True):
         assert "#SBATCH --array=0-2%2\n" in each.script
@@ -158,17 +159,17 @@ def test_what_is_told_of_a_sweep_names_the_point() -> None:
         assert job.script is not None
         return no_estimate(job) if b"--lr 0.2" in job.script else sized("h200")
 
-    template = job_templates.find("sweep", SHIPPED)
+    template = templates.find("sweep", SHIPPED)
     points = [(sweep.label({"lr": lr}), ["python", "train.py", "--lr", lr]) for lr in ("0.1", "0.2", "0.3")]
-    (found,) = generate.generate(template, job_templates.values(template, []), points, TARGET, one_by_one(size))
+    (found,) = scripts.generate(template, templates.values(template, []), points, TARGET, one_by_one(size))
     assert {line.partition(": ")[0] for line in found.lines} == {"lr=0.1", "lr=0.2"}
 
 
 def test_a_template_for_one_command_takes_no_points() -> None:
-    template = job_templates.find("plain", SHIPPED)
+    template = templates.find("plain", SHIPPED)
     with pytest.raises(UsageError, match="for arrays"):
-        generate.generate(
-            template, job_templates.values(template, []), named([COMMAND, COMMAND]), TARGET, one_by_one(no_estimate)
+        scripts.generate(
+            template, templates.values(template, []), named([COMMAND, COMMAND]), TARGET, one_by_one(no_estimate)
         )
 
 
@@ -183,18 +184,16 @@ def test_a_template_for_one_command_takes_no_points() -> None:
 )
 def test_a_wrong_setting_is_told_what_is_right(settings: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        job_templates.values(job_templates.find("apptainer", SHIPPED), settings)
+        templates.values(templates.find("apptainer", SHIPPED), settings)
 
 
 def test_ones_own_templates_go_first_and_may_include_what_ships(tmp_path: Path) -> None:
     (tmp_path / "plain.sh.j2").write_text('{#-\nabout = "Ours."\n-#}\n{% include "_head.sh.j2" %}\nmodule load cuda\n')
-    places = job_templates.folders(tmp_path)
-    template = job_templates.find("plain", places)
+    places = templates.folders(tmp_path)
+    template = templates.find("plain", places)
     assert template.about == "Ours."
-    assert job_templates.render(template, job_templates.values(template, []), [COMMAND]).endswith(
-        "G\nmodule load cuda\n"
-    )
-    assert "torchrun" in [each.name for each in job_templates.available(places)]
+    assert templates.render(template, templates.values(template, []), [COMMAND]).endswith("G\nmodule load cuda\n")
+    assert "torchrun" in [each.name for each in templates.available(places)]
 
 
 @pytest.mark.parametrize(
@@ -212,12 +211,12 @@ def test_ones_own_templates_go_first_and_may_include_what_ships(tmp_path: Path) 
 def test_a_template_with_a_mistake_is_told_so_and_does_no_harm(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "mine.sh.j2").write_text(text)
     with pytest.raises(UsageError, match=told):
-        render_mine(job_templates.folders(tmp_path))
+        render_mine(templates.folders(tmp_path))
 
 
 def render_mine(places: Sequence[Path]) -> str:
-    template = job_templates.find("mine", places)
-    return job_templates.render(template, job_templates.values(template, []), [COMMAND])
+    template = templates.find("mine", places)
+    return templates.render(template, templates.values(template, []), [COMMAND])
 
 
 def test_points_come_from_a_grid_or_a_csv_file(tmp_path: Path) -> None:

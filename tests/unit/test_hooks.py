@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import hooks, resources
+from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
+from xmem_slurm.filter import hooks
 from xmem_slurm.site.loading import load_site
 
 SITE = load_site(resources.tree("site-config") / "example.toml")

@@ -62,7 +62,7 @@ def test_who_is_not_plainly_left_alone_is_told_what_is_wrong(tmp_path: Path, tab
     user = pwd.getpwuid(os.getuid()).pw_name
     for text, told in ((f"[filter]\n{table}\n", "no sbatch"), (f'[filter]\nnot_users = ["{user}"]\n', "")):
         (tmp_path / "site.toml").write_text(text, encoding="utf-8")
-        command = [sys.executable, "-c", "from xmem_slurm.filter_start import main; main()"]
+        command = [sys.executable, "-c", "from xmem_slurm.filter.start import main; main()"]
         done = subprocess.run(
             [*command, tmp_path / "site.toml", str(os.getpid())], capture_output=True, text=True, check=True
         )

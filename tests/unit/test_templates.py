@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import hooks, job_templates, resources, trace
+from xmem_slurm import resources, trace
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimate import estimate
+from xmem_slurm.filter import hooks
+from xmem_slurm.generate import templates
 from xmem_slurm.lab import settings
 from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report import html
@@ -86,7 +88,7 @@ def test_hooks_lab_files_and_job_templates_too(site: Site, tmp_path: Path) -> No
     assert hooks.render(tmp_path / "site.toml", site)["cli_filter.lua"] == '-- "example"\n'
     files = settings.files(site, option_gpus(site, load_catalogue()), [[] for _ in site.nodes], AROUND)
     assert files["cgroup.conf"].endswith("# ours\n")
-    template = job_templates.find("plain", job_templates.folders(None, site.templates))
+    template = templates.find("plain", templates.folders(None, site.templates))
     assert (template.about, template.path) == ("Ours.", tmp_path / "ours" / "jobs" / "plain.sh.j2")
 
 
@@ -96,7 +98,7 @@ def test_the_users_job_templates_go_before_the_sites(site: Site, tmp_path: Path)
     for folder, about in ((mine, "Mine."), (site.templates, "Ours.")):
         own(site.model_copy(update={"templates": folder}), "plain.sh.j2", f'{{#-\nabout = "{about}"\n-#}}\n')
     own(site, "jobs/plain.sh.j2", '{#-\nabout = "Ours."\n-#}\n')
-    assert job_templates.find("plain", job_templates.folders(mine, site.templates)).about == "Mine."
+    assert templates.find("plain", templates.folders(mine, site.templates)).about == "Mine."
 
 
 def test_the_report_too(site: Site, tmp_path: Path) -> None:
@@ -128,6 +130,6 @@ def test_a_mistake_is_named_by_file_and_line(site: Site, text: str, told: str) -
 )
 def test_a_users_template_reaches_nothing_but_its_values(tmp_path: Path, text: str) -> None:
     (tmp_path / "odd.sh.j2").write_text(f'{{#-\nabout = "Odd."\n-#}}\n{text}\n')
-    template = job_templates.find("odd", job_templates.folders(tmp_path))
+    template = templates.find("odd", templates.folders(tmp_path))
     with pytest.raises(UsageError, match=r"odd\.sh\.j2: line \d+: access to attribute"):
-        job_templates.render(template, {}, [["true"]])
+        templates.render(template, {}, [["true"]])

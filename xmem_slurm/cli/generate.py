@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm import dryrun_array, job_templates, sizing, sweep
-from xmem_slurm import generate as scripts
+from xmem_slurm import dryrun_array, sizing
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import SiteError, UsageError
+from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.slurm.edit import Job
@@ -37,19 +37,19 @@ def generate(
     ] = 60.0,
 ) -> None:
     """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
-    folders = job_templates.folders(folder, _site_templates(site))
+    folders = templates.folders(folder, _site_templates(site))
     if list_all:
-        for each in job_templates.available(folders):
+        for each in templates.available(folders):
             typer.echo(f"{each.name:20} {each.about}")
         return
-    chosen = job_templates.find(template, folders)
+    chosen = templates.find(template, folders)
     if show:
-        typer.echo(job_templates.describe(chosen))
+        typer.echo(templates.describe(chosen))
         return
     if not command:
         raise UsageError("generate: nothing to run; write -- COMMAND… at the end")
     points = sweep.read_csv(table) if table is not None else sweep.grid(axes or [])
-    values = job_templates.values(chosen, settings or [])
+    values = templates.values(chosen, settings or [])
     where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
     gpus = loading.option_gpus(where, loading.load_catalogue())
     target = scripts.Target(where, gpus, os.environ)

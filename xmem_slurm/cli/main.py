@@ -14,13 +14,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, hooks, lab, report, sizing
+from xmem_slurm import __version__, lab, report, sizing
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
+from xmem_slurm.filter import hooks
 from xmem_slurm.report import html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.largest import at_peak
@@ -252,9 +253,9 @@ def filter_submission(
     process: Annotated[int, typer.Argument(help="The process id of sbatch.")], site: SiteFile = None
 ) -> None:
     """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
-    from xmem_slurm import filter_start  # noqa: PLC0415 - the other verbs need none of it
+    from xmem_slurm.filter import start  # noqa: PLC0415 - the other verbs need none of it
 
-    filter_start.answer(str(places.site_file(site)), process)
+    start.answer(str(places.site_file(site)), process)
 
 
 def main() -> NoReturn:

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm import hooks
 from xmem_slurm.errors import SiteError, SlurmError
+from xmem_slurm.filter import hooks
 from xmem_slurm.report import files
 from xmem_slurm.site import calibration, comparison, discovery, live, loading, places, spellings
 

@@ -30,7 +30,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
 
     This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those.
     """
-    ours = [sys.executable, "-I", "-c", "from xmem_slurm.filter_start import main; main()"]
+    ours = [sys.executable, "-I", "-c", "from xmem_slurm.filter.start import main; main()"]
     words = [*(program or ours), str(site_file.absolute())]
     limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
     values = {

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from xmem_slurm import job_templates
 from xmem_slurm.errors import UsageError, XmemError
-from xmem_slurm.job_templates import Template
+from xmem_slurm.generate import templates
+from xmem_slurm.generate.templates import Template
 from xmem_slurm.placement import candidates
 from xmem_slurm.report import terminal
 from xmem_slurm.rewrite import rewrite
@@ -68,7 +68,7 @@ def generate(
     if len(points) > 1 and not template.array:
         raise UsageError(f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)")
     groups: dict[str, list[tuple[Sequence[str], _Need]]] = {}
-    drafts = [_job(job_templates.render(template, settings, [command]), target) for _, command in points]
+    drafts = [_job(templates.render(template, settings, [command]), target) for _, command in points]
     for (label, command), draft, sized in zip(points, drafts, size(drafts), strict=True):
         need = _need(draft, target, sized)
         need = replace(need, lines=[f"{label}: {line}" if label else line for line in need.lines])
@@ -115,7 +115,7 @@ def _generated(
     needs = [each for _, each in group]
     need = max(needs, key=attrgetter("required_bytes"))
     failed = [line for each in needs if each is not need and not each.required_bytes for line in each.lines]
-    text = job_templates.render(template, settings, [command for command, _ in group])
+    text = templates.render(template, settings, [command for command, _ in group])
     site = target.site
     ready, _ = rewrite(
         _job(text, target), site.option[need.option], need.reason, spelled=site.dialect, templates=site.templates

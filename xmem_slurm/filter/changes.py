@@ -1,6 +1,6 @@
 """What should the site-wide filter change in the job that an sbatch, srun or salloc is about to submit?
 
-Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `filter_start`, which calls
+Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `start`, which calls
 `main`. The answer is lines `option=value` for the hook to set, and a last line `end`; or `refuse`,
 where the site wants no such job.
 
@@ -18,8 +18,8 @@ from typing import NamedTuple, get_args
 from xmem_slurm import folding, handover, jobsteps
 from xmem_slurm.answer import Wishes, own_words
 from xmem_slurm.answer import answer as answer_to
-from xmem_slurm.caller import Submission, submission
 from xmem_slurm.errors import Refused, UsageError, XmemError
+from xmem_slurm.filter.caller import Submission, submission
 from xmem_slurm.site import coverage
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal

@@ -24,6 +24,6 @@ def answer(site_file: str, process: int) -> None:
             return
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         tables = {}  # what is wrong with the file is said where it is checked
-    from xmem_slurm import filter as site_filter  # noqa: PLC0415 - what takes time
+    from xmem_slurm.filter import changes  # noqa: PLC0415 - what takes time
 
-    site_filter.main(site_file, process, tables)
+    changes.main(site_file, process, tables)
