@@ -220,6 +220,17 @@ def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
 
 
+def test_time_that_is_up_leaves_nothing_behind(filtered: Filtered, folder: Path) -> None:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:h200:1\nsleep 300\n")
+    filtered.install(rewriting(), lambda text: text.replace(" 200 ", " 4 "))
+    done = filtered.sbatch("job.sh", cwd=folder, TMPDIR=str(temporary))
+    assert filtered.gres(done) == H200
+    assert "XMEM_OFF=1 does not ask" in done.stderr
+    assert list(temporary.iterdir()) == []
+
+
 @pytest.mark.parametrize("site", ["not TOML [", rewriting().replace("schema_version = 1", "schema_version = 9")])
 def test_a_broken_site_file(filtered: Filtered, folder: Path, site: str) -> None:
     filtered.install(site)

@@ -44,8 +44,8 @@ app.add_typer(device_app, name="device", no_args_is_help=True)
 app.add_typer(site_verbs.app, name="site", no_args_is_help=True)
 
 
-_SITE_COPY = "site.toml"
-"""Where a lab keeps the site file that it was made from."""
+_SITE_LINK = "site.toml"
+"""How a lab knows the site file that it was made from."""
 
 
 class Engine(StrEnum):
@@ -193,7 +193,9 @@ def lab_up(
     started, path = time.monotonic(), places.site_file(site)
     loaded = loading.load_site(path)
     lab.up(loaded, lab.default_folder(), accounting=accounting, hooks=hooks.render(path, loaded) if with_hooks else {})
-    (lab.default_folder() / _SITE_COPY).write_bytes(path.read_bytes())
+    link = lab.default_folder() / _SITE_LINK
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.absolute())
     typer.echo(f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True)
 
 
@@ -218,7 +220,7 @@ def lab_exec(
     command: Annotated[list[str], typer.Argument(help="The command to run against the lab's cluster.")],
 ) -> None:
     """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
-    site = {"XMEM_SITE": str(lab.default_folder() / _SITE_COPY)}
+    site = {"XMEM_SITE": str((lab.default_folder() / _SITE_LINK).readlink())}
     environ = {**os.environ, **lab.environment(lab.default_folder()), **site}
     os.execvpe(command[0], command, environ)
 

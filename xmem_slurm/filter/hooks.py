@@ -21,7 +21,8 @@ from xmem_slurm.site.schema import Site
 NAMES = ("cli_filter.lua", "job_submit.lua")
 
 _COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
-_KILL_AFTER_SECONDS = 2
+_KILL_AFTER_SECONDS = 5
+"""Enough to end a dry run and clear away what is left of it."""
 _TIMEOUT = "/usr/bin/timeout"
 
 
