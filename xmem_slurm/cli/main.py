@@ -220,8 +220,11 @@ def lab_exec(
     command: Annotated[list[str], typer.Argument(help="The command to run against the lab's cluster.")],
 ) -> None:
     """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
-    site = {"XMEM_SITE": str((lab.default_folder() / _SITE_LINK).readlink())}
-    environ = {**os.environ, **lab.environment(lab.default_folder()), **site}
+    folder = lab.default_folder()
+    environ = {**os.environ, **lab.environment(folder)}
+    link = folder / _SITE_LINK
+    if link.is_symlink():
+        environ["XMEM_SITE"] = str(link.readlink())
     os.execvpe(command[0], command, environ)
 
 
