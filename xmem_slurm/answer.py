@@ -50,6 +50,7 @@ class Wishes(NamedTuple):
     whole: bool = False
     engine: str | None = None
     ranks: str | None = None
+    array_tasks: str | None = None
 
 
 def answer(job: Job, wishes: Wishes, name: str | None = None) -> "Answer":
@@ -224,8 +225,8 @@ def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list
 
 
 def _to_run_dry(job: Job, wishes: Wishes) -> Job:
-    """Return the job that is run dry; the one that is submitted knows nothing of engines and of ranks that are run."""
-    told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks}
+    """Return the job that is run dry; the one that is submitted knows nothing of engines, and of what is run of it."""
+    told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks, "XMEM_ARRAY_TASKS": wishes.array_tasks}
     return job._replace(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
 
 

@@ -49,7 +49,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
         "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)",
     ),
     "ranks": (0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"),
-    "array": (0.10, f"only the first and the last task of the array were run ({_NOT_MEASURED})"),
+    "array": (0.10, f"{{detail}} ({_NOT_MEASURED})"),
     "no-triton": (
         0.10,
         (

@@ -333,7 +333,9 @@ class _DryRuns:
         started = time.monotonic()
         try:
             traces: list[Trace] = []
-            for job in _ends_of_array(self.job):
+            tasks = [{"SLURM_ARRAY_TASK_ID": task} for task in _tasks_of_array(self.job)]
+            for task in tasks or [{}]:
+                job = replace(self.job, environ={**self.job.environ, **task})
                 left = self.budget.less(self.spent + time.monotonic() - started)
                 traces += ranks.run(job, self.gpus[name], left, self.where)
             self.job = ranks.with_others(self.job, traces) or self.job
@@ -346,17 +348,21 @@ class _DryRuns:
             self.longest = max(self.longest, seconds)
 
 
-def _ends_of_array(job: Job) -> list[Job]:
-    """Return what is run for a job: of an array the first and the last task, as sweeps grow; the larger counts."""
-    last = job.environ.get("SLURM_ARRAY_TASK_MAX")
-    if last is None or last == job.environ["SLURM_ARRAY_TASK_ID"]:
-        return [job]
-    return [job, replace(job, environ={**job.environ, "SLURM_ARRAY_TASK_ID": last})]
+def _tasks_of_array(job: Job) -> list[str]:
+    """Return the tasks of an array that are run: those that are asked for (XMEM_ARRAY_TASKS), else the ends of it.
+
+    The first and the last, as sweeps grow; the larger counts. None of a job that is no array.
+    """
+    if "SLURM_ARRAY_TASK_ID" not in job.environ:
+        return []
+    asked = [task for task in job.environ.get("XMEM_ARRAY_TASKS", "").split(",") if task]
+    return asked or list(dict.fromkeys((job.environ["SLURM_ARRAY_TASK_MIN"], job.environ["SLURM_ARRAY_TASK_MAX"])))
 
 
 def _with_array(trace: Trace, job: Job) -> Trace:
     """Say so in the trace if it stands for tasks of an array that were not run."""
-    count = int(job.environ.get("SLURM_ARRAY_TASK_COUNT") or 1)
-    if count <= len(_ends_of_array(job)):
+    ran, count = _tasks_of_array(job), int(job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0)
+    if count <= len(ran):
         return trace
-    return replace(trace, doubts=[*trace.doubts, Doubt("array", "tasks of the array that were not run", count - 2)])
+    doubt = Doubt("array", f"of the array's {count} tasks only {' and '.join(ran)} ran", count - len(ran))
+    return replace(trace, doubts=[*trace.doubts, doubt])

@@ -113,7 +113,12 @@ def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(m
     sized = sizing.size(job, SITE, GPUS, runner.Budget())
     assert tasks == ["2", "8", "2", "8"]
     assert sized.placement.choice == "a100_80"
-    assert "the array" in sized.estimate.reasons[0]
+    assert "of the array's 3 tasks only 2 and 8 ran" in sized.estimate.reasons[0]
+
+    tasks.clear()
+    chosen = sizing.size(job._replace(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, runner.Budget())
+    assert tasks == ["5"]
+    assert "of the array's 3 tasks only 5 ran" in chosen.estimate.reasons[0]
 
 
 HET = Job(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.sh"), {}, b"#!/bin/sh\n")

@@ -18,6 +18,7 @@ _ORDERS = ("cost", "memory", "start")
 
 RANKS = "all|last|[0-9]+(,[0-9]+)*"
 """What --xmem-ranks takes (`xmem_slurm.ranks.asked`)."""
+TASKS = r"\d+(,\d+)*"
 
 
 class OwnOption(NamedTuple):
@@ -55,6 +56,9 @@ OWN_OPTIONS = (
         "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
     ),
     OwnOption("xmem-ranks", "list", "ranks that are run beside the first: all, last, or numbers (0,3)", form=RANKS),
+    OwnOption(
+        "xmem-array-tasks", "list", "array tasks that are run, in place of the first and the last: 7 or 1,5", form=TASKS
+    ),
     OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
         "xmem-report", "file", "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON"
@@ -144,6 +148,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         fresh=flags["xmem-fresh"],
         policy=given["xmem-policy"],
         ranks=given["xmem-ranks"],
+        array_tasks=given["xmem-array-tasks"],
         engine=given["xmem-engine"] or ("auto" if "XMEM_ENGINE" in environ else None),  # in place of a wrong one
     )
     return without(argv, own), wishes, complaints
