@@ -117,10 +117,10 @@ def test_lines_that_are_not_those_of_the_allocations_make_no_trace(tmp_path: Pat
         read(tmp_path, [("alloc", 5, 10, 0), ("alloc", 6, 10, 0)], sites={"found": [["", 0, "", ""]], "of": of})
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"not gzip", gzip.compress(b"{"), gzip.compress(b"{}"), gzip.compress(b"[1]"), gzip.compress(b"x" * 99)[:-9]],
-)
+WRONG = {"empty": b"", "not gzip": b"{}"} | {text: gzip.compress(text.encode()) for text in ("{", "{}", "[1]")}
+
+
+@pytest.mark.parametrize("content", [*WRONG.values(), gzip.compress(b"x" * 99)[:-9]], ids=[*WRONG, "cut off"])
 def test_what_is_no_trace_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "bad.json.gz"
     file.write_bytes(content)
