@@ -107,10 +107,7 @@ def test_says_what_was_missing(case: str, job_python: Path, tmp_path: Path) -> N
 
 
 TIME_BOXED = {
-    "prepares its data for half an hour": (
-        "import time, torch\ntime.sleep(1800)",
-        r"limit of \d+ s before any GPU",
-    ),
+    "prepares its data for half an hour": ("import time, torch\ntime.sleep(1800)", "time limit before any GPU"),
     "waits on a value and never steps": (SETUP + "while model.weight.sum().item() != 1: pass", "0 optimizer steps"),
 }
 

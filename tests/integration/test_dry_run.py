@@ -148,7 +148,8 @@ def test_a_script_without_measure_is_stopped_and_the_reason_is_its_limit(place: 
     if limit != "time":
         budget = runner.Budget(seconds=60, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
     reason = place.why("#!/bin/bash\n" + STOPPED[limit], budget)
-    assert reason == f"the dry run was stopped at its {limit} limit before any GPU memory was used"
+    remedy = "; --xmem-budget SECONDS gives it more" if limit == "time" else ""
+    assert reason == f"the dry run was stopped at its {limit} limit before any GPU memory was used{remedy}"
 
 
 def test_our_own_folder_is_never_where_the_sandbox_hides_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

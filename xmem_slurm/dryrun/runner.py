@@ -107,7 +107,7 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         found = [_with_end(each, outcome) for each in _read(traces)]
         files = [file for each in found for file in each.files]
         if not any(each.allocations or each.error for each in found):
-            why = _why_nothing(traces, found, outcome, budget)
+            why = _why_nothing(traces, found, outcome)
             raise UnusedGpu(why, files) if why == _UNUSED else NoEstimate(why, files)
         failed = outcome.returncode and outcome.stopped is None
         if failed and not any(each.error or each.steps for each in found):
@@ -185,14 +185,13 @@ def _write_program(path: Path, text: bytes) -> Path:
     return path
 
 
-def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome, budget: Budget) -> str:
+def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
     notes = traces / "notes.jsonl"
     if notes.is_file():
         return str(json.loads(notes.read_text(encoding="utf-8").splitlines()[0]))
     if outcome.stopped is not None:
-        limit = f"limit of {budget.seconds:.0f} s" if outcome.stopped == "time" else f"{outcome.stopped} limit"
         more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
-        return f"the dry run was stopped at its {limit} before any GPU memory was used{more}"
+        return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used{more}"
     if any(each.state == "importing" for each in found):
         return "a process died while it imported torch" + _last_words(outcome)
     unreached = not found and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)

@@ -91,7 +91,7 @@ def _choose_tasks(steps: Sequence[_Step]) -> None:
     """
     asked, before = set[int](), 0
     for step in steps:
-        gpus = int(os.environ.get(f"XMEM_DEVICE_COUNT_HET_GROUP_{step.component}", os.environ["XMEM_DEVICE_COUNT"]))
+        gpus = int(step.variable("XMEM_DEVICE_COUNT") or 0)  # nothing is known in an empty environment
         here = -(-step.tasks // step.nodes)
         shared = range(min(here, MOST_TASKS)) if 0 < gpus < here else range(1)
         if here - len(shared) and len(shared) > 1:

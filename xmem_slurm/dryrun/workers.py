@@ -55,8 +55,8 @@ def find(command: str) -> str | None:
 
 def become(words: Sequence[str]) -> NoReturn:
     """Become a command: a launcher or a container by way of its shim."""
-    shim = Path(os.environ["XMEM_SHIMS"], words[0])
-    known = words[0] not in ("srun", "sbatch") and os.access(shim, os.X_OK)
+    shim = Path(os.environ.get("XMEM_SHIMS", "/nowhere"), words[0])  # a script may have emptied the environment
+    known = "/" not in words[0] and words[0] not in ("srun", "sbatch") and os.access(shim, os.X_OK)
     found = str(shim) if known else find(words[0])
     if found is None:
         sys.exit(f"{words[0]}: command not found")

@@ -294,7 +294,8 @@ class Recorder:
             if self._torch is None or self._finished or self._pid != os.getpid():
                 return
             self._error = error or _xmem_ends.uncaught() or self._exit
-            if state == "exit" and self._recording and self._steps.number == 0 and self._epochs.meant_to_train():
+            never_stepped = state == "exit" and self._recording and self._steps.number == 0
+            if never_stepped and self._epochs.meant_to_train() and not self._only_infers():
                 self._error = self._error or "an end before the first step of its optimizer (see its log)"
             if self._error is not None:
                 self._error += _xmem_network.missing()
@@ -304,6 +305,10 @@ class Recorder:
             self._finished = True
             self._values.end()
             _xmem_ranks.ended(self._torch)
+
+    def _only_infers(self):
+        """Whether modules were called, and none so that there could be a backward pass. Asked in the script's thread."""
+        return bool(self._sites.names()) and not self._torch._C._autograd._get_sequence_nr()
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
