@@ -307,7 +307,7 @@ class Recorder:
             _xmem_ranks.ended(self._torch)
 
     def _only_infers(self):
-        """Whether modules were called, and none so that there could be a backward pass. Asked in the script's thread."""
+        """Whether modules were called, and none so that a backward pass could follow. Asked in the script's thread."""
         return bool(self._sites.names()) and not self._torch._C._autograd._get_sequence_nr()
 
     def write(self, state):
