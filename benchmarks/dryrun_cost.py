@@ -178,9 +178,11 @@ def main() -> None:
             child = subprocess.run(
                 [sys.executable, "-m", "benchmarks.dryrun_cost", *own], check=True, capture_output=True, text=True
             )
-            cost = Cost(**json.loads(child.stdout))
+            known = results().get(case.name)
+            cpu = known.cpu if known is not None else ""
             if case.cpu and given.cpu_python:
-                cost = Cost(**(asdict(cost) | {"cpu": real_steps(case, given.cpu_python, given.cpu_seconds)}))
+                cpu = real_steps(case, given.cpu_python, given.cpu_seconds)
+            cost = Cost(**(json.loads(child.stdout) | {"cpu": cpu}))
             kept = {name: asdict(each) for name, each in {**results(), case.name: cost}.items()}
             RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
             print(case.name, f"{cost.seconds:.1f} s, {cost.host_bytes // MIB} MiB of host memory", flush=True)
