@@ -4,25 +4,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cluster
+from tests.conftest import TRAIN, XSBATCH, Cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
-XSBATCH = str(Path(sys.executable).parent / "xsbatch")
-TRAIN = """
-import torch
-model = torch.nn.Linear(4096, 4096, device="cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-for _ in range(5):
-    model(torch.zeros(64, 4096, device="cuda")).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --gres=gpu:h200:1   # to be safe

@@ -37,14 +37,8 @@ _TORCHRUN_FLAGS = {"--standalone", "--no-python", "--run-path", "-m", "--module"
 
 def torchrun(arguments: Sequence[str]) -> None:
     """Run `torchrun [options] script` as its first worker would be run."""
-    index, given = 0, {}
-    while index < len(arguments) and arguments[index].startswith("-"):
-        name, has_value, value = arguments[index].replace("_", "-").partition("=")
-        if not has_value and name not in _TORCHRUN_FLAGS:
-            index += 1
-            value = arguments[index] if index < len(arguments) else ""
-        given[name] = value
-        index += 1
+    options, index = _options(arguments, _TORCHRUN_FLAGS)
+    given = {name.replace("_", "-"): value for name, value in options.items()}
     here, nodes = _processes(given.get("--nproc-per-node", "1")), _nodes(given.get("--nnodes", "1"))
     python = [] if "--no-python" in given else [_interpreter_of("torchrun"), "-u"]
     module = ["-m"] if given.keys() & {"-m", "--module"} else []
@@ -64,14 +58,7 @@ def deepspeed(arguments: Sequence[str]) -> None:
 
     Source of the options and of `--local_rank`: deepspeed/launcher/runner.py and launch.py.
     """
-    index, given = 0, {}
-    while index < len(arguments) and arguments[index].startswith("-"):
-        name, has_value, value = arguments[index].partition("=")
-        if not has_value and name not in _DEEPSPEED_FLAGS:
-            index += 1
-            value = arguments[index] if index < len(arguments) else ""
-        given[name] = value
-        index += 1
+    given, index = _options(arguments, _DEEPSPEED_FLAGS)
     here, nodes = _processes(given.get("--num_gpus", "gpu")), _nodes(given.get("--num_nodes", "1:1000000"))
     python = [] if "--no_python" in given else [_interpreter_of("deepspeed"), "-u"]
     module = ["-m"] if "--module" in given else []
@@ -81,6 +68,23 @@ def deepspeed(arguments: Sequence[str]) -> None:
         words = [*python, *module, arguments[index], *told, *arguments[index + 1 :]]
         commands.append(partial(_start_rank, rank, here, nodes, words))
     at_once(commands)
+
+
+def _options(arguments: Sequence[str], flags: set[str]) -> tuple[dict[str, str], int]:
+    """Return the options at the beginning, and where the script stands; all but `flags` have a value.
+
+    torchrun takes an option with `-` and `_` alike, so flags are compared without that difference.
+    """
+    plain = {flag.replace("_", "-") for flag in flags}
+    index, given = 0, dict[str, str]()
+    while index < len(arguments) and arguments[index].startswith("-"):
+        name, has_value, value = arguments[index].partition("=")
+        if not has_value and name.replace("_", "-") not in plain:
+            index += 1
+            value = arguments[index] if index < len(arguments) else ""
+        given[name] = value
+        index += 1
+    return given, index
 
 
 def _processes(text: str) -> int:
