@@ -188,18 +188,15 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
         _check_any_left(request, failed)
     except NoEstimate as error:
         seen = [each for each in answers.values() if isinstance(each, NoEstimate)]
-        told = [f"{AS_WRITTEN}: {error} [XMEM_FRESH=1 tries again]"]
-        unused = site.policy.unused != "leave" and all(isinstance(each, UnusedGpu) for each in seen) and not refused
-        if unused and site.policy.unused == "refuse" and not wishes.advise:
-            raise Refused(f"{_UNUSED}; {_ALL_THE_SAME}") from error
-        if unused:
-            told = [f"{_UNUSED} (as far as torch's use is seen)"]
+        unused = not refused and all(isinstance(each, UnusedGpu) for each in seen)
+        told = _of_unused(site, wishes) if unused else None
+        line = told or f"{AS_WRITTEN}: {error} [XMEM_FRESH=1 tries again]"
         if basis is not None and all(each.files is not None for each in seen):
             read = [file for each in seen for file in each.files or ()]
-            cache.keep(name, job, (job, told), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
-        if unused:
-            return job, told
-        raise
+            cache.keep(name, job, (job, [line]), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
+        if told is None:
+            raise
+        return job, [told]
     ready, lines = _decide(job, wishes, site, gpus, sized)
     left = [_of(request, index, f"stays as written: {why}") for index, why in sorted(failed.items())]
     lines = [*lines, *left, *_report(wishes, sized, site)]
@@ -209,6 +206,17 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
         read = [file for trace in ranks for file in trace.files]
         cache.keep(name, job, (ready, lines), [*basis, *read])
     return ready, lines
+
+
+def _of_unused(site: "Site", wishes: Wishes) -> str | None:
+    """Return what is told of a job whose dry run used no GPU; None where the site has no word on such jobs.
+
+    Raises:
+        Refused: the site wants none of them.
+    """
+    if site.policy.unused == "refuse" and not wishes.advise:
+        raise Refused(f"{_UNUSED}; {_ALL_THE_SAME}")
+    return f"{_UNUSED} (as far as torch's use is seen)" if site.policy.unused != "leave" else None
 
 
 def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list[str]:
