@@ -24,7 +24,6 @@ by the probe, so that a reader sees either the last complete state of a process 
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
     place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
                     seconds of one clock for all processes: what ran at once on one GPU adds up
-    files           [[kind, size, mtime_ns, path]]: what Pythons opened so far (kinds: probe/_xmem_files.py)
     doubts          [{code, detail, count}]: what the dry run could not see
     peers           ranks that may need another amount than this one, as far as it can tell
     changed         what of the job was changed, to see what that would do (probe/_xmem_advice.py); else empty
@@ -34,6 +33,7 @@ Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2
 
 import gzip
 import json
+import os
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -168,7 +168,7 @@ class Trace(Process):
     place: str = ""
     lived: tuple[float, float] = (0.0, 0.0)
     files: Sequence[File] = ()
-    """What the Pythons of the dry run had opened by then; empty where that was not noted."""
+    """What the Pythons of the whole dry run met (`read_files`); empty where that was not noted."""
     peers: Sequence[int] = ()
     """Ranks that may need another amount of memory than this one."""
     changed: str = ""
@@ -218,6 +218,14 @@ def read(path: Path) -> Trace:
         raise NoEstimate(f"{path}: not a trace: {error}") from error
 
 
+def read_files(log: Path) -> list[File]:
+    """Read what all Pythons of a dry run noted (form: probe/_xmem_files.py), the first time of each path first."""
+    if not log.is_file():
+        return []
+    noted = (line.split(b" ", 3) for line in log.read_bytes().split(b"\0")[:-1])
+    return [File(kind.decode(), int(size), int(mtime), os.fsdecode(path)) for kind, size, mtime, path in noted]
+
+
 def process_fields(raw: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Process` from a file's object."""
     raw = {"component": 0, **raw, "gpu": Gpu(**raw["gpu"])}
@@ -244,7 +252,6 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         recorded=raw["recorded"],
         place=raw.get("place", ""),
         lived=tuple(raw.get("lived", (0.0, 0.0))),
-        files=[File(*each) for each in raw.get("files", ())],
         peers=raw.get("peers", ()),
         changed=raw.get("changed", ""),
         sites=sites,

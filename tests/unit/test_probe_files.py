@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import probe
+from xmem_slurm import probe, trace
 
 SCRIPT = """
 import helper
@@ -55,11 +55,8 @@ def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
         (traces / "files.log").unlink(missing_ok=True)
         (tmp_path / "made.txt").unlink(missing_ok=True)
         subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environ, check=True)
-    folder = str(Path(probe.__file__).parent)
-    code = f"import sys; sys.path.insert(0, {folder!r}); import _xmem_files as f; print(ascii(f.noted('{traces}')))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     found: dict[str, tuple[str, int, int]] = {}
-    for kind, size, mtime, path in eval(said):
+    for kind, size, mtime, path in trace.read_files(traces / "files.log"):
         if path.startswith(str(tmp_path)):
             found.setdefault(path.removeprefix(f"{tmp_path}/"), (kind, size, mtime))
     assert all(found[name][1:] == (status.st_size, status.st_mtime_ns) for name in ("helper.py", "data.bin", "other.py")

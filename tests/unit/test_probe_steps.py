@@ -40,6 +40,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def steps() -> ModuleType:
+    importlib.import_module("_xmem_alive").watch(Optimizer)
     return importlib.import_module("_xmem_steps")
 
 

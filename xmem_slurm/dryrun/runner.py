@@ -27,6 +27,8 @@ LAST_WORDS_SECONDS = 2.0
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
+_FILES = "files.log"
+"""What the probe calls its notes of files (probe/_xmem_files.py)."""
 _SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
 _UNUSED = "torch was imported but no GPU memory was used"
 _UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
@@ -104,8 +106,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             keep=[folder, cache],
             cover=covers(environ["PATH"], folder / "bin"),
         )
-        found = [_with_end(each, outcome) for each in _read(traces)]
-        files = [file for each in found for file in each.files]
+        files = trace.read_files(traces / _FILES)
+        found = [replace(_with_end(each, outcome), files=files) for each in _read(traces)]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             raise UnusedGpu(why, files) if why == _UNUSED else NoEstimate(why, files)

@@ -1,11 +1,43 @@
-"""Which objects of a class are alive?"""
+"""Which objects of a class are alive?
 
+A search costs 0.2 s in a process that has transformers. So what is asked for often is `watch`ed as it is made; modules,
+which scripts also copy, unpickle and trace, are searched for.
+"""
+
+import functools
 import gc
 import itertools
+import weakref
+
+_watched = {}  # class: references to what was made of it
+
+
+def watch(kind):
+    """From now on keep note of every object of a class whose `__init__` is called, those of its subclasses included."""
+    if kind in _watched:
+        return
+    made, make = _watched.setdefault(kind, []), kind.__init__
+
+    @functools.wraps(make)
+    def noted_make(thing, *args, **kwargs):
+        made.append(weakref.ref(thing))
+        make(thing, *args, **kwargs)
+
+    kind.__init__ = noted_make
+
+
+def any_made(kind):
+    """Whether there ever was an object of a class that is watched."""
+    return bool(_watched.get(kind))
+
+
+def made(kind):
+    """Return what is alive of a watched class."""
+    return [thing for thing in (reference() for reference in list(_watched[kind])) if thing is not None]
 
 
 def instances(kind):
-    """Return them, those of its subclasses included.
+    """Search for them, those of its subclasses included.
 
     Nobody may hold an object that another thread is still building: CPython refuses to resize a tuple that is known
     to others ("SystemError: bad argument to internal function"). So what gc.get_objects() returns never becomes ours:

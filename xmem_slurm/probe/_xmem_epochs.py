@@ -7,7 +7,6 @@ saves, and begins the next epoch. When that one trains again, nothing new is to 
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
 """
 
-import functools
 import importlib
 import os
 import re
@@ -34,15 +33,14 @@ class Epochs:
         self._ended = False
         self._steps_after = 0
         self._evaluated = False
-        self._optimizer_made = False
         self._training = True
         self._within_epoch = False
 
     def install(self, torch):
-        """Count what data loaders give, and note whether the job makes an optimizer, and whether it ever evaluates."""
+        """Count what data loaders give, and note whether the job ever evaluates."""
         loaders = importlib.import_module("torch.utils.data.dataloader")
         iterator, begin = loaders._BaseDataLoaderIter, loaders.DataLoader._get_iterator
-        give, train, make = iterator.__next__, torch.nn.Module.train, torch.optim.Optimizer.__init__
+        give, train = iterator.__next__, torch.nn.Module.train
 
         def begun(loader):
             loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
@@ -62,12 +60,6 @@ class Epochs:
             self._evaluated, self._training = self._evaluated or not mode, mode
             return train(module, mode)
 
-        @functools.wraps(make)
-        def noted_make(optimizer, *args, **kwargs):
-            self._optimizer_made = True
-            make(optimizer, *args, **kwargs)
-
-        torch.optim.Optimizer.__init__ = noted_make
         loaders.DataLoader._get_iterator = begun
         iterator.__next__, torch.nn.Module.train = noted_give, noted_train
 
@@ -84,8 +76,8 @@ class Epochs:
         return not self._fetched or self._steps_after >= MORE_STEPS or self.overdue(now)
 
     def meant_to_train(self):
-        """Whether the job made an optimizer, and did not evaluate all that it has: without a step it has failed."""
-        return self._optimizer_made and (self._training or self._within_epoch)
+        """Whether a job that made an optimizer did not evaluate all that it has: without a step it has failed."""
+        return self._training or self._within_epoch
 
     def repeats(self):
         """Whether training was seen to repeat itself."""

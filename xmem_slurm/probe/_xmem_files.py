@@ -92,14 +92,3 @@ def _line(kind, path):
 def install(folder):
     """Note files from here on; `folder` is where the traces go."""
     sys.addaudithook(_Notes(folder).hook)
-
-
-def noted(folder):
-    """Return what all Pythons of this dry run noted so far: [[kind, size, mtime_ns, path]], the first time first."""
-    try:
-        with open(os.path.join(folder, LOG), "rb") as file:
-            lines = file.read().split(b"\0")[:-1]
-    except OSError:
-        return []
-    fields = (line.split(b" ", 3) for line in lines)
-    return [[kind.decode(), int(size), int(mtime), os.fsdecode(path)] for kind, size, mtime, path in fields]

@@ -34,6 +34,9 @@ _METHODS = "new_zeros new_ones new_full new_tensor"
 """What makes tensors of values that are on the host. Their C++ is below our key already."""
 
 
+_NUMBERS = {bool, int, float, complex}
+
+
 class Rules:
     """Wraps operators of torch over the table `values`; `most` and `doubt` as for `Shapes`."""
 
@@ -85,7 +88,7 @@ class Rules:
         @functools.wraps(make)
         def made(*args, **kwargs):
             out = make(*args, **kwargs)
-            if self._values.applies(out) and self._values.small(out) and not out.is_inference():
+            if self._values.keeps(out) and not out.is_inference():
                 kwargs.update(device="cpu", dtype=out.dtype)
                 if "requires_grad" in kwargs:
                     kwargs["requires_grad"] = False
@@ -104,13 +107,11 @@ class Rules:
         ]
 
         def called(keys, *args, **kwargs):
-            def real(*args, **kwargs):
-                return redispatch(keys & below, *args, **kwargs)
-
             # A number that C++ wrapped as a tensor comes here as a number, and cannot go back as one.
-            if any(index < len(args) and isinstance(args[index], (bool, int, float, complex)) for index in tensors):
-                args = self._with_tensors(args, tensors)
-            return kernel(real, *args, **kwargs)
+            for index in tensors:
+                if index < len(args) and type(args[index]) in _NUMBERS:
+                    args = self._with_tensors(args, tensors)
+            return kernel(functools.partial(redispatch, keys & below), *args, **kwargs)
 
         self._library.impl(operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True)
 
@@ -118,7 +119,7 @@ class Rules:
         torch, args = self._torch, list(args)
         like = next((each for each in args if isinstance(each, torch.Tensor)), None)
         for index in tensors:
-            if index < len(args) and isinstance(args[index], (bool, int, float, complex)):
+            if index < len(args) and type(args[index]) in _NUMBERS:
                 kind = torch.result_type(like, args[index]) if like is not None else None
                 args[index] = torch.scalar_tensor(args[index], dtype=kind)
         return args
@@ -129,7 +130,7 @@ class Rules:
         def kernel(real, *args, **kwargs):
             out = real(*args, **kwargs)
             first = out[0] if isinstance(out, tuple) else out
-            if not self._values.applies(first) or not self._values.small(first):
+            if not self._values.keeps(first):
                 return out
             known = self._values.on_host(args)
             if known is not None and "device" not in kwargs:
@@ -147,8 +148,7 @@ class Rules:
 
     def _in_place(self, operator):
         def kernel(real, target, *args, **kwargs):
-            small = self._values.applies(target) and self._values.small(target)
-            known = self._values.on_host((target, *args)) if small else None
+            known = self._values.on_host((target, *args)) if self._values.keeps(target) else None
             real(target, *args, **kwargs)
             self._raise_version(target)
             if known is not None:
@@ -184,7 +184,7 @@ class Rules:
         if leaves and known is not None:
             return known.clone().to(kwargs.get("dtype") or tensor.dtype)
         out = real(tensor, **kwargs)
-        if known is not None and self._values.applies(out) and self._values.small(out):
+        if known is not None and self._values.keeps(out):
             self._values.note(out, known)
         return out
 
@@ -224,7 +224,7 @@ class Rules:
 
     def _written(self, target, write):
         """The device's tensor is written to whole by what `write` does to one on the host."""
-        if not self._values.applies(target) or not self._values.small(target):
+        if not self._values.keeps(target):
             self._raise_version(target)
             return target
         host = self._values.of(target)

@@ -41,9 +41,13 @@ class Values:
         most = MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_ELEMENTS
         return tensor.numel() <= most
 
+    def keeps(self, tensor):
+        """Whether values of this tensor are kept. Most are too large: that is seen first, as every operator asks."""
+        return type(tensor) in self._plain and self.small(tensor) and self.applies(tensor)
+
     def note(self, tensor, values):
         """Keep `values`, of the same shape on the host, as those of `tensor`, which has its storage for itself."""
-        if not self.applies(tensor) or not self.small(tensor) or tensor.is_inference():
+        if not self.keeps(tensor) or tensor.is_inference():
             return
         if tensor.layout is not self._torch.strided or not tensor.numel():
             return

@@ -50,7 +50,9 @@ def _largest_shards():
     """Return the rank with the largest part of a ZeroRedundancyOptimizer, which gives parameters away whole."""
     module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
     found = set()
-    for optimizer in _xmem_alive.instances(module.ZeroRedundancyOptimizer) if module else ():
+    for optimizer in _xmem_alive.made(sys.modules["torch"].optim.Optimizer) if module else ():
+        if not isinstance(optimizer, module.ZeroRedundancyOptimizer):
+            continue
         parts = [
             sum(parameter.numel() for group in groups for parameter in group["params"])
             for groups in optimizer._partition_parameters()

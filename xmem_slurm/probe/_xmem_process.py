@@ -7,8 +7,6 @@ import os
 import sys
 import time
 
-import _xmem_files
-
 
 def described(environ, build, settings, rank, world_size):
     """Return the fields of a trace that say which process it is of (`Process` in xmem_slurm/trace.py).
@@ -16,7 +14,6 @@ def described(environ, build, settings, rank, world_size):
     `environ` holds the XMEM_* variables of the dry run; `build` is what `_xmem_device.torch_build` gave.
     """
     return {
-        "files": _xmem_files.noted(environ["XMEM_TRACE_DIR"]),
         "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
         "rank": rank,
         "world_size": world_size,

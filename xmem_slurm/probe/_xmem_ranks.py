@@ -30,8 +30,6 @@ _WATCHDOG_SECONDS = 0.12
 _MOST_SECONDS = 2.0
 """...at the most on a machine with too much to do."""
 
-_with_buckets = set()
-"""Not empty once DistributedDataParallel was seen: at the end of a process it may be gone."""
 _left = []
 """(rank, world size) of the groups of all ranks that were destroyed."""
 
@@ -49,6 +47,7 @@ def install(torch, leave):
     _xmem_peers.install(torch)
     _remember_on_leaving(torch)
     _let_watchdog_pass(torch)
+    _xmem_alive.watch(torch.nn.parallel.DistributedDataParallel)
     _xmem_launch.install(torch)
 
 
@@ -123,8 +122,7 @@ def doubts():
         detail = "%d more tasks share the GPUs than a dry run starts at once" % missing
         found.append({"code": "tasks", "detail": detail, "count": missing})
     parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if parallel is not None and (_with_buckets or _xmem_alive.instances(parallel.DistributedDataParallel)):
-        _with_buckets.add(parallel)
+    if _xmem_alive.any_made(getattr(parallel, "DistributedDataParallel", None)):
         found.append({"code": "ddp-buckets", "detail": "DDP's first buckets", "count": 1})
     return found
 

@@ -33,8 +33,8 @@ TAGGED_STEPS = 32
 """Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
 
 A steady run ends before (`_xmem_steps.ENOUGH_STEPS`): in its report gradients are gradients to the end."""
-CHECKPOINT_STEPS = (2, 4, 8)
-"""Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
+CHECKPOINT_STEP = 2
+"""The step after which the trace so far is written, so that a process that is killed early leaves one, too..."""
 CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
 LOOK_SECONDS = 0.25
@@ -125,6 +125,7 @@ class Recorder:
         self._torch = torch
         torch.cuda._lazy_call(self._start)
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
+        _xmem_alive.watch(torch.optim.Optimizer)
         torch.autograd.backward = self._around_backward(torch.autograd.backward)
         for name in _RESETS:
             if hasattr(torch._C, name):
@@ -221,7 +222,7 @@ class Recorder:
             self._leave("steady")
         if self._too_long(counts):
             self._leave("budget")
-        if number > most and number in CHECKPOINT_STEPS:
+        if number > most and number == CHECKPOINT_STEP:
             self.write("running")
 
     def _leave(self, state):
@@ -295,7 +296,7 @@ class Recorder:
                 return
             self._error = error or _xmem_ends.uncaught() or self._exit
             never_stepped = state == "exit" and self._recording and self._steps.number == 0
-            if never_stepped and self._epochs.meant_to_train() and not self._only_infers():
+            if never_stepped and self._has_optimizer() and self._epochs.meant_to_train() and not self._only_infers():
                 self._error = self._error or "an end before the first step of its optimizer (see its log)"
             if self._error is not None:
                 self._error += _xmem_network.missing()
@@ -386,7 +387,7 @@ class Recorder:
         ]
 
     def _has_optimizer(self):
-        return self._steps.number > 0 or bool(_xmem_alive.instances(self._torch.optim.Optimizer))
+        return self._steps.number > 0 or _xmem_alive.any_made(self._torch.optim.Optimizer)
 
 
 def _tensors(values):

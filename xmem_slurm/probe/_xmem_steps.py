@@ -62,7 +62,7 @@ class Steps:
         return not self._waited_for or lasted >= WAIT_SECONDS
 
     def _has_unused(self, optimizer_class):
-        optimizers = _xmem_alive.instances(optimizer_class)
+        optimizers = _xmem_alive.made(optimizer_class)
         return any(id(_first_parameter(optimizer)) not in self._seen for optimizer in optimizers)
 
 

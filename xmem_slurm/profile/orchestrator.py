@@ -191,7 +191,6 @@ def _trace(analysis: Analysis, blocks: Sequence[Block]) -> Trace:
         marks=_marks(analysis, blocks),
         doubts=_doubts(analysis),
         recorded={},
-        files=recording.files,
     )
 
 

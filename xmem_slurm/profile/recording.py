@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Doubt, File, Process, process_fields
+from xmem_slurm.trace import Doubt, Process, process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -79,7 +79,6 @@ class Recording(Process):
     peak_resident_bytes: int
     library_doubts: Sequence[Doubt] | None = None
     made_up: Sequence[Doubt] = ()
-    files: Sequence[File] = ()
 
     @property
     def release(self) -> tuple[int, int]:
@@ -107,7 +106,6 @@ def read(path: Path) -> Recording:
             peak_resident_bytes=raw["peak_resident_bytes"],
             library_doubts=_doubts(raw.get("library_doubts")),
             made_up=_doubts(raw.get("made_up")) or (),
-            files=[File(*each) for each in raw.get("files", ())],
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error
