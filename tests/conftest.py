@@ -1,6 +1,7 @@
 """What tests share: the Python that a user's job would have, and a real cluster."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -79,7 +80,7 @@ class Cluster:
         """Return what a command of Slurm's that has to succeed prints."""
         done = self.run(*command)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return as_of_22_05(done.stdout)
 
     def show(self, job: str) -> str:
         """Return what Slurm says of a job."""
@@ -97,6 +98,15 @@ class Cluster:
 
         wait_until(has_ended)
         return "\n".join([shown, *places])
+
+
+def as_of_22_05(shown: str) -> str:
+    """Spell the GPUs that scontrol shows of a job as 22.05 does, gres:gpu:l4:1; newer ones print gres/gpu:l4=1."""
+    return re.sub(r"(?<=TresPer)(Node|Job|Task)=(\S+)", lambda found: f"{found[1]}={_colons(found[2])}", shown)
+
+
+def _colons(tres: str) -> str:
+    return tres.replace("gres/", "gres:").replace("=", ":")
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

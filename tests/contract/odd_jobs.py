@@ -35,6 +35,8 @@ SAMPLES = {
 }  # fmt: skip
 NOT_SET = ("autocomplete", "help", "usage", "version", "wrap", "quiet", "verbose", "ignore-pbs", "stepmgr", "external")
 """Options that end sbatch, come before all others, or are flags of the whole command and in no list."""
+LATER_VARIABLES = {"SBATCH_SEGMENT_SIZE": (25, 5)}
+"""Those that sbatch did not read yet when it had their option, and the release that does (its NEWS)."""
 
 
 def spelled(option: Option) -> str:

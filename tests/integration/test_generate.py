@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, TRAIN, XMEM_SLURM, Cluster
+from tests.conftest import EXAMPLE_SITE, TRAIN, XMEM_SLURM, Cluster, as_of_22_05
 
 OPTIONS = {
     "plain": (),
@@ -42,7 +42,7 @@ def test_every_template_is_submitted(cluster: Cluster, job_python: Path, tmp_pat
         command = ["python", "train.py", *(["{width}"] if name == "sweep" else [])]
         script = run("xmem-slurm", "generate", "--template", name, *options, "--", *command)
         job = re.findall(r"\d+", run("sbatch", "--hold", stdin=script))[0]
-        shown = run("scontrol", "show", "job", job)
+        shown = as_of_22_05(run("scontrol", "show", "job", job))
         assert f"TresPerNode=gres:gpu:{CHOSEN.get(name, 'l4:1')}" in shown
         run("scancel", job)
     done = run("sbatch", "--wait", stdin=run("xmem-slurm", "generate", "--", "python", "-c", "print(1)"))

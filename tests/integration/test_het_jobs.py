@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, Cluster
+from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
 
 pytestmark = pytest.mark.torch
 
@@ -58,7 +58,8 @@ class Place:
         assert job, (done.stdout, done.stderr)
         command = ["scontrol", "-o", "show", "job", job[1]]
         shown = subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True).stdout
-        found = [re.search(r"TresPer(?:Node|Job|Task)=(\S+)", line) for line in shown.splitlines() if line]
+        lines = as_of_22_05(shown).splitlines()
+        found = [re.search(r"TresPer(?:Node|Job|Task)=(\S+)", line) for line in lines if line]
         return [each[1] if each else None for each in found]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRAIN, XSBATCH, Cluster
+from tests.conftest import TRAIN, XSBATCH, Cluster, as_of_22_05
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
@@ -42,7 +42,8 @@ class Submission:
         return self._slurm("scontrol", "write", "batch_script", self.job, "-")
 
     def _slurm(self, *command: str) -> str:
-        return subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True).stdout
+        done = subprocess.run(command, env=self._environ, capture_output=True, text=True, check=True)
+        return as_of_22_05(done.stdout)
 
 
 @pytest.fixture
