@@ -73,8 +73,9 @@ class Cluster:
         """Run a command there, with these variables, too."""
         environment = self.environ | environ
         return subprocess.run(
-            command, cwd=cwd, env=environment, input=stdin, capture_output=True, text=True, check=False
-        )
+            command, cwd=cwd, env=environment, input=stdin, capture_output=True, encoding="utf-8",
+            errors="surrogateescape", check=False
+        )  # fmt: skip
 
     def slurm(self, *command: str) -> str:
         """Return what a command of Slurm's that has to succeed prints."""

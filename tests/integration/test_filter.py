@@ -72,7 +72,7 @@ def rewriting(site: str = SITE) -> str:
 @pytest.mark.parametrize(
     ("argv", "expected", "allocated"),
     [
-        (["job.sh"], r"gres:shard:[12]", r"Nodes=h1 .*GRES=shard:[12]\(IDX:\d\)"),
+        (["job.sh"], r"gres:shard:[12]", r"Nodes=h1 .*GRES=shard:[12]\("),
         (["-p", "quiet", "job.sh"], r"gres:gpu:1g\.18gb:1", r"Nodes=m1 .*GRES=gpu:1g\.18gb:1\(IDX:\d\)"),
     ],
 )
@@ -203,7 +203,7 @@ FAULTS: Mapping[str, list[str]] = {
     "it sets what is not its to set": shell("echo account=root; echo end"),
     "it answers with a shell's characters": shell("echo 'gres=$(touch pwned)'; echo end"),
     "it refuses where the site does not": shell("echo refuse"),
-    "it answers with an impossible option": shell("echo gres=gpu:1g.18gb:1; echo tres-per-task=x; echo end"),
+    "it answers with an impossible value": shell("echo gres=gpu:1g.18gb:1; echo mem=x; echo end"),
 }
 
 

@@ -150,7 +150,6 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         "SLURM_CLUSTER_NAME": NOT_CHOSEN,
         "SLURM_JOB_START_TIME": str(start),  # this and the next: since 23.02
         "SLURM_JOB_END_TIME": str(start + TIME_LIMIT_SECONDS),
-        "SLURM_NODE_ALIASES": "(null)",
         "SLURM_TOPOLOGY_ADDR": host,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "SLURM_PRIO_PROCESS": "0",
