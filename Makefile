@@ -7,7 +7,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint docs capture setup test-torch-matrix clean
+.PHONY: demo test lint docs capture setup test-torch-matrix test-debian-13 clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -41,6 +41,10 @@ test-torch-matrix: .venv/ready
 	  $(MAKE) .venvs/torch-$$version/ready; \
 	  XMEM_TEST_PYTHON="$(CURDIR)/.venvs/torch-$$version/bin/python" $(BIN)/pytest -m torch tests/integration/test_device_torch.py; \
 	done
+
+# Every test with another Slurm (24.11) and Python (3.13), on a Debian 13 of its own; as root.
+test-debian-13:
+	.ci/on-debian trixie make test PYTEST_ARGS="$(PYTEST_ARGS)"
 
 setup: .venv/ready .venvs/torch-$(TORCH)/ready
 	.ci/system-packages

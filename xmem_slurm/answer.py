@@ -183,16 +183,16 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
             ),
         )
     sized = {index: each for index, each in answers.items() if isinstance(each, sizing.Sizing)}
-    failed = {**refused, **{index: str(answers[index]) for index in answers.keys() - sized.keys()}}
+    unsized = {index: each for index, each in answers.items() if isinstance(each, NoEstimate)}
+    failed = {**refused, **{index: str(error) for index, error in unsized.items()}}
     try:
         _check_any_left(request, failed)
     except NoEstimate as error:
-        seen = [each for each in answers.values() if isinstance(each, NoEstimate)]
-        unused = not refused and all(isinstance(each, UnusedGpu) for each in seen)
+        unused = not refused and all(isinstance(each, UnusedGpu) for each in unsized.values())
         told = _of_unused(site, wishes) if unused else None
         line = told or f"{AS_WRITTEN}: {error} [XMEM_FRESH=1 tries again]"
-        if basis is not None and all(each.files is not None for each in seen):
-            read = [file for each in seen for file in each.files or ()]
+        if basis is not None and all(each.files is not None for each in unsized.values()):
+            read = [file for each in unsized.values() for file in each.files or ()]
             cache.keep(name, job, (job, [line]), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
         if told is None:
             raise

@@ -25,7 +25,7 @@ _NOT_MEASURED = "no measurements yet"
 
 MARGINS: Mapping[str, tuple[float, str]] = {
     "cudnn-plan": (0.20, "cuDNN chooses its plans and their workspace on the GPU"),
-    "cudnn-described": (0.05, "plans are those of the job's own {detail}, not yet compared with a GPU's (a prior)"),
+    "cudnn-described": (0.05, "plans are those of the job's own {detail}, not yet compared with a GPU's"),
     "cudnn-benchmark": (0.10, "cudnn.benchmark keeps the fastest plan, which only a GPU can tell"),
     "cudnn-batchnorm": (0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"),
     "cudnn-rnn": (0.10, f"cuDNN's RNN workspace is not known ({_NOT_MEASURED})"),

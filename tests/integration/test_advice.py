@@ -76,9 +76,15 @@ def test_each_change_is_made_and_needs_less(tmp_path: Path, job_python: Path) ->
         assert advice.fits == advice.estimate.fits(GPU)
 
 
-def test_what_would_change_nothing_is_not_advised(tmp_path: Path, job_python: Path) -> None:
+@pytest.mark.parametrize("own", ["around", "within"])
+def test_what_would_change_nothing_is_not_advised(tmp_path: Path, job_python: Path, own: str) -> None:
+    """The script has autocast on already: around its calls of the model, or as Accelerate does, within them."""
     loaders = f"[{LOADER.format(16384)}, {LOADER.format(32768)}] * 20"
-    _, found = tried(tmp_path, job_python, TRAIN.format(on=True, loaders=loaders))
+    script = TRAIN.format(on=True, loaders=loaders)
+    if own == "within":
+        on = 'model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)'
+        script = script.replace("enabled=True", "enabled=False").replace("optimizer = ", f"{on}\noptimizer = ", 1)
+    _, found = tried(tmp_path, job_python, script)
     assert all(advice.estimate is None and advice.why_not == CHANGES[change][1] for change, advice in found.items())
 
 

@@ -1,12 +1,14 @@
 """One change to the job, for a dry run that asks whether it would then fit (XMEM_ADVICE); in no other dry run.
 
     batch           every DataLoader gives half of its batch, if all of them give batches of one size
-    bf16            autocast around each call of a model from the script, where its parameters are fp32 and none is on
+    bf16            autocast around each call of a model from the script, where its parameters are fp32 and none is on,
+                    nor comes on within it
     checkpointing   what transformers calls gradient_checkpointing_enable, timm set_grad_checkpointing
 
 `changed` says what was changed in fact: a script may have no DataLoader, or have autocast on already.
 """
 
+import contextlib
 import functools
 import importlib
 import weakref
@@ -70,8 +72,25 @@ def _autocast(torch, call, model, args, kwargs):
     if torch.is_autocast_enabled() or not single:
         return call(model, *args, **kwargs)
     _changed.add("bf16 autocast around the model")
-    with torch.autocast("cuda", dtype=torch.bfloat16):
+    with torch.autocast("cuda", dtype=torch.bfloat16), _noting_others(torch.autocast):
         return call(model, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _noting_others(autocast):
+    """Within this, the model's own autocast is noted: Accelerate puts one around its forward()."""
+    enter = autocast.__enter__
+
+    def noted_enter(context):
+        if context.device == "cuda" and context._enabled:
+            _changed.add("")
+        return enter(context)
+
+    autocast.__enter__ = noted_enter
+    try:
+        yield
+    finally:
+        autocast.__enter__ = enter
 
 
 def _checkpoint(call, model, args, kwargs):

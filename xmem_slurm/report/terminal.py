@@ -56,7 +56,7 @@ def _largest(at_peak: Sequence[Group]) -> list[str]:
 
 def _promise(margin: Margin) -> str:
     if margin.probability is None:
-        return "the margin is a prior: no such runs were measured"
+        return "the margin is a rule of thumb, as no such runs were measured"
     return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured"
 
 
