@@ -31,7 +31,7 @@ AS_WRITTEN = "submitted as written"
 """How the line begins that says so of a job."""
 
 _UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
-_UNUSED = "this job asks for a GPU, and its dry run used none: it would start sooner without"
+_UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of: it would start sooner without"
 _ALL_THE_SAME = "XMEM_OFF=1 submits it all the same"
 
 
@@ -81,6 +81,8 @@ def _known_or_sized(job: Job, request: Request, wishes: Wishes, name: str | None
     Raises:
         NoEstimate: nothing of it can be estimated.
     """
+    if request.for_another_user:
+        raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
     if request.foreign is not None:
         raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
     refused = _refused(request)
@@ -216,7 +218,7 @@ def _of_unused(site: "Site", wishes: Wishes) -> str | None:
     """
     if site.policy.unused == "refuse" and not wishes.advise:
         raise Refused(f"{_UNUSED}; {_ALL_THE_SAME}")
-    return f"{_UNUSED} (as far as torch's use is seen)" if site.policy.unused != "leave" else None
+    return _UNUSED if site.policy.unused != "leave" else None
 
 
 def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list[str]:

@@ -47,16 +47,20 @@ def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> No
                 stream.flush()
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    if _has_filter(environ):
+    if _may_have_filter(environ):
         os.set_inheritable(os.memfd_create(_MARK), True)
     os.execve(program, ["sbatch", *argv], dict(environ))
 
 
-def _has_filter(environ: Mapping[str, str]) -> bool:
-    """Whether Slurm has a Lua cli_filter here: it lies beside slurm.conf (cli_filter_plugins(8))."""
+def _may_have_filter(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm may have a Lua cli_filter here: it lies beside slurm.conf (cli_filter_plugins(8)).
+
+    Where that is, only Slurm knows: many a site has built it with another sysconfdir.
+    """
     named = environ.get("SLURM_CONF")
     places = [Path(named)] if named else [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
-    return any(place.with_name("cli_filter.lua").exists() for place in places)
+    found = [place for place in places if place.exists()]
+    return not found or any(place.with_name("cli_filter.lua").exists() for place in found)
 
 
 def die_of_broken_pipe() -> None:

@@ -31,6 +31,8 @@ class Demand:
     """Host memory of a node; 0: whatever there is."""
     alone: bool = False
     """The job wants its nodes to itself: a share of a GPU is none."""
+    whole_nodes: bool = False
+    """It gets all GPUs of its nodes (`--exclusive` without a value, sbatch(1)): they must be those that it asks for."""
     share: str | None = None
     """`shard` or `mps` where the request is for shares of that kind; such a job stays with its kind."""
     least_units: int = 1
@@ -139,8 +141,7 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     possible = [
         name
         for name, option in site.option.items()
-        if sum(len(hostlist.expand(g.names)) for g in open_to if g.gpus.get(name, 0) >= demand.gpus_per_node)
-        >= demand.nodes
+        if sum(len(hostlist.expand(g.names)) for g in open_to if _has(g, name, demand, site)) >= demand.nodes
         and (site.policy.least_bytes <= gpus[name].total_bytes <= most or name == demand.option)
         and (option.share.kind if option.share is not None else None) in kinds
         and (option.share is None or sharing)
@@ -149,6 +150,14 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     ]
     ranking = _Ranking(site, gpus, {})
     return sorted(possible, key=lambda name: (ranking.price(name, 1), *_size(name, gpus)))
+
+
+def _has(group: Nodes, name: str, demand: Demand, site: Site) -> bool:
+    count = group.gpus.get(name, 0)
+    if demand.whole_nodes:
+        count = count if count == sum(n for each, n in group.gpus.items() if site.option[each].share is None) else 0
+        return count == demand.gpus_per_node
+    return count >= demand.gpus_per_node
 
 
 def _size(name: str, gpus: Mapping[str, Gpu]) -> tuple[int, str]:

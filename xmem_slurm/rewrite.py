@@ -101,7 +101,7 @@ def _lines(numbers: Sequence[int]) -> str:
 def _edits(request: Request, option: Option, granted: Grant | None, spelled: Dialect, *, typed: bool) -> Sequence[Edit]:
     """Say what to set in the component that asks for `request`."""
     if granted is not None:
-        sharing.check_exported(request)
+        sharing.check_exported(request, granted.variables)
     return dialect.edits(request, option, spelled, granted.entry if granted is not None else None, typed=typed)
 
 

@@ -1,12 +1,12 @@
 """Which files does a batch script read, as far as its text tells?
 
-Every word that names a file counts, variables replaced by what the environment and the script say of them; shell
-scripts that are sourced or run are read in turn. What is written to does not count. A script that cannot be read, or
-that sources or evaluates what cannot be told from here, is Unknown.
+Every word that names a file counts, from each folder that the script may be in by then, variables replaced by what the
+environment and the script say of them; shell scripts are read in turn. What is written to does not count. A script that
+cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,11 @@ DEPTH = 4
 """How deep scripts may run each other."""
 
 _SOURCE = ("source", ".")
+_CHANGE_FOLDER = ("cd", "pushd")
+_WITH_VALUE = ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
+"""Options of bash whose value is the next word."""
+_LEFT = re.compile(r"\$\{?[A-Za-z_]|\$\(|`")
+"""An expansion that is not known."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _ENVIRONMENTS = re.compile(r"\$\((?:\S*/)?(?:conda|mamba|micromamba|spack|pyenv)\s")
@@ -41,7 +46,7 @@ def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[
         Unknown: it cannot be told.
     """
     found = _Found(set(), {})
-    _read(script, folder, environ, found, DEPTH)
+    _read(script, [folder], environ, found, DEPTH)
     return found.files
 
 
@@ -49,34 +54,63 @@ def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapp
     """Return the shell scripts that a shell script sources or runs, as far as that can be told."""
     found = _Found(set(), {})
     with suppress(Unknown, OSError):
-        _read(script, folder, environ, found, DEPTH)
+        _read(script, [folder], environ, found, DEPTH)
     return found.scripts
 
 
-def _read(script: bytes, folder: Path, environ: Mapping[str, str], found: _Found, depth: int) -> None:
+def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], found: _Found, depth: int) -> None:
     lists = body.commands(script) if depth else None
     if lists is None:
         raise Unknown
-    known = dict(environ)
+    known, folders = {"SLURM_SUBMIT_DIR": str(folders[0]), **environ}, list(folders)
     for words in lists:
         assigned = _ASSIGNMENT.fullmatch(words[0]) if words else None
         if assigned is not None:
             known[assigned[1]] = _expanded(assigned[2], known)
             continue
         command = words[0].rpartition("/")[2] if words else ""
-        if command == "eval" and not (len(words) > 1 and _ENVIRONMENTS.match(words[1])):
+        expanded = [_expanded(word.rpartition("=")[2] if word.startswith("-") else word, known) for word in words]
+        _check_told(command, words, expanded)
+        if command in _CHANGE_FOLDER:
+            folders += _folders(expanded[-1], folders)
+            continue
+        files = [_files(word, folders, known) for word in expanded]
+        run = 1 if command in _SOURCE else _given_to_a_shell(words)
+        if isinstance(run, bytes):
+            _read(run, folders, known, found, depth - 1)
+        elif run is not None and not (run < len(files) and files[run]):
             raise Unknown
-        named = [word.rpartition("=")[2] if word.startswith("-") else word for word in words]
-        files = [_file(_expanded(word, known), folder, known) for word in named]
-        if command in _SOURCE and (len(files) < 2 or files[1] is None):
-            raise Unknown
-        for index, file in enumerate(files):
-            if file is not None and file not in found.files:
-                found.files.add(file)
-                run = command in _SOURCE or (command in body.SHELLS and index > 0)
-                if run or (index == 0 and _is_shell_script(file)):
-                    found.scripts[file] = file.read_bytes()
-                    _read(found.scripts[file], folder, known, found, depth - 1)
+        new = {file: index == run for index, each in enumerate(files) for file in each if file not in found.files}
+        found.files.update(new)
+        for file in (file for file, is_script in new.items() if is_script or _is_shell_script(file)):
+            if file.stat().st_size > body.MOST_BYTES:
+                raise Unknown
+            found.scripts[file] = file.read_bytes()
+            _read(found.scripts[file], folders, known, found, depth - 1)
+
+
+def _check_told(command: str, words: Sequence[str], expanded: Sequence[str]) -> None:
+    """Make sure that it can be told what a command runs, but for its own arguments ($@), which others name.
+
+    Raises:
+        Unknown: it cannot.
+    """
+    if command == "eval" and not (len(words) > 1 and _ENVIRONMENTS.match(words[1])):
+        raise Unknown
+    if expanded and (_LEFT.search(expanded[0]) or (command in _CHANGE_FOLDER and "$" in expanded[-1])):
+        raise Unknown
+
+
+def _given_to_a_shell(words: Sequence[str]) -> int | bytes | None:
+    """Return which word is the script of a shell, also behind `srun` and the like, or the text that follows its -c."""
+    shells = (index for index, word in enumerate(words) if word.rpartition("/")[2] in body.SHELLS)
+    at, text = next(shells, len(words)) + 1, False
+    while at < len(words) and words[at].startswith(("-", "+")):
+        text = text or re.fullmatch("-[a-z]*c", words[at]) is not None
+        at += 2 if words[at] in _WITH_VALUE else 1
+    if at >= len(words):
+        return None
+    return words[at].encode(errors="surrogateescape") if text else at
 
 
 def _expanded(word: str, known: Mapping[str, str]) -> str:
@@ -85,20 +119,33 @@ def _expanded(word: str, known: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), word)
 
 
-def _file(word: str, folder: Path, known: Mapping[str, str]) -> Path | None:
-    """Return the file that a word names: from the folder, or, without a slash in it, on PATH."""
-    places = [folder] if "/" in word else [folder, *map(Path, known.get("PATH", "").split(":"))]
-    for place in places:
-        try:
-            if word and (place / word).is_file():
-                return place / word
-        except (OSError, ValueError):  # too long for a name, or not allowed to look
-            continue
-    return None
+def _folders(word: str, folders: Sequence[Path]) -> list[Path]:
+    """Return the folders that `cd` may go to. Those before stay: it may have been in a subshell, or fail."""
+    return [folder / word for folder in folders if (folder / word).is_dir() and folder / word not in folders]
+
+
+def _files(word: str, folders: Sequence[Path], known: Mapping[str, str]) -> list[Path]:
+    """Return the files that a word may name: from each of the folders, or, without a slash in it, on PATH."""
+    found = list(dict.fromkeys(folder / word for folder in folders if word and _is_file(folder / word)))
+    if found or "/" in word:
+        return found
+    on_path = (Path(place) / word for place in known.get("PATH", "").split(":") if word)
+    first = next(filter(_is_file, on_path), None)
+    return [first] if first is not None else []
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long for a name, or not allowed to look
+        return False
 
 
 def _is_shell_script(file: Path) -> bool:
-    with file.open("rb") as opened:
-        first = opened.readline(200).decode(errors="replace")
+    try:
+        with file.open("rb") as opened:
+            first = opened.readline(200).decode(errors="replace")
+    except OSError:  # nobody runs what cannot be read
+        return False
     names = {Path(word).name for word in first.removeprefix("#!").split()}
     return first.startswith("#!") and bool(names & set(body.SHELLS))

@@ -9,7 +9,7 @@ A job that changes these variables itself is on its own honour, and so is memory
 CUDA context that was reckoned with.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from xmem_slurm.allocator.releases import release
@@ -57,13 +57,14 @@ def grant(option: Option, gpu: Gpu, units: int, environ: Mapping[str, str]) -> G
     return Grant(entry, {name: ",".join(filter(None, [environ.get(name), setting]))})
 
 
-def check_exported(request: Request) -> None:
-    """Make sure that the job will get the variables that hold it to its share.
+def check_exported(request: Request, variables: Iterable[str]) -> None:
+    """Make sure that the job will get the variables that hold it to its share, as they are set.
 
     Raises:
         UsageError: it would not.
     """
-    if request.export is not None and "ALL" not in request.export.split(","):
+    words = (request.export or "ALL").split(",")
+    if "ALL" not in words or any(word.partition("=")[0] in variables for word in words):
         raise UsageError(f"--export={request.export} would keep the limit of its share from the job")
 
 

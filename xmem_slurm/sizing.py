@@ -200,7 +200,6 @@ def demand_of(request: Request, site: Site) -> Demand:
     else:
         types = request.gpu_types
         named = [name for name, option in site.option.items() if option.share is None and option.type in types]
-    cpus = (request.cpus_per_task or 1) * max(1, request.ntasks // (request.nodes or 1))
     return Demand(
         gpus_per_node=request.gpus_per_node or 1,
         option=named[0] if len(named) == 1 else None,
@@ -208,9 +207,10 @@ def demand_of(request: Request, site: Site) -> Demand:
         constraint=request.constraint,
         gpus_total=request.gpus_total or 1,
         nodes=request.nodes or 1,
-        cpus_per_node=cpus,
-        memory_bytes=_memory_per_node(request, cpus),
+        cpus_per_node=request.cpus_per_node,
+        memory_bytes=_memory_per_node(request),
         alone="exclusive" in request.settings,
+        whole_nodes="exclusive" in request.settings and request.value("exclusive") is None,
         share=shares[0].resource if shares else None,
         least_units=shares[0].amount if shares and shares[0].resource == "mps" else 1,
     )
@@ -223,11 +223,11 @@ def _is_share_of(option: Option, asked: GpuRequest, site: Site) -> bool:
     return asked.type in (None, option.type, site.option[option.share.of].type)
 
 
-def _memory_per_node(request: Request, cpus: int) -> int:
+def _memory_per_node(request: Request) -> int:
     """Return the host memory that the request wants of a node, in bytes; 0 where it leaves that to the site."""
     amounts = {setting.name: gres.parse_memory(setting.value or "0") for setting in request.memory}
     per_gpu = amounts.get("mem-per-gpu", 0) * (request.gpus_per_node or 1)
-    return amounts.get("mem", 0) or amounts.get("mem-per-cpu", 0) * cpus or per_gpu
+    return amounts.get("mem", 0) or amounts.get("mem-per-cpu", 0) * request.cpus_per_node or per_gpu
 
 
 class _Unseen(NoEstimate):

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from xmem_slurm import handover
 from xmem_slurm.answer import AS_WRITTEN, OWN_WORDS, Wishes, answer, own_words
-from xmem_slurm.errors import Refused, XmemError
+from xmem_slurm.errors import Refused, SlurmError, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -40,7 +40,8 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
             if not wishes.dry_run:
                 ready = _with_script_kept(ready, written)
             if ready != written:
-                client.check_accepted(sbatch, _on_stdin(ready) if wishes.dry_run else ready)
+                once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
+                client.check_accepted(sbatch, ready.on_stdin() if once else ready)
         except Refused as error:
             tell([f"not submitted: {error}"])
             raise SystemExit(1) from None
@@ -75,7 +76,8 @@ def _read(job: Job, sbatch: Path) -> Job:
     job = job._replace(script=path.read_bytes())
     script = job.parsed_script() if refusal(job) is None else None
     if script is not None and script.unknown and not job.plugins:
-        job = job._replace(plugins=client.plugin_options(sbatch))
+        with contextlib.suppress(SlurmError):  # what was read is not lost over that
+            job = job._replace(plugins=client.plugin_options(sbatch))
     return job
 
 
@@ -130,11 +132,6 @@ def _show(job: Job, written: Job, *, quiet: bool) -> NoReturn:
     sys.stdout.buffer.write(folded.script)
     sys.stdout.flush()
     raise SystemExit(0)
-
-
-def _on_stdin(job: Job) -> Job:
-    """Return the job as sbatch would be given it without a file of its script."""
-    return job._replace(argv=job.argv[: job.command_line().script_index])
 
 
 def _with_script_kept(job: Job, written: Job) -> Job:

@@ -350,11 +350,21 @@ def test_a_long_command_line_is_no_trouble(filtered: Filtered, folder: Path) -> 
     assert done.stderr == ""
 
 
-def test_another_users_sbatch_is_none_of_our_business(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no sbatch, srun or salloc of yours"):
-        submission(os.getpid(), {})
+def test_a_program_of_another_name_is_none_of_our_business() -> None:
+    assert submission(os.getpid(), {}) is None
     with pytest.raises(UsageError, match="No such file"):
         submission(2**22 + 1, {})
+
+
+def test_what_slurm_would_refuse_is_not_asked_for(filtered: Filtered, folder: Path) -> None:
+    """The job names a node that has no GPU of the cheaper kind; and it is another user's."""
+    filtered.install(rewriting())
+    done = filtered.sbatch("-p", "quiet", "-w", "h1", "job.sh", cwd=folder)
+    as_written(filtered, done)
+    assert "submitted as written: Slurm would refuse the changed request" in done.stderr
+    done = filtered.sbatch("--uid=nobody", "job.sh", cwd=folder)
+    as_written(filtered, done)
+    assert done.stderr == ""
 
 
 def test_stdin_and_het_jobs_are_left_alone(filtered: Filtered, folder: Path) -> None:

@@ -66,9 +66,8 @@ def test_a_job_is_queued_again_only_after_a_checkpoint(
             words, cwd=tmp_path, env=cluster.environ, input=stdin, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
-    job = re.findall(
-        r"\d+", run("sbatch", stdin=run(XMEM_SLURM, "generate", "--template", "checkpoint-requeue", "--", *command))
-    )[0]
+    script = run(XMEM_SLURM, "generate", "--template", "checkpoint-requeue", "--budget=3", "--", *command)
+    job = re.findall(r"\d+", run("sbatch", stdin=script))[0]
     wait_for((tmp_path / "ready").exists)
     run("scancel", "--batch", "--signal=USR1", job)
     wait_for(lambda: ends in run("scontrol", "show", "job", job))

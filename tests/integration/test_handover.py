@@ -38,6 +38,8 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.conf = folder / "slurm.conf"
+        self.conf.touch()
         self.program = folder / "bin" / "sbatch"
         self.program.parent.mkdir()
         self.program.write_text(RECORDER)
@@ -52,7 +54,13 @@ class Recorder:
         path = os.pathsep.join([str(self.program.parent), os.defpath])
         subprocess.run(
             command,
-            env={"PATH": path, "RECORD": str(record), "HOME": str(self.folder), **environ},
+            env={
+                "PATH": path,
+                "RECORD": str(record),
+                "HOME": str(self.folder),
+                "SLURM_CONF": str(self.conf),
+                **environ,
+            },
             input=stdin,
             cwd=self.folder,
             check=True,

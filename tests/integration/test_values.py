@@ -110,6 +110,141 @@ unknown.detach()[mask] = torch.zeros_like(picked)
 assert len(torch.randint(9, (7,), device=device).unique()) in (0, 7)
 """
 
+ORDINARY = {
+    "a default device": """
+with torch.device(device):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    assert model[1].running_mean.is_cuda and torch.zeros(3).is_cuda and torch.arange(3).tolist() == [0, 1, 2]
+    assert torch.tensor([1.0], device=device).item() == 1 and torch.tensor([2]).is_cuda
+    assert torch.randn(2, 4)[torch.randn(2, 4) > 0].shape == (8,) and torch.randn(2, 4).topk(2)[1].unique().numel() == 4
+    model(torch.randn(2, 4)).sum().backward()
+    assert torch.tensor([3, 1]).sort().values.tolist() == [1, 3]
+torch.set_default_device(device)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+torch.set_default_device(None)
+assert not torch.zeros(3).is_cuda
+""",
+    "arguments equal to their defaults": """
+for given in ((), (1.0,), (2.0,)):
+    assert torch.normal(unknown, *given).shape == (3, 4)
+assert torch.normal(0.0, unknown.abs()).shape == (3, 4)
+assert unknown.topk(2, -1, True, True)[1].shape == unknown.topk(2, dim=1)[1].shape == (3, 2)
+assert unknown.sort(-1, False)[1].shape == unknown.sort()[1].shape == (3, 4)
+assert torch.tensor([1, 2]).to(device).count_nonzero().item() == 2
+""",
+    "weights of bincount": """
+assert torch.bincount(known, weights=torch.randn(3, device=device)).shape == (4,)
+assert torch.bincount(known, torch.randn(3, device=device).double(), 9).shape == (9,)
+many = torch.bincount(torch.arange(2000, device=device), weights=torch.ones(2000, device=device))
+assert many.shape == (2000,) and many.dtype is torch.float32
+""",
+    "masks that are not the first index": """
+mask = torch.randn(4, device=device) > 0
+rows = torch.zeros(3, 4, device=device)
+rows[:, mask] = torch.randn(3, 2, device=device)
+rows[:, mask] = torch.randn(3, 1, device=device)
+rows[:, mask] = torch.randn(2, device=device)
+rows[..., mask] = 1.0
+torch.zeros(2, 3, 4, device=device)[:, unknown > 0] = torch.randn(2, 5, device=device)
+torch.zeros(3, 4, 2, device=device)[unknown > 0] = torch.randn(7, 2, device=device)
+rows[known[:2] - 1, mask] = torch.randn(2, device=device)
+torch.zeros(2, 3, 4, device=device)[:, known[:2] - 1, mask] = torch.randn(2, 2, device=device)
+""",
+    "what a GPU does not raise": """
+assert (known // torch.zeros_like(known)).shape == (3,) and (known % 0).shape == (3,)
+buffer = torch.tensor([7, 8, 9]).to(device)
+torch.arange(3, out=buffer)
+assert buffer.tolist() in ([0, 1, 2], [0, 0, 0])
+assert known[torch.tensor([7]).to(device)].shape == (1,)
+""",
+    "nested tensors": """
+nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device=device)
+torch.zeros_like(nested), nested * 2, nested.clone(), nested.add_(nested), nested.fill_(1), nested.zero_()
+nested.copy_(nested.clone())
+assert nested.to("cpu").size(0) == 2
+""",
+    "pickle": """
+import pickle
+for function in (torch.zeros, torch.tensor, torch.full_like, torch.Tensor.new_zeros, torch.Tensor.record_stream):
+    assert pickle.loads(pickle.dumps(function)) is function
+""",
+    "arguments by their names": """
+unknown.record_stream(s=torch.cuda.current_stream())
+unknown.record_stream(torch.cuda.current_stream())
+""",
+    "two views at one address": """
+pairs = unknown[0][:, None] != unknown[0][None]
+assert pairs.shape == (4, 4) and unknown[0][pairs.any(0)].shape == (4,) and not (unknown != unknown).any()
+assert not (unknown == unknown.t().t()).logical_not().any()
+assert unknown[:, 0][unknown[:, 0] == unknown[0, :3]].shape == (3,)
+""",
+    "values that were written over": """
+for write in (
+    lambda it: it.copy_(unknown[0] > 0),
+    lambda it: it.logical_and_(unknown[0] > 0),
+    lambda it: it.bernoulli_(0.5),
+    lambda it: it.index_put_((known,), unknown[0, :3] > 0),
+    lambda it: it.data.copy_(unknown[0] > 0),
+    lambda it: it.data.bernoulli_(0.5),
+    lambda it: it.data.masked_fill_(unknown[0] > 0, True),
+    lambda it: it.masked_fill_(unknown[0] > 0, True),
+):
+    mask = torch.zeros(4, dtype=torch.bool).to(device)
+    assert unknown[0][mask].numel() == 0
+    write(mask)
+    assert unknown[0][mask].numel() == unknown[0][mask.data].numel() == unknown[0][mask.detach()].numel() == 4
+assert torch.as_tensor(unknown[0] > 0) .shape == (4,) and unknown[0][torch.as_tensor(unknown[0] > 0)].numel() == 4
+""",
+    "many known values": """
+kept = [torch.zeros(1, device=device) for _ in range(9000)]
+del kept
+""",
+    "inference mode": """
+@torch.inference_mode()
+def one(rows):
+    assert not torch.is_grad_enabled()
+    return rows[rows[:, 0] > 0.5]
+
+@torch.inference_mode
+def other(rows):
+    return rows[rows[:, 0] > 0.5]
+
+assert one(unknown).shape == other(unknown).shape == (3, 4) and torch.is_grad_enabled()
+context = torch.inference_mode()
+assert isinstance(context, torch.inference_mode)
+with context:
+    assert torch.tensor([3, 4, 5]).to(device).tolist() == [3, 4, 5]
+    assert not (unknown * 2).requires_grad
+    with torch.inference_mode(False):
+        assert (unknown * 2).requires_grad
+with torch.inference_mode(mode=False):
+    assert (unknown * 2).requires_grad
+assert (unknown * 2).requires_grad
+""",
+}
+"""What a script may do with torch, and none of it raises here; each has its own `unknown` and `known`."""
+
+EACH = """
+import traceback
+failed = []
+for name, code in ORDINARY.items():
+    place = {"torch": torch, "device": device, "known": torch.tensor([3, 1, 2]).to(device)}
+    place["unknown"] = torch.randn(3, 4, device=device, requires_grad=True)
+    try:
+        exec(code, place)
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[1].lineno
+        failed.append(f"{name}: {code.splitlines()[line - 1].strip()}: {error!r}")
+        torch.set_default_device(None)
+if failed:
+    raise SystemExit(" | ".join(failed))
+"""
+
 
 MASKED = """
 layer = torch.nn.Linear(1024, 1024, device=device)
@@ -138,6 +273,10 @@ def test_values_are_as_on_a_gpu_or_plausible(code: str, job_python: Path, tmp_pa
     found = run(tmp_path, job_python, code)
     assert found.error is None
     assert "value-shape" not in {doubt.code for doubt in found.doubts}
+
+
+def test_what_a_script_may_do_raises_nothing(job_python: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, job_python, f"ORDINARY = {ORDINARY!r}\n{EACH}").error is None
 
 
 def test_what_came_from_the_host_is_read_without_a_doubt(job_python: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import scriptfiles
+from xmem_slurm.slurm import body
 
 
 @pytest.fixture
@@ -21,6 +22,10 @@ def folder(tmp_path: Path) -> Path:
         "out.txt": "",
     }.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "run.sh").write_text("cat inner.txt")
+    (tmp_path / "sub" / "inner.txt").touch()
+    (tmp_path / "long.sh").write_text("#" * (body.MOST_BYTES + 1))
     return tmp_path
 
 
@@ -34,6 +39,11 @@ def folder(tmp_path: Path) -> Path:
         ("X=1 python train.py", {"train.py"}),
         ("source env.sh\npython train.py", {"env.sh", "nested.sh", "deep.txt", "train.py"}),
         ("bash run.sh", {"run.sh", "train.py"}),
+        ("srun -n1 bash -o pipefail run.sh train.py", {"run.sh", "train.py"}),
+        ("time bash -lc 'cat conf.yaml; ./run.sh'", {"conf.yaml", "run.sh", "train.py"}),
+        ("cd sub && bash run.sh", {"run.sh", "train.py", "inner.txt"}),
+        ("bash $SLURM_SUBMIT_DIR/run.sh", {"run.sh", "train.py"}),
+        ('exec "$@"', set()),
         ("./run.sh", {"run.sh", "train.py"}),
         ("while read x; do :; done <list.txt", {"list.txt"}),
         ("python train.py > out.txt 2>&1", {"train.py"}),
@@ -66,6 +76,12 @@ def test_files_named_by_a_script(script: str, expected: set[str], folder: Path) 
         "source",
         'eval "$COMMAND"',
         ". ./1.sh",
+        "bash $UNSET/run.sh",
+        "bash ${RUN:-run.sh}",
+        "srun bash no-such.sh",
+        "$LAUNCHER train.py",
+        'cd "$UNSET"',
+        "bash long.sh",
         "if no shell script",
         'echo "',
     ],

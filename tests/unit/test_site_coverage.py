@@ -58,13 +58,14 @@ def test_each_partition_that_a_job_names_counts() -> None:
 
 @pytest.mark.parametrize("table", ["users = 7", "not TOML ["])
 def test_who_is_not_plainly_left_alone_is_told_what_is_wrong(tmp_path: Path, table: str) -> None:
-    """Of a user who is, not even the process is looked for: this one submits nothing."""
+    """Of a user who is, not even the process is looked for: there is none of this number."""
     user = pwd.getpwuid(os.getuid()).pw_name
-    for text, told in ((f"[filter]\n{table}\n", "no sbatch"), (f'[filter]\nnot_users = ["{user}"]\n', "")):
+    for text, told in (
+        (f"[filter]\n{table}\n", "process 9999999: No such file"),
+        (f'[filter]\nnot_users = ["{user}"]\n', ""),
+    ):
         (tmp_path / "site.toml").write_text(text, encoding="utf-8")
         command = [sys.executable, "-c", "from xmem_slurm.filter.start import main; main()"]
-        done = subprocess.run(
-            [*command, tmp_path / "site.toml", str(os.getpid())], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([*command, tmp_path / "site.toml", "9999999"], capture_output=True, text=True, check=True)
         assert done.stdout == "end\n"
         assert (told in done.stderr) if told else not done.stderr

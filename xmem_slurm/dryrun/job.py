@@ -17,6 +17,8 @@ from xmem_slurm.units import MIB
 
 JOB_ID = "1"
 """A dry run has no job: this number stands where scripts expect one."""
+MOST_TASKS = 100_000
+"""Of a longer array the tasks are not counted one by one. Slurm allows 1,000 by default (MaxArraySize)."""
 TASK_PID = "2"
 """The script's process in the sandbox: it has a PID namespace of its own."""
 NOT_CHOSEN = "dry-run"
@@ -126,9 +128,8 @@ def slurm_variables(request: Request) -> dict[str, str]:
 
 def _of_component(request: Request, gpus: int) -> dict[str, str]:
     host, nodes = platform.node(), request.nodes or 1
-    per_node = max(1, request.ntasks // nodes)
     visible, start = ",".join(map(str, range(gpus))), int(time.time())
-    cpus, times = (request.cpus_per_task or 1) * per_node, "" if nodes == 1 else f"(x{nodes})"
+    cpus, times = request.cpus_per_node, "" if nodes == 1 else f"(x{nodes})"
     found = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
@@ -140,7 +141,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         "SLURMD_NODENAME": host,
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_NNODES": str(nodes),
-        "SLURM_TASKS_PER_NODE": f"{per_node}{times}",
+        "SLURM_TASKS_PER_NODE": f"{request.tasks_per_node}{times}",
         "SLURM_CPUS_ON_NODE": str(cpus),
         "SLURM_JOB_CPUS_PER_NODE": f"{cpus}{times}",
         "SLURM_JOB_USER": pwd.getpwuid(os.getuid()).pw_name,
@@ -163,7 +164,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
     if gpus:
         found |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": visible}
         found |= {"CUDA_VISIBLE_DEVICES": visible, "GPU_DEVICE_ORDINAL": visible}
-    if request.value("ntasks") is not None or request.value("ntasks-per-node") is not None:
+    if any(request.value(name) is not None for name in ("ntasks", "ntasks-per-node", "ntasks-per-gpu")):
         found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:
         found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
@@ -184,19 +185,24 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
 
 def _array_variables(array: str) -> dict[str, str]:
     """Return the variables of the first task of an array such as "0-15:4,20%2"."""
-    numbers: set[int] = set()
+    ranges: list[range] = []
     for part in array.partition("%")[0].split(","):
-        bounds = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
         if bounds is None:
             return {}
-        first, last, step = bounds.groups()
-        numbers.update(range(int(first), int(last or first) + 1, int(step or 1) or 1))
-    tasks = sorted(numbers) or [0]
+        start, last, step = bounds.groups()
+        ranges.append(range(int(start), int(last or start) + 1, int(step or 1) or 1))
+    if not all(ranges):
+        return {}  # sbatch has its own words for that
+    count = sum(map(len, ranges))
+    if count < MOST_TASKS:
+        count = len({number for each in ranges for number in each})
+    first, *more = sorted({number for each in ranges for number in each[:2]})
     return {
         "SLURM_ARRAY_JOB_ID": JOB_ID,
-        "SLURM_ARRAY_TASK_ID": str(tasks[0]),
-        "SLURM_ARRAY_TASK_COUNT": str(len(tasks)),
-        "SLURM_ARRAY_TASK_MIN": str(tasks[0]),
-        "SLURM_ARRAY_TASK_MAX": str(tasks[-1]),
-        "SLURM_ARRAY_TASK_STEP": str(tasks[1] - tasks[0] if len(tasks) > 1 else 1),
+        "SLURM_ARRAY_TASK_ID": str(first),
+        "SLURM_ARRAY_TASK_COUNT": str(count),
+        "SLURM_ARRAY_TASK_MIN": str(first),
+        "SLURM_ARRAY_TASK_MAX": str(max(each[-1] for each in ranges)),
+        "SLURM_ARRAY_TASK_STEP": str(more[0] - first if more else 1),
     }

@@ -35,7 +35,9 @@ _UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
 _UNREACHED = (
     "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
 )
-_CUDA_LIBRARY_MISSING = re.compile(rb"(?:Import|OS)Error: lib(?:cu|nccl|nv)\S*\.so\S*: cannot open shared object file")
+_CUDA_LIBRARY_MISSING = re.compile(
+    rb"(?:Import|OS|Value)Error: lib(?:cu|nccl|nv)\S*\.so\S*(: cannot open shared| not found in the system)"
+)
 """What torch says on a machine without CUDA where the stand-ins were not mapped."""
 
 

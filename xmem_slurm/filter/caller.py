@@ -4,7 +4,7 @@ The hook is shown merged options, but neither the script nor its arguments; the 
 every process, has all of it. A command that srun or salloc gets GPUs for becomes an sbatch with that in `--wrap`.
 
 None where there is nothing that could be run dry: a script on stdin (sbatch has read it by then), a shell, `--pty`; a
-step of a job that runs; and what xsbatch submits, which it has looked at already.
+step of a job that runs; what xsbatch submits, which it has looked at already; and a program of another name.
 """
 
 import os
@@ -53,8 +53,10 @@ def submission(process: int, environ: Mapping[str, str]) -> Submission | None:
     except OSError as error:
         raise UsageError(f"process {process}: {error.strerror}") from error
     command = words[0].rpartition("/")[2] if words else ""
-    if owner != os.getuid() or command not in COMMANDS:
-        raise UsageError(f"process {process} is no sbatch, srun or salloc of yours")
+    if owner != os.getuid():
+        raise UsageError(f"process {process} is not yours")
+    if command not in COMMANDS:  # a site may have given Slurm's own another name
+        return None
     if handover.is_marked(process):
         return None
     job = _batch(words[1:], environ) if command == "sbatch" else as_batch(command, words[1:], environ)

@@ -5,8 +5,8 @@ Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those 
 where the site wants no such job.
 
 Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each component, with no word of
-the others), `--test-only`, and what sbatch will refuse. An answer that is kept (`cache`) rests on the site file, too:
-where it holds, that file need not be checked again.
+the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`cache`)
+rests on the site file, too: where it holds, that file need not be checked again.
 """
 
 import os
@@ -21,6 +21,7 @@ from xmem_slurm.answer import answer as answer_to
 from xmem_slurm.errors import Refused, UsageError, XmemError
 from xmem_slurm.filter.caller import Submission, submission
 from xmem_slurm.site import coverage
+from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
@@ -73,7 +74,10 @@ def answer(site_file: str, seen: Submission) -> Answer:
     name = cache.key(seen.job, ["filter", site_file, seen.command])
     kept = None if _is_set(seen.job, "XMEM_FRESH") else cache.look_up(name, seen.job)
     changed, lines = kept or answer_to(seen.job, _wishes(site_file, seen), name)
-    return Answer(_changes(seen.job, changed), lines)
+    changes = _changes(seen.job, changed)
+    if changes:
+        client.check_accepted(client.find_sbatch(seen.job.environ), changed.on_stdin())
+    return Answer(changes, lines)
 
 
 def _is_covered(seen: Submission, tables: coverage.Tables) -> bool:
@@ -82,6 +86,8 @@ def _is_covered(seen: Submission, tables: coverage.Tables) -> bool:
     comment = (request.value("comment") or "").split()
     words = {*own_words(job), *(word.removeprefix("xmem:") for word in comment if word.startswith("xmem:"))}
     if request.others or job.command_line().has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
+        return False
+    if request.for_another_user:
         return False
     opted_in = _is_set(job, "XMEM_ON") or "on" in words
     try:

@@ -33,8 +33,8 @@ TAGGED_STEPS = 32
 """Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
 
 A steady run ends before (`_xmem_steps.ENOUGH_STEPS`): in its report gradients are gradients to the end."""
-CHECKPOINT_STEP = 2
-"""The step after which the trace so far is written, so that a process that is killed early leaves one, too..."""
+CHECKPOINT_STEPS = (2, 4, 8)
+"""Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
 CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
 LOOK_SECONDS = 0.25
@@ -222,7 +222,7 @@ class Recorder:
             self._leave("steady")
         if self._too_long(counts):
             self._leave("budget")
-        if number > most and number == CHECKPOINT_STEP:
+        if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
 
     def _leave(self, state):

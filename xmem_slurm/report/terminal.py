@@ -162,7 +162,7 @@ def too_small(sizing: Sizing) -> str:
     return (
         f"no GPU option open to this job is large enough; the largest has {human(largest)}"
         if largest
-        else "the site file has no nodes for this partition, constraint and number of GPUs"
+        else "the site file has no nodes for this partition, constraint and number of GPUs (--exclusive: all of a node)"
     )
 
 

@@ -57,7 +57,7 @@ def host_memory(request: Request, option: Option, dialect: Dialect, *, shared: b
         return {name: f"{per_gpu}M"}
     if not gpus:
         return {}
-    return {name: f"{per_gpu * gpus if name == 'mem' else -(-per_gpu * gpus // _cpus_on_node(request, gpus))}M"}
+    return {name: f"{per_gpu * gpus if name == 'mem' else -(-per_gpu * gpus // request.cpus_per_node)}M"}
 
 
 def words(option: Option, dialect: Dialect, count: int = 1) -> tuple[str, ...]:
@@ -129,13 +129,6 @@ def _count(request: Request, source: str, target: str) -> int:
             f"this site takes no --{source}, and how much that is in --{target} is left open; say --nodes and --ntasks"
         )
     return found
-
-
-def _cpus_on_node(request: Request, gpus: int) -> int:
-    per_gpu = request.value("cpus-per-gpu") or ""
-    if per_gpu.isdecimal():
-        return max(1, int(per_gpu) * gpus)
-    return (request.cpus_per_task or 1) * max(1, request.ntasks // (request.nodes or 1))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -123,6 +123,7 @@ def check_accepted(sbatch: Path, job: Job, timeout: float = 10) -> None:
     Raises:
         SlurmError: it would not; the message has Slurm's own words.
     """
+    job = job._replace(environ={**job.environ, "XMEM_ACTIVE": "1"})  # a site's filter has no part in this
     answer = _try_out(sbatch, job, job.script if job.command_line().reads_stdin else None, timeout)
     if answer is not None and answer.code != 0:
         words = answer.words.strip().rpartition("\n")[2]
@@ -136,10 +137,8 @@ def expected_start(sbatch: Path, job: Job, timeout: float) -> float | None:
     """
     quiet = [each for each in job.command_line().occurrences if each.name == "quiet"]
     job = job._replace(argv=without(job.argv, quiet))
-    at = job.command_line().script_index
-    argv = job.argv[:at] if at is not None else job.argv
     environ = {**job.environ, "SLURM_TIME_FORMAT": "%s", "XMEM_ACTIVE": "1"}  # a site's filter has no part in this
-    answer = _try_out(sbatch, job._replace(argv=argv, environ=environ), job.script, timeout)
+    answer = _try_out(sbatch, job.on_stdin()._replace(environ=environ), job.script, timeout)
     found = _START.search(answer.words) if answer is not None and answer.code == 0 else None
     return float(found[1]) if found is not None else None
 

@@ -64,6 +64,10 @@ class Job(NamedTuple):
         """
         return None if self.script is None else scripts.parse(self.script, self.plugins)
 
+    def on_stdin(self) -> "Job":
+        """Return the job as sbatch is given it where there is no file of its script."""
+        return self._replace(argv=self.argv[: self.command_line().script_index])
+
 
 def apply(
     edits: Sequence[Edit],

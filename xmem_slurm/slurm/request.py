@@ -161,23 +161,41 @@ class Request(NamedTuple):
 
     @property
     def nodes(self) -> int | None:
-        """The least number of nodes asked for, or None."""
+        """The least number of nodes asked for, also by `--ntasks` with `--ntasks-per-node`; or None."""
         text = (self.value("nodes") or "").partition("-")[0]
-        return int(text) if text.isdecimal() else None
+        if text.isdecimal():
+            return int(text)
+        tasks, per_node = self._number("ntasks"), self._number("ntasks-per-node")
+        return -(-tasks // per_node) if tasks and per_node else None
 
     @property
     def ntasks(self) -> int:
-        """Number of tasks: as asked for, or one for each node, as sbatch has it."""
-        text, per_node = self.value("ntasks") or "", self.value("ntasks-per-node") or ""
-        if text.isdecimal():
-            return int(text)
-        return (self.nodes or 1) * (int(per_node) if per_node.isdecimal() else 1)
+        """Number of tasks: as asked for, as many as the GPUs are for (sbatch(1)), or one for each node."""
+        gpus = self._amount("gpus") or (self._amount("gres") or self._amount("gpus-per-node")) * (self.nodes or 1)
+        of_gpus = gpus * self._number("ntasks-per-gpu")
+        if self._amount("gpus") and self._amount("gpus-per-task"):
+            of_gpus = self._amount("gpus") // self._amount("gpus-per-task")
+        return self._number("ntasks") or of_gpus or (self.nodes or 1) * (self._number("ntasks-per-node") or 1)
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Number of tasks on a node."""
+        return max(1, self.ntasks // (self.nodes or 1))
 
     @property
     def cpus_per_task(self) -> int | None:
         """CPUs for each task, or None."""
-        text = self.value("cpus-per-task") or ""
-        return int(text) if text.isdecimal() else None
+        return self._number("cpus-per-task") or None
+
+    @property
+    def cpus_per_node(self) -> int:
+        """CPUs of a node that the job needs: for its GPUs, or for its tasks."""
+        for_gpus = self._number("cpus-per-gpu") * (self.gpus_per_node or 1)
+        return for_gpus or (self.cpus_per_task or 1) * self.tasks_per_node
+
+    def _number(self, name: str) -> int:
+        text = self.value(name) or ""
+        return int(text) if text.isdecimal() else 0
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -203,6 +221,11 @@ class Request(NamedTuple):
     def chdir(self) -> str | None:
         """The job's working directory, as given; None means the directory of submission."""
         return self.value("chdir")
+
+    @property
+    def for_another_user(self) -> bool:
+        """Whether root submits the job as somebody else's: it must not be run here."""
+        return any(self.value(name) is not None for name in ("uid", "gid"))
 
     @property
     def export(self) -> str | None:
