@@ -65,8 +65,8 @@ class Parameter:
 
 
 class Optimizer:
-    def __init__(self, parameter: Parameter) -> None:
-        self.param_groups = [{"params": []}, {"params": [parameter]}]
+    def __init__(self, *parameters: Parameter) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"params": []}, {"params": list(parameters)}]
 
 
 def until_steady(steps: ModuleType, run: Iterator[tuple[Optimizer, int, float]]) -> int | None:
@@ -124,6 +124,14 @@ def test_an_optimizer_that_never_steps_is_waited_for_ten_seconds(steps: ModuleTy
     optimizer, waiting = Optimizer(Parameter()), Optimizer(Parameter())
     assert until_steady(steps, ((optimizer, 7, 1.0 * i) for i in range(99))) == 11
     assert waiting.param_groups
+
+
+def test_an_optimizer_without_parameters_counts_for_nothing(steps: ModuleType) -> None:
+    optimizer, empty = Optimizer(Parameter()), Optimizer()
+    run = ((each, 7, 1.0 * i) for i in range(99) for each in (empty, optimizer))
+    assert until_steady(steps, run) == 8
+    counted = steps.Steps()
+    assert (counted.stepped(empty, 7, 0.0), counted.least(), counted.number) == (0, 0, 0)
 
 
 def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> None:

@@ -30,10 +30,15 @@ class Steps:
         self._waited_for = None
 
     def stepped(self, optimizer, peak, now):
-        """Count a step after which memory had peaked at `peak`; `now` in seconds. Return how many it was of its own."""
+        """Count a step after which memory had peaked at `peak`; `now` in seconds. Return how many it was of its own.
+
+        One without parameters has none.
+        """
         if self._began is None:
             self._began = now
         parameter = _first_parameter(optimizer)
+        if parameter is None:
+            return 0
         seen = self._seen.get(id(parameter))
         if seen is None or seen[0]() is not parameter:
             seen = self._seen[id(parameter)] = [weakref.ref(parameter), 0, 0]
@@ -48,12 +53,12 @@ class Steps:
 
     def least(self):
         """Return the steps of the optimizer that made the fewest of those that stepped at all."""
-        return min(seen[1] for seen in self._seen.values())
+        return min((seen[1] for seen in self._seen.values()), default=0)
 
     def steady(self, optimizer_class, now):
         """Whether every optimizer in use has stepped often enough since the peak last grew."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen[0]() is not None}
-        least = min(seen[2] for seen in self._seen.values())
+        least = min((seen[2] for seen in self._seen.values()), default=0)
         lasted = now - self._began
         if least < STEADY_STEPS or (least < ENOUGH_STEPS and lasted < STEADY_SECONDS):
             return False
@@ -62,9 +67,10 @@ class Steps:
         return not self._waited_for or lasted >= WAIT_SECONDS
 
     def _has_unused(self, optimizer_class):
-        optimizers = _xmem_alive.made(optimizer_class)
-        return any(id(_first_parameter(optimizer)) not in self._seen for optimizer in optimizers)
+        parameters = [_first_parameter(optimizer) for optimizer in _xmem_alive.made(optimizer_class)]
+        return any(parameter is not None and id(parameter) not in self._seen for parameter in parameters)
 
 
 def _first_parameter(optimizer):
-    return next(parameter for group in optimizer.param_groups for parameter in group["params"])
+    """Return an optimizer's first parameter; None of one whose groups are all empty."""
+    return next((parameter for group in optimizer.param_groups for parameter in group["params"]), None)
