@@ -261,6 +261,137 @@ def test_a_rank_meets_the_others_who_are_not_there(job_python: Path, tmp_path: P
     assert {doubt.code for doubt in found.doubts} >= {"nccl"}
 
 
+ALIKE = """
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Shard
+
+torch.cuda.set_device(0)
+dist.init_process_group("nccl")
+WORLD = dist.get_world_size()
+
+
+def like(count, given, fill=torch.zeros_like):
+    return [fill(given) for _ in range(count)]
+
+
+def listed(tensors):
+    return [each.tolist() for each in tensors]
+
+
+for device, group in (("cuda", None), ("cpu", dist.new_group(backend="gloo"))):
+    def known(values):
+        return torch.tensor(values, device=device)
+
+    def reduced(values, op=dist.ReduceOp.SUM):
+        tensor = known(values)
+        dist.all_reduce(tensor, op, group=group)
+        return tensor.tolist()
+
+    pair, parts = known([7, 9]), list(known([[1], [2], [3], [4]]).unbind())
+
+    # Of what is exchanged, this rank gets what it sends.
+    for fill in (torch.empty_like, torch.zeros_like):
+        counts = known([2048, 2047, 2049, 2048])
+        got = fill(counts)
+        dist.all_to_all_single(got, counts, group=group)
+        assert got.tolist() == [2048, 2047, 2049, 2048], device
+    got = known([0] * 10)
+    dist.all_to_all_single(got, torch.arange(10, device=device), [1, 2, 3, 4], [1, 2, 3, 4], group=group)
+    assert got.tolist() == list(range(10)), device
+    got = known([9] * 4)
+    dist.all_to_all_single(got, torch.arange(10, device=device), [1] * 4, [1, 2, 3, 4], group=group)
+    assert got.tolist() == [0] * 4, "what it sends itself, where all send as much"
+    if device == "cuda":  # gloo has none of it
+        got = like(4, parts[0])
+        dist.all_to_all(got, parts)
+        assert listed(got) == [[1], [2], [3], [4]]
+
+    # What is gathered is this rank's in each place.
+    got = like(WORLD, pair)
+    dist.all_gather(got, pair, group=group)
+    assert listed(got) == [[7, 9]] * 4, device
+    whole = known([0] * 8)
+    dist.all_gather(list(whole.chunk(WORLD)), pair, group=group)
+    assert whole.tolist() == [7, 9] * 4, device
+    whole = torch.empty(8, dtype=torch.long, device=device)
+    dist.all_gather(list(whole.chunk(WORLD)), pair, group=group)
+    assert whole.tolist() == [7, 9] * 4, device
+    whole = known([[0, 0]] * 4)
+    dist.all_gather_into_tensor(whole, pair, group=group)
+    assert whole.tolist() == [[7, 9]] * 4, device
+    got = like(WORLD, pair)
+    dist.gather(pair, got, group=group)
+    assert listed(got) == [[7, 9]] * 4, device
+    got = torch.zeros_like(parts[0])
+    dist.scatter(got, parts, group=group)
+    assert got.tolist() == [1], device
+
+    # What is reduced is of as many as there are ranks.
+    ops = dist.ReduceOp
+    assert (reduced([7, 9]), reduced([7, 9], ops.MAX), reduced([2, 3], ops.PRODUCT)) == ([28, 36], [7, 9], [16, 81])
+    assert reduced([True, False]) == [True, False], device
+    assert reduced([5, 0, 0, 0]) == [5] * 4, "each rank fills in its place"
+    got = torch.empty(2, dtype=torch.long, device=device)
+    dist.reduce_scatter_tensor(got, torch.arange(8, device=device), group=group)
+    assert got.tolist() == [0, 4], device
+
+# What is not known is not what was there before.
+unknown = torch.randn(4, device="cuda")
+for write in (
+    lambda output: dist.all_gather(list(output.chunk(WORLD)), unknown),
+    lambda output: dist.all_gather_into_tensor(output, unknown),
+    lambda output: dist.all_to_all_single(output[:4], unknown),
+    lambda output: dist.recv(output, 1),
+):
+    output = torch.ones(16, device="cuda")
+    assert output.sum().item() == 16
+    write(output)
+    assert output.tolist() == [0] * 16, "as the stand-ins' memory reads"
+
+# Operators that go past the methods of a group.
+mesh = init_device_mesh("cuda", (WORLD,))
+rows = torch.tensor([[7, 9]] * 4, device="cuda")
+assert functional.all_to_all_single(rows, None, None, mesh).tolist() == rows.tolist()
+assert functional.all_to_all_single(rows, [2, 1, 1, 0], [2, 1, 1, 0], mesh).tolist() == rows.tolist()
+assert functional.all_gather_tensor(rows[0], 0, mesh).tolist() == [7, 9] * 4
+assert functional.all_reduce(rows, "sum", mesh).tolist() == [[28, 36]] * 4
+assert functional.all_reduce(rows, "max", mesh).tolist() == rows.tolist()
+assert functional.reduce_scatter_tensor(rows, "sum", 0, mesh).tolist() == [[28, 36]]
+assert DTensor.from_local(rows[0], mesh, [Shard(0)]).full_tensor().tolist() == [7, 9] * 4
+assert DTensor.from_local(rows[0], mesh, [Partial()]).full_tensor().tolist() == [28, 36]
+weight = torch.ones(8, 4, device="cuda", requires_grad=True)
+functional.all_to_all_single_autograd(weight * 2, None, None, dist.group.WORLD).sum().backward()
+assert weight.grad.shape == weight.shape
+"""
+
+
+def test_other_ranks_are_taken_to_be_like_this_one(job_python: Path, tmp_path: Path) -> None:
+    traces([job_python, "-c", ALIKE], tmp_path, ranked(0, 29500))
+
+
+EXPERTS = """
+import torch, torch.distributed as dist
+
+torch.cuda.set_device(0)
+dist.init_process_group("nccl")
+tokens, places = torch.zeros(8192, 512, device="cuda"), torch.randn(8192, 4, device="cuda").topk(1)[1].flatten()
+counts = torch.bincount(places, minlength=dist.get_world_size())
+expected = torch.zeros_like(counts)
+dist.all_to_all_single(expected, counts)
+come, go = expected.tolist(), counts.tolist()
+received = tokens.new_empty(sum(come), 512)
+dist.all_to_all_single(received, tokens[places.argsort()], come, go)
+hidden = torch.nn.Linear(512, 3001, device="cuda")(received)
+"""
+
+
+def test_an_expert_gets_as_many_tokens_as_it_does_on_average(job_python: Path, tmp_path: Path) -> None:
+    (found,) = traces([job_python, "-c", EXPERTS], tmp_path, ranked(0, 29500))
+    assert 4 * 8192 * 3001 in [each.size for each in found.allocations]
+
+
 SPAWN = """
 import os, torch, torch.distributed as dist, torch.multiprocessing as mp
 
