@@ -120,6 +120,11 @@ with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
     event = torch.cuda.Event(enable_timing=True); event.record(); event.synchronize()
 torch.cuda.synchronize(); torch.cuda.empty_cache(); torch.cuda.manual_seed_all(0); torch.cuda.reset_peak_memory_stats()
 assert torch.cuda.max_memory_allocated() == 0
+for ask in ("get_device_properties", "get_device_name", "get_device_capability", "mem_get_info", "memory_stats",
+            "get_rng_state", "memory_allocated", "max_memory_allocated", "synchronize", "memory_summary"):
+    assert repr(getattr(torch.cuda, ask)(device=0)) == repr(getattr(torch.cuda, ask)())
+assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0
+torch.cuda.current_stream().wait_event(event=event); event.record(stream=torch.cuda.current_stream())
 """,
     )
 
@@ -166,6 +171,14 @@ assert torch.load("checkpoint.pt", map_location="cuda")["model"]["0.weight"].is_
 assert not torch.load("checkpoint.pt", map_location="cpu")["model"]["0.weight"].is_cuda
 assert torch.load("checkpoint.pt")["model"]["0.weight"].is_cuda
 tied.load_state_dict(torch.load("checkpoint.pt")["model"])
+import collections, pickle
+assert torch.load(f="checkpoint.pt", map_location="cuda")["model"]["0.weight"].is_cuda
+assert torch.load("checkpoint.pt", "cuda", pickle)["step"] == 1
+kept = {"ema": collections.defaultdict(list, weight=[tied[0].weight.data]), "seen": collections.Counter("aab")}
+torch.save(kept, "others.pt")
+loaded = torch.load("others.pt", map_location="cuda", weights_only=False)
+assert loaded["ema"]["weight"][0].is_cuda and loaded["ema"]["none"] == [] and loaded["seen"] == {"a": 2, "b": 1}
+assert not torch.load("others.pt", "cpu", weights_only=False)["ema"]["weight"][0].is_cuda
 assert next(model.cpu().parameters()).device.type == "cpu"
 """,
     )

@@ -3,6 +3,7 @@
 Where a script would talk to the GPU, nothing happens, and it is done at once.
 """
 
+import collections
 import types
 
 
@@ -24,13 +25,13 @@ class _Idle:
     def query(self):
         return True
 
-    def elapsed_time(self, _other):
+    def elapsed_time(self, *_args, **_kwargs):
         return 1.0
 
-    def record(self, *_args):
+    def record(self, *_args, **_kwargs):
         return None
 
-    def record_event(self, *_args):
+    def record_event(self, *_args, **_kwargs):
         return _Idle()
 
     def synchronize(self):
@@ -67,18 +68,18 @@ def present(torch, environ):
         "is_initialized": lambda: True,
         "device_count": lambda: count,
         "current_device": always(0),
-        "get_device_name": lambda *_args: name,
-        "get_device_capability": lambda *_args: capability,
-        "get_device_properties": lambda *_args: properties,
+        "get_device_name": always(name),
+        "get_device_capability": always(capability),
+        "get_device_properties": always(properties),
         "get_arch_list": lambda: ["sm_%d%d" % capability],
-        "mem_get_info": lambda *_args: (total, total),
-        "is_bf16_supported": lambda *_args, **_kwargs: capability >= (8, 0),
+        "mem_get_info": always((total, total)),
+        "is_bf16_supported": always(capability >= (8, 0)),
         "is_current_stream_capturing": lambda: False,
-        "can_device_access_peer": lambda *_args: True,
-        "get_rng_state": lambda *_args: torch.get_rng_state(),
+        "can_device_access_peer": always(True),
+        "get_rng_state": lambda *_args, **_kwargs: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
-        "memory_stats": lambda *_args: {},
-        "memory_summary": lambda *_args, **_kwargs: "",
+        "memory_stats": lambda *_args, **_kwargs: collections.defaultdict(int),
+        "memory_summary": always(""),
     }
     idle = "current_stream default_stream stream Stream Event device device_of"
     quiet = (
@@ -104,5 +105,5 @@ def present(torch, environ):
         torch.accelerator.device_count = lambda: count
         torch.accelerator.current_device_index = torch.accelerator.current_device_idx = lambda: 0
         torch.accelerator.current_stream = type("current_stream", (_Idle,), {})
-        torch.accelerator.set_device_index = torch.accelerator.set_device_idx = lambda _device: None
-        torch.accelerator.synchronize = lambda *_args: None
+        torch.accelerator.set_device_index = torch.accelerator.set_device_idx = always(None)
+        torch.accelerator.synchronize = always(None)

@@ -218,10 +218,10 @@ def _replace_autocast(torch):
 def _replace_load(torch):
     load = torch.load
 
-    def load_to_host(file, map_location=None, **kwargs):
+    def load_to_host(f, map_location=None, *args, **kwargs):
         """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
         onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
-        loaded = load(file, map_location=onto_host, **kwargs)
+        loaded = load(f, onto_host, *args, **kwargs)
         return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
 
     torch.load = load_to_host
@@ -231,8 +231,10 @@ def _moved(torch, value, all_of_it, marked):
     if isinstance(value, torch.Tensor):
         was_marked = value.__dict__.pop(_MARK, False)
         return value.cuda() if all_of_it or (marked and was_marked) else value
-    if isinstance(value, dict):
-        return type(value)((key, _moved(torch, each, all_of_it, marked)) for key, each in value.items())
+    if isinstance(value, dict):  # in place: its class may take other arguments than a dict, or add what it is given
+        for key, each in list(value.items()):
+            dict.__setitem__(value, key, _moved(torch, each, all_of_it, marked))
+        return value
     if type(value) in (list, tuple):
         return type(value)(_moved(torch, each, all_of_it, marked) for each in value)
     return value
