@@ -204,7 +204,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
     lines = [*lines, *left, *_report(wishes, sized, site)]
     ranks = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
     lasting = site.policy.order != "start"  # the queue is another one each time
-    if basis is not None and lasting and not failed and all(trace.files and not trace.growing for trace in ranks):
+    if basis is not None and lasting and not failed and all(trace.files and trace.is_whole for trace in ranks):
         read = [file for trace in ranks for file in trace.files]
         cache.keep(name, job, (ready, lines), [*basis, *read])
     return ready, lines
@@ -237,6 +237,7 @@ def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list
 def _to_run_dry(job: Job, wishes: Wishes) -> Job:
     """Return the job that is run dry; the one that is submitted knows nothing of engines, and of what is run of it."""
     told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks, "XMEM_ARRAY_TASKS": wishes.array_tasks}
+    told["XMEM_SITES"] = "1" if wishes.report is not None else None
     return job._replace(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from xmem_slurm import engines
+from xmem_slurm import engines, handover
 from xmem_slurm.dryrun import job as dryrun_job
 from xmem_slurm.dryrun import linux, runner
 from xmem_slurm.dryrun.job import Job
@@ -79,7 +79,8 @@ def named(where: DryRuns) -> str:
 
 def main() -> None:
     """Be the step: read what to run from standard input, and write what came of it, one line, to standard output."""
-    sys.stdout.write(f"\n{answer(sys.stdin.read())}\n")  # a site's prolog may have printed something
+    with handover.clearing_up():
+        sys.stdout.write(f"\n{answer(sys.stdin.read())}\n")  # a site's prolog may have printed something
 
 
 def answer(text: str) -> str:

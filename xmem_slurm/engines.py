@@ -62,7 +62,7 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
 
 def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[Trace]:
     asked = job.environ.get("XMEM_ENGINE", "auto")
-    traces = runner.run(_with_engine(job, asked), gpu, budget).traces
+    traces = _with_or_without_sites(_with_engine(job, asked), gpu, budget, started)
     why = _why_real_steps(traces) if asked == "auto" else None
     if why is None:
         return traces
@@ -77,6 +77,20 @@ def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[
     if refusal is None:
         return [_with_reason(trace, f"not run on stand-ins, as {why}") for trace in real]
     return [_with_reason(trace, f"no real steps on the CPU, though {why}: {refusal}") for trace in traces]
+
+
+def _with_or_without_sites(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[Trace]:
+    """Run a job that is to say which line asked for each allocation (XMEM_SITES); without that where it stops by it.
+
+    torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
+    """
+    if "XMEM_SITES" in job.environ:
+        with suppress(NoEstimate):
+            traces = runner.run(job, gpu, budget).traces
+            if not any(trace.error for trace in traces):
+                return traces
+        job = replace(job, environ={name: value for name, value in job.environ.items() if name != "XMEM_SITES"})
+    return runner.run(job, gpu, budget.less(time.monotonic() - started)).traces
 
 
 def _with_engine(job: Job, engine: str) -> Job:

@@ -63,6 +63,8 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     ),
     "record-stream": (0.10, f"memory used on other streams is free later on a GPU than here ({_NOT_MEASURED})"),
     "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which are not released where memory is short"),
+    "values-unknown": (0.10, f"{{detail}}: what is decided by values on the GPU is not known ({_NOT_MEASURED})"),
+    "stopped": (0.10, f"the script stopped with {{detail}}; what would follow was not seen ({_NOT_MEASURED})"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
 }
 """Prior of the margin, as a share of the peak, and the reason, by the doubt's code. It holds for runs that are not like
@@ -205,7 +207,8 @@ def _nccl_bytes(trace: Trace, gpu: Gpu) -> int:
 
 def _doubts(trace: Trace) -> list[Doubt]:
     growing = [Doubt("growing", f"ended by {trace.state} after {_steps(trace)}", 1)] if trace.growing else []
-    return [*trace.doubts, *growing]
+    stopped = [Doubt("stopped", trace.error, 1)] if trace.error is not None else []
+    return [*trace.doubts, *growing, *stopped]
 
 
 def _has_no_optimizer(trace: Trace) -> bool:

@@ -191,6 +191,11 @@ class Trace(Process):
         """Whether the script stopped before two steps, with an error: too early to be an answer."""
         return self.error is not None and self.steps < 2
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run came to its end, or to where it only repeats itself."""
+        return not self.growing and self.error is None
+
     def beside(self, other: "Trace") -> bool:
         """Whether the two processes were on one GPU at once. What was not noted was not."""
         at_once = max(self.lived[0], other.lived[0]) < min(self.lived[1], other.lived[1])

@@ -52,6 +52,8 @@ ESTIMATED = {
 def test_is_estimated(case: str, job_python: Path, tmp_path: Path) -> None:
     found = dry_run(tmp_path, job_python, SETUP + ESTIMATED[case])
     assert found.largest.replay.peak_allocated_bytes >= 4096 * 4096 * 4
+    stopped = [reason for reason in found.reasons if reason.startswith("the script stopped with")]
+    assert bool(stopped) == ("when it has trained" in case)
 
 
 NVCC = """
@@ -73,6 +75,7 @@ NOT_ESTIMATED = {
         NVCC + "cpp_extension.load('mine', ['a.cu'])",
         "RuntimeError: (Ninja is required|Error building extension 'mine')",
     ),
+    "an exit": ("exit(3)", "0 optimizer steps with SystemExit: 3"),
     "a question": ("answer = input('Overwrite the checkpoint? [y/N] ')", "EOFError: EOF when reading a line"),
     "a version": (
         "assert torch.__version__ == '1.7.0'",

@@ -61,6 +61,16 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     assert not [doubt for doubt in whole.doubts if doubt.code == "evaluation"]
 
 
+def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, job_python: Path) -> None:
+    """It would die of an early end of the data; so that comes when nothing else does, after 3,125 batches."""
+    loop = "for index, (batch,) in enumerate(loader):"
+    script = TRAIN.format(loader="", accumulate=1, after=EVALUATE)
+    by_next = "batches = iter(loader)\n    for index in range(len(loader)):\n        (batch,) = next(batches)"
+    trace = dry_run(tmp_path, job_python, script.replace(loop, by_next))
+    assert (trace.state, trace.error) == ("steady", None)
+    assert trace.recorded["requested_bytes"] > 65536 * 4 * (256 + 1024)
+
+
 def test_an_evaluation_that_is_not_reached_is_a_doubt(tmp_path: Path, job_python: Path) -> None:
     script = """
 import torch

@@ -3,13 +3,15 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import TRAIN, XSBATCH, Cluster, as_of_22_05, running_lab, write_job
+from tests.conftest import TRAIN, XSBATCH, Cluster, as_of_22_05, running_lab, wait_until, write_job
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import hooks
@@ -212,6 +214,22 @@ def test_whatever_answers_the_job_goes_as_written(filtered: Filtered, folder: Pa
     filtered.install(rewriting(), program=FAULTS[fault])
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
     assert not (folder / "pwned").exists()
+
+
+def test_a_dry_run_ends_with_the_sbatch_that_waits_for_it(filtered: Filtered, folder: Path) -> None:
+    """Ctrl-C ends sbatch alone: `timeout` has the rest in a group of its own."""
+    filtered.install(rewriting())
+    (folder / "train.py").rename(folder / "train_for_long.py").write_text("import time\ntime.sleep(600)")
+    script = (folder / "job.sh").read_text().replace("train.py", "train_for_long.py")
+    (folder / "job.sh").write_text(script)
+
+    def runs() -> bool:
+        return any("train_for_long.py" in (each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
+
+    with subprocess.Popen(["sbatch", "--hold", "job.sh"], cwd=folder, env=filtered.cluster.environ) as sbatch:
+        wait_until(runs)
+        sbatch.send_signal(signal.SIGINT)
+    wait_until(lambda: not runs())
 
 
 def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:

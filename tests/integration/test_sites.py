@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm import engines
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.loading import load_catalogue
@@ -53,7 +54,7 @@ WEIGHT = 512 * 2048 * 4
 
 def dry_run(tmp_path: Path, python: Path, code: str) -> Trace:
     (tmp_path / "train.py").write_text(code)
-    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, {**os.environ, "XMEM_SITES": "1"})
     (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
     return found
 
@@ -120,6 +121,31 @@ thread.join()
     found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}{in_thread}")
     (site,) = of_size(found, 3 * 4 << 20)
     assert (site.function, site.module) == ("fetch", "")
+
+
+HANDLED = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+some = torch.ones(5, device="cuda")
+for _ in range(3):
+    try:
+        (some * 2)[5]
+    except IndexError:
+        pass
+    model(torch.ones(64, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, job_python: Path) -> None:
+    """torch's hook loses it, so without a report there is no hook, and a run that stops is made again without."""
+    (tmp_path / "train.py").write_text(HANDLED)
+    for wanted in ({}, {"XMEM_SITES": "1"}):
+        environ = {**os.environ, **wanted}
+        job = Job(f"#!/bin/sh\nexec {job_python} train.py\n".encode(), [], tmp_path, environ)
+        (trace,) = engines.run(job, GPU, runner.Budget(seconds=60))
+        assert (trace.error, trace.steps, trace.made_at) == (None, 3, [0] * len(trace.allocations))
 
 
 def test_the_lines_cost_little_of_a_trace(tmp_path: Path, job_python: Path) -> None:

@@ -44,6 +44,8 @@ def test_nothing_fits() -> None:
     [
         (demand(4), ["l4", "h200"]),  # only those nodes have four
         (demand(3), ["l4", "h200"]),
+        (replace(demand(3), whole_nodes=True), []),  # it would get four
+        (replace(demand(4), whole_nodes=True), ["l4", "h200"]),
         (demand(8), []),
         (demand(2, nodes=2), ["l4", "a100_40"]),  # there are two nodes of these, and one of the others
         (demand(nodes=3), []),

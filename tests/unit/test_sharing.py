@@ -64,7 +64,8 @@ def test_a_shard_needs_a_torch_that_keeps_to_it(version: str, settings: str, hel
     assert sharing.is_held(SHARD, version, {"PYTORCH_CUDA_ALLOC_CONF": settings}) is held
 
 
-def test_a_job_that_would_not_get_its_limit_gets_no_share() -> None:
-    before = Job(("--gres=gpu:1", "--export=NONE", "a.sh"), {}, b"#!/bin/sh\n")
-    with pytest.raises(UsageError, match="--export=NONE would keep the limit"):
+@pytest.mark.parametrize("export", ["NONE", "ALL,PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"])
+def test_a_job_that_would_not_get_its_limit_gets_no_share(export: str) -> None:
+    before = Job(("--gres=gpu:1", f"--export={export}", "a.sh"), {}, b"#!/bin/sh\n")
+    with pytest.raises(UsageError, match=f"--export={export} would keep the limit"):
         rewrite(before, SHARD, "because", sharing.grant(SHARD, H200, 12, {}))

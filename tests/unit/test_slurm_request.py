@@ -65,6 +65,7 @@ def test_script_and_command_line_overrule_the_environments_memory_option() -> No
         ("--gpus-per-task=1 -n4 -N2", 2, 4),
         ("--tres-per-task=gres/gpu:1 -n2", None, 2),
         ("--gpus-per-task=1 -N2 --ntasks-per-node=4", 4, 8),
+        ("-n8 --ntasks-per-node=4 --gres=gpu:4", 4, 8),
         ("--gpus-per-socket=1", None, None),
         ("--gres=gpu:0", 0, 0),
         ("--gres=none", 0, 0),
@@ -74,6 +75,24 @@ def test_script_and_command_line_overrule_the_environments_memory_option() -> No
 def test_how_many_gpus(argv: str, per_node: int | None, total: int | None) -> None:
     merged = request(argv + " job.sh")
     assert (merged.gpus_per_node, merged.gpus_total) == (per_node, total)
+
+
+@pytest.mark.parametrize(
+    ("argv", "ntasks", "tasks_per_node", "cpus_per_node"),
+    [
+        ("-N2 -n8 -c4", 8, 4, 16),
+        ("-n8 --ntasks-per-node=4 -c8", 8, 4, 32),
+        ("-N2 --ntasks-per-node=3", 6, 3, 3),
+        ("--gpus=1 --ntasks-per-gpu=2", 2, 2, 2),
+        ("-N2 --gres=gpu:4 --ntasks-per-gpu=1", 8, 4, 4),
+        ("--gpus=4 --gpus-per-task=1", 4, 4, 4),
+        ("--gres=gpu:2 --cpus-per-gpu=8", 1, 1, 16),
+        ("", 1, 1, 1),
+    ],
+)
+def test_how_many_tasks_and_cpus(argv: str, ntasks: int, tasks_per_node: int, cpus_per_node: int) -> None:
+    merged = request(argv + " job.sh")
+    assert (merged.ntasks, merged.tasks_per_node, merged.cpus_per_node) == (ntasks, tasks_per_node, cpus_per_node)
 
 
 def test_types_and_shares() -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, lab, report, sizing
+from xmem_slurm import __version__, handover, lab, report, sizing
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
@@ -173,7 +173,8 @@ def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: si
 
 def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Job:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
-    environ = {**os.environ, "XMEM_ENGINE": engine.value, "XMEM_RANKS": ranks or os.environ.get("XMEM_RANKS", "")}
+    wishes = {"XMEM_ENGINE": engine.value, "XMEM_RANKS": ranks or os.environ.get("XMEM_RANKS", ""), "XMEM_SITES": "1"}
+    environ = {**os.environ, **wishes}
     script = Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
         return Job(tuple(command), environ, script.read_bytes())
@@ -266,7 +267,8 @@ def filter_submission(
 def main() -> NoReturn:
     """Run the command line; an error of ours is one line on stderr and its exit code."""
     try:
-        app()
+        with handover.clearing_up():
+            app()
     except XmemError as error:
         print(f"xmem-slurm: {error}", file=sys.stderr)  # noqa: T201
         raise SystemExit(error.exit_code) from None

@@ -10,8 +10,12 @@ rests on the site file, too: where it holds, that file need not be checked again
 """
 
 import os
+import select
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -52,6 +56,7 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
         try:
             seen = submission(process, os.environ)
             if seen is not None and _is_covered(seen, tables):
+                _end_with(process)
                 found = answer(site_file, seen)
         except Refused as error:
             found = Answer(lines=[f"not submitted: {error}"], last="refuse")
@@ -61,6 +66,18 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
             found = Answer(lines=[f"submitted as written: {type(error).__name__}: {error}"])
     sys.stderr.writelines(f"xmem-slurm: {line}\n" for line in found.lines)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
+
+
+def _end_with(process: int) -> None:
+    """Ask ourselves to end when this process has ended, which waits for the answer: its Ctrl-C does not reach us."""
+    with suppress(OSError):
+        ended = os.pidfd_open(process)
+
+        def watch() -> None:
+            select.select([ended], [], [])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def answer(site_file: str, seen: Submission) -> Answer:

@@ -1,8 +1,9 @@
-"""Makes the ways out of a process lead past the recorder: os._exit, sys.exit, SIGTERM, an uncaught exception, a fork.
+"""Makes the ways out of a process lead past the recorder: os._exit, sys.exit, exit, SIGTERM, exceptions, a fork.
 
 The ordinary end is atexit's (`_xmem_import`). What kills a process outright leaves the recorder's last periodic write.
 """
 
+import builtins
 import os
 import signal
 import sys
@@ -25,6 +26,9 @@ def hook(recorder):
         raise_exit(status)
 
     os._exit, sys.exit = noted_leave, noted_exit
+    quitter = type(getattr(builtins, "exit", None))  # of exit() and quit(), which the site module has put there
+    if quitter.__name__ == "Quitter":
+        quitter.__call__ = lambda _self, status=None: noted_exit(status)
 
     def terminated(_signum, _frame):
         recorder.finish("signal")

@@ -8,6 +8,7 @@ A loader has no more workers than there are CPUs here: more of them only make th
 """
 
 import importlib
+import opcode
 import os
 import re
 import sys
@@ -19,6 +20,8 @@ MORE_STEPS = 3
 LONGEST_SECONDS = 10.0
 """How long the end of an epoch may take, by `_xmem_clock`."""
 
+_LOOPS = {opcode.opmap[name] for name in ("FOR_ITER", "SEND", "YIELD_FROM") if name in opcode.opmap}
+"""What Python's loops and `yield from` take the next item by."""
 _EVALUATION = re.compile(r"\.eval\(|\bno_grad\b|\binference_mode\b|\bevaluat|\bvalidat", re.IGNORECASE)
 
 
@@ -34,6 +37,8 @@ class Epochs:
         self._steps_after = 0
         self._evaluated = False
         self._training = True
+        self.called_a_module = False
+        """Whether any torch.nn.Module was called."""
         self._within_epoch = False
 
     def install(self, torch):
@@ -42,12 +47,17 @@ class Epochs:
         iterator, begin = loaders._BaseDataLoaderIter, loaders.DataLoader._get_iterator
         give, train = iterator.__next__, torch.nn.Module.train
 
+        def called(_module, _args):
+            self.called_a_module = True
+            first_call.remove()
+
         def begun(loader):
             loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
             return begin(loader)
 
         def noted_give(loader):
-            if self._began is not None and loader._num_yielded >= max(BATCHES, 2 * self._batches_a_step):
+            enough = self._began is not None and loader._num_yielded >= max(BATCHES, 2 * self._batches_a_step)
+            if enough and _minds_the_end(sys._getframe(1)):
                 self._ended = True
                 raise StopIteration
             self._fetched += 1
@@ -60,6 +70,7 @@ class Epochs:
             self._evaluated, self._training = self._evaluated or not mode, mode
             return train(module, mode)
 
+        first_call = importlib.import_module("torch.nn.modules.module").register_module_forward_pre_hook(called)
         loaders.DataLoader._get_iterator = begun
         iterator.__next__, torch.nn.Module.train = noted_give, noted_train
 
@@ -87,13 +98,23 @@ class Epochs:
         """Whether the end of the epoch has taken too long."""
         return self._began is not None and now - self._began > LONGEST_SECONDS
 
-    def doubts(self):
-        """Say so if the script speaks of evaluation and none was seen when the run was ended."""
-        if self._began is None or self._ended or self._evaluated or not _EVALUATION.search(_script()):
+    def doubts(self, ended_well):
+        """Say so if the script speaks of evaluation, and none was seen before the run was ended or stopped."""
+        seen = self._evaluated or (self._ended and (ended_well or self._steps_after))
+        if self._began is None or seen or not _EVALUATION.search(_script()):
             return []
         return [
             {"code": "evaluation", "detail": "the script evaluates, and the run was ended before it did", "count": 1}
         ]
+
+
+def _minds_the_end(frame):
+    """Whether what asks for a batch, in this frame, heeds the end of the data: a loop, or who names StopIteration.
+
+    `for step in range(len(loader)): batch = next(batches)` would die of it.
+    """
+    code = frame.f_code
+    return code.co_code[frame.f_lasti] in _LOOPS or "StopIteration" in code.co_names
 
 
 def _script():

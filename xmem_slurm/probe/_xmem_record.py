@@ -147,7 +147,8 @@ class Recorder:
             memory._record_memory_history(max_entries=sys.maxsize, context=None)
         except RuntimeError as error:
             self._give_up("torch cannot record what this allocator does: %s" % _xmem_ends.one_line(error))
-        self._sites.watch(self._torch)
+        if "XMEM_SITES" in self._environ:
+            self._sites.watch(self._torch)
         memory._record_memory_history = lambda *_args, **_kwargs: None  # a script's own call would end our recording
         with self._lock:
             self._devices = range(self._torch.cuda.device_count())
@@ -309,7 +310,7 @@ class Recorder:
 
     def _only_infers(self):
         """Whether modules were called, and none so that a backward pass could follow. Asked in the script's thread."""
-        return bool(self._sites.names()) and not self._torch._C._autograd._get_sequence_nr()
+        return self._epochs.called_a_module and not self._torch._C._autograd._get_sequence_nr()
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
@@ -366,14 +367,14 @@ class Recorder:
                 if device in addresses
             ],
             "recorded": self._peaks.get(device, {}),
-            "doubts": self._doubts(),
+            "doubts": self._doubts(state),
             "peers": _xmem_peers.differing(),
             "changed": _xmem_advice.changed(),
         }
 
-    def _doubts(self):
+    def _doubts(self, state):
         found = [] if self._runtime is None else _xmem_device.doubts(self._runtime)
-        found += [*self._epochs.doubts(), *self._values.doubts()]
+        found += [*self._epochs.doubts(state == "exit" and self._error is None), *self._values.doubts()]
         if self._recording and not self._has_optimizer():
             found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
         return [

@@ -5,6 +5,10 @@ that allocates. The line is the innermost one outside of torch and of Python's o
 one that is being called. Autograd's threads run no Python: there the backward node at hand gives the sequence number of
 its operator in the forward pass, and what was noted for that operator holds.
 
+This is for reports only (XMEM_SITES). torch's hook also tells of each tensor that is freed, by a call of Python in
+which an exception is lost that is just on its way: `try: (a * 2)[5]` then ends in a SystemError, or in a crash. A run
+that stops is made again without (`engines`).
+
 Known limitations: an operator that allocates nothing in the forward pass has no line, only the module that its
 neighbours have in common. Of models that run in several threads at once (nn.DataParallel) backward nodes are unknown.
 """
