@@ -15,10 +15,11 @@ def install(torch):
     record_stream = torch.Tensor.record_stream
 
     @functools.wraps(record_stream)
-    def noted(tensor, stream):
+    def noted(tensor, *args, **kwargs):
         _recorded.append(tensor.nbytes)
-        return record_stream(tensor, stream)
+        return record_stream(tensor, *args, **kwargs)
 
+    noted.__module__, noted.__qualname__ = "torch", "Tensor.record_stream"  # as pickle finds it
     torch.Tensor.record_stream = noted
 
 
