@@ -3,15 +3,21 @@
 Note [Known values]: device memory has no contents. A small tensor that was copied from the host, filled, or computed
 from such, has all the same: they are kept here, one host storage for each device storage, and small operations on them
 are computed on the host beside the launch that does nothing. They hold as long as the version counter of the tensor is
-the one that they were noted at: whatever else writes to it in torch raises that. So lengths, masks, labels, splits and
-graphs have their real values when a script reads them or takes a shape from them.
+the one that they were noted at: whatever else writes to it in torch raises that. `x.data` has a counter of its own, so
+what is written through it is forgotten by the operators that write (the common ones: `_xmem_known_rules`); a kernel of
+Triton's forgets all that it is given. So lengths, masks, labels, splits and graphs have their real values when a script
+reads them or takes a shape from them. What the host cannot compute is not known: it raises nothing.
 
 Note [Plausible values]: what is not known follows from how it was made. Everything is finite and no NaN; what an
 argument check asks of `all` holds; of a mask, everything is selected, because less would be quietly too small: `least`
 (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The places that sort and topk find are all
 different, so that experts are used evenly. Other numbers are zeros, as in the stand-ins' memory.
+
+Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
+acts as `torch.no_grad` here, which keeps the same memory.
 """
 
+import functools
 import importlib
 import warnings
 
@@ -26,6 +32,7 @@ _tables = []
 def install(torch, environ):
     """Keep values from now on; where this torch lacks what that needs, nothing is known, as before."""
     _print_without_doubt(torch)
+    _infer_without_gradients(torch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
         try:
@@ -41,6 +48,14 @@ def of(tensor):
     if not tensor.is_cuda:
         return tensor
     return _tables[0].of(tensor) if _tables else None
+
+
+def forget(arguments):
+    """Whichever of these are tensors have been written to: what they hold is not known any more."""
+    for table in _tables:
+        for each in arguments:
+            if getattr(each, "is_cuda", False):
+                table.forget(each)
 
 
 def doubts():
@@ -62,6 +77,21 @@ def _print_without_doubt(torch):
             _doubts.update(kept)
 
     strings._str = _str
+
+
+def _infer_without_gradients(torch):
+    """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it was."""
+    inference_mode = torch.inference_mode
+    enter = inference_mode.__enter__
+
+    @functools.wraps(enter)
+    def entered(self):
+        if not self.mode:
+            return enter(self)
+        self._inference_mode_context = torch.no_grad()
+        return self._inference_mode_context.__enter__()
+
+    inference_mode.__enter__ = entered
 
 
 def _doubt(code, detail):

@@ -5,9 +5,11 @@ only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 
 """
 
 import functools
+import importlib
 import math
 
 import _xmem_known_shapes
+from _xmem_known_values import computed
 
 _COMPUTED = """
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
@@ -29,9 +31,20 @@ _IN_PLACE = """
 """
 """The same of those that write to their first."""
 
+_OVER = """
+    random_ random_.from random_.to uniform_ normal_ bernoulli_.float bernoulli_.Tensor exponential_
+    masked_fill_.Scalar masked_fill_.Tensor masked_scatter_ scatter_.src scatter_.value scatter_add_
+    index_fill_.int_Scalar index_copy_ index_add_
+"""
+"""Those after which their first is not known, not even as the `x.data` of a tensor that has another version counter."""
+
 _FACTORIES = "tensor as_tensor zeros ones full arange linspace logspace eye zeros_like ones_like full_like"
 _METHODS = "new_zeros new_ones new_full new_tensor"
 """What makes tensors of values that are on the host. Their C++ is below our key already."""
+_CONSTRUCTORS = "tensor as_tensor zeros ones full arange linspace logspace eye"
+"""Those of them that a default device applies to."""
+_COPIES = {"tensor", "as_tensor", "new_tensor"}
+"""Those of them that may be given a tensor to copy, as `data`."""
 
 
 _NUMBERS = {bool, int, float, complex}
@@ -50,12 +63,12 @@ class Rules:
     def register(self):
         """Put every kernel in its place."""
         aten = self._torch.ops.aten
-        for name in (*_COMPUTED.split(), *_IN_PLACE.split()):
-            packet, _, overload = name.partition(".")
-            operator = getattr(getattr(aten, packet), overload or "default", None)
-            if operator is not None:
-                in_place = name in _IN_PLACE.split()
-                self._wrap(operator, self._in_place(operator) if in_place else self._computed(operator, packet))
+        for names, kernel in ((_COMPUTED, self._computed), (_IN_PLACE, self._in_place), (_OVER, self._over)):
+            for name in names.split():
+                packet, _, overload = name.partition(".")
+                operator = getattr(getattr(aten, packet), overload or "default", None)
+                if operator is not None:
+                    self._wrap(operator, kernel(operator))
         for operator, kernel in (
             (aten._local_scalar_dense.default, self._local_scalar_dense),
             (aten._to_copy.default, self._to_copy),
@@ -63,6 +76,7 @@ class Rules:
             (aten.fill_.Scalar, self._fill_),
             (aten.fill_.Tensor, self._fill_with),
             (aten.zero_.default, self._zero_),
+            (aten._foreach_add_.Scalar, self._foreach_add_),
             (aten.equal.default, self._equal),
             (aten.topk.default, self._topk),
             (aten.sort.default, functools.partial(self._sort, aten.sort.default)),
@@ -76,7 +90,10 @@ class Rules:
             self._wrap(operator, kernel)
         for place, names in ((self._torch, _FACTORIES), (self._torch.Tensor, _METHODS)):
             for name in names.split():
-                setattr(place, name, self._factory(getattr(place, name)))
+                setattr(place, name, self._factory(place, name))
+        # `with torch.device(...)` is told of the originals; it lists its functions once, and may not have so far.
+        constructors = importlib.import_module("torch.utils._device")._device_constructors()
+        constructors.update(getattr(self._torch, name).__wrapped__ for name in _CONSTRUCTORS.split())
         # TorchScript knows its functions by identity; where it has listed them already, ours are told to it.
         listed = self._torch.jit._builtins._builtin_table or {}
         for name in _FACTORIES.split():
@@ -84,18 +101,29 @@ class Rules:
             if id(made.__wrapped__) in listed:
                 listed[id(made)] = listed[id(made.__wrapped__)]
 
-    def _factory(self, make):
+    def _factory(self, place, name):
+        make, place_of_data = getattr(place, name), int(place is self._torch.Tensor)
+
         @functools.wraps(make)
         def made(*args, **kwargs):
             out = make(*args, **kwargs)
-            if self._values.keeps(out) and not out.is_inference():
+            if self._values.keeps(out) and not out.is_inference() and "out" not in kwargs:
                 kwargs.update(device="cpu", dtype=out.dtype)
                 if "requires_grad" in kwargs:
                     kwargs["requires_grad"] = False
                 kwargs.pop("layout", None)
-                self._values.note(out, make(*args, **kwargs))
+                data = kwargs.get("data", args[place_of_data] if len(args) > place_of_data else None)
+                if name in _COPIES and isinstance(data, self._torch.Tensor) and data.is_cuda:
+                    values = self._values.of(data)
+                else:
+                    values = computed(make, *args, **kwargs)
+                if values is not None:
+                    self._values.note(out, values)
             return out
 
+        # As pickle finds it; the original's names are those of a class that holds only originals.
+        made.__module__, made.__name__ = "torch", name
+        made.__qualname__ = name if place is self._torch else "Tensor." + name
         return made
 
     def _wrap(self, operator, kernel):
@@ -121,12 +149,14 @@ class Rules:
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
                 kind = torch.result_type(like, args[index]) if like is not None else None
-                args[index] = torch.scalar_tensor(args[index], dtype=kind)
+                args[index] = torch.scalar_tensor(args[index], dtype=kind, device="cpu")
         return args
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 
-    def _computed(self, operator, name):
+    def _computed(self, operator):
+        name = operator._schema.name.rpartition("::")[2]
+
         def kernel(real, *args, **kwargs):
             out = real(*args, **kwargs)
             first = out[0] if isinstance(out, tuple) else out
@@ -134,14 +164,16 @@ class Rules:
                 return out
             known = self._values.on_host(args)
             if known is not None and "device" not in kwargs:
-                values = operator(*known, **kwargs)
+                values = computed(operator, *known, **kwargs)
+                if values is None:
+                    return out
                 pairs = zip(out, values) if isinstance(out, tuple) else [(out, values)]  # noqa: B905 - since Python 3.10
                 for each, value in pairs:
                     self._values.note(each, value)
             else:
                 value = self._plausible(name, args)
                 if value is not None:
-                    self._values.note(out, self._torch.full(out.shape, value, dtype=out.dtype))
+                    self._values.note(out, self._torch.full(out.shape, value, dtype=out.dtype, device="cpu"))
             return out
 
         return kernel
@@ -151,9 +183,19 @@ class Rules:
             known = self._values.on_host((target, *args)) if self._values.keeps(target) else None
             real(target, *args, **kwargs)
             self._raise_version(target)
-            if known is not None:
-                operator(*known, **kwargs)  # the values share their storage with `known[0]`
+            # The values share their storage with `known[0]`.
+            if known is not None and computed(operator, *known, **kwargs) is not None:
                 self._values.wrote(target)
+            else:
+                self._values.forget(target)
+            return target
+
+        return kernel
+
+    def _over(self, _operator):
+        def kernel(real, target, *args, **kwargs):
+            real(target, *args, **kwargs)
+            self._written_over(target)
             return target
 
         return kernel
@@ -166,7 +208,7 @@ class Rules:
         if name in ("sum", "count_nonzero") and tensor.dtype is self._torch.bool and self._most and not other:
             return tensor.numel()
         if name in ("eq", "ne"):
-            itself = isinstance(other, self._torch.Tensor) and other.is_cuda and tensor.data_ptr() == other.data_ptr()
+            itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
             if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):
                 return (name == "eq") == bool(itself)
         return None
@@ -189,7 +231,7 @@ class Rules:
         return out
 
     def _equal(self, real, one, other):
-        known = self._values.on_host((one, other))
+        known = self._values.on_host((one, other)) if one.is_cuda else None  # else below would come here again
         return real(one, other) if known is None else self._torch.equal(*known)
 
     def _topk(self, real, tensor, k, dim=-1, *options):
@@ -197,11 +239,12 @@ class Rules:
         out = real(tensor, k, dim, *options)
         if self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1]):
             known = self._values.on_host((tensor,))
-            if known is not None:
-                places = self._torch.topk(known[0], k, dim, *options)[1]
+            values = None if known is None else computed(self._torch.topk, known[0], k, dim, *options)
+            if values is not None:
+                places = values[1]
             else:
-                rows = self._torch.arange(out[1].numel() // max(1, k))[:, None]
-                places = (rows - 1 - self._torch.arange(k)) % tensor.shape[dim]
+                rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
+                places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
                 places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
             self._values.note(out[1], places)
         return out
@@ -211,12 +254,13 @@ class Rules:
         out = real(tensor, *args, **options)
         if self._values.applies(tensor) and tensor.dim() and self._values.small(out[1]):
             known = self._values.on_host((tensor,))
-            if known is not None:
-                for each, values in zip(out, operator(known[0], *args, **options)):  # noqa: B905 - since Python 3.10
+            found = None if known is None else computed(operator, known[0], *args, **options)
+            if found is not None:
+                for each, values in zip(out, found):  # noqa: B905 - since Python 3.10
                     self._values.note(each, values)
             else:
                 dim = options.get("dim", args[0] if args else -1)
-                places = self._torch.arange(tensor.shape[dim]).expand(tensor.transpose(dim, -1).shape)
+                places = self._torch.arange(tensor.shape[dim], device="cpu").expand(tensor.transpose(dim, -1).shape)
                 self._values.note(out[1], places.transpose(dim, -1))
         return out
 
@@ -229,14 +273,20 @@ class Rules:
             return target
         host = self._values.of(target)
         self._raise_version(target)
-        if host is not None:
-            write(host)
+        if host is not None and computed(write, host) is not None:
             self._values.wrote(target)
-        elif not target.is_inference():
-            host = self._torch.empty(target.shape, dtype=target.dtype)
-            write(host)
-            self._values.note(target, host)
+            return target
+        self._values.forget(target)
+        if host is None and not target.is_inference():
+            host = self._torch.empty(target.shape, dtype=target.dtype, device="cpu")
+            if computed(write, host) is not None:
+                self._values.note(target, host)
         return target
+
+    def _written_over(self, target):
+        """The device's tensor is written to, with what is not known."""
+        self._raise_version(target)
+        self._values.forget(target)
 
     def _copy_(self, real, target, source, non_blocking=False):
         if source.is_cuda and not target.is_cuda:
@@ -250,7 +300,7 @@ class Rules:
             known = self._values.of(source) if source.is_cuda else source
             if known is not None and type(known) in (self._torch.Tensor, self._torch.nn.Parameter):
                 return self._written(target, lambda host: host.copy_(known))
-        self._raise_version(target)
+        self._written_over(target)
         return target
 
     def _fill_(self, real, target, value):
@@ -261,13 +311,24 @@ class Rules:
         known = self._values.on_host((value,))
         real(target, value)
         if known is None:
-            self._raise_version(target)
+            self._written_over(target)
             return target
         return self._written(target, lambda host: host.fill_(known[0]))
 
     def _zero_(self, real, target):
         real(target)
         return self._written(target, lambda host: host.zero_())
+
+    def _foreach_add_(self, real, targets, number):
+        """Optimizers count their steps by this where the counts are on the device."""
+        known = [self._values.of(each) if self._values.keeps(each) else None for each in targets]
+        real(targets, number)
+        for target, host in zip(targets, known):  # noqa: B905 - since Python 3.10
+            self._raise_version(target)
+            if host is not None and computed(host.add_, number) is not None:
+                self._values.wrote(target)
+            else:
+                self._values.forget(target)
 
     # -- checks inside kernels -----------------------------------------------------------------------------------------
 
@@ -279,7 +340,7 @@ class Rules:
         self._torch.div(weights, drawn, out=drawn)
         return drawn.argmax(-1, keepdim=True) if count == 1 else drawn.topk(count)[1]
 
-    def _normal(self, real, mean, deviation, *, generator=None):
+    def _normal(self, real, mean, deviation=1.0, *, generator=None):
         """A tensor of deviations is read for negative ones (aten/src/ATen/native/DistributionTemplates.h)."""
         device = next(each for each in (mean, deviation) if isinstance(each, self._torch.Tensor))
         if not device.is_cuda:
@@ -287,6 +348,12 @@ class Rules:
         shapes = [each.shape for each in (mean, deviation) if isinstance(each, self._torch.Tensor)]
         out = device.new_empty(self._torch.broadcast_shapes(*shapes)).normal_(generator=generator)
         return out.mul_(deviation).add_(mean)
+
+
+def _same(one, other):
+    """Whether these are the same elements in the same places: two views of one tensor need not be."""
+    same = other.is_cuda and one.data_ptr() == other.data_ptr() and one.dtype is other.dtype
+    return same and one.shape == other.shape and one.stride() == other.stride()
 
 
 def _line(text, start):

@@ -3,6 +3,8 @@
 The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
 """
 
+from _xmem_known_values import computed
+
 
 class Shapes:
     """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else nothing.
@@ -35,8 +37,8 @@ class Shapes:
         if not self._values.applies(first):
             return real(*args)
         known = self._values.on_host(args)
-        if known is not None:
-            found = host(*known)
+        found = None if known is None else computed(host, *known)
+        if found is not None:
             device = first.device
             if isinstance(found, tuple):
                 return tuple(self._values.on_device(each, device) for each in found)
@@ -90,18 +92,24 @@ class Shapes:
     def _ones(self, count, like):
         return like.new_ones(count, dtype=self._torch.long)
 
-    def _bincount(self, real, tensor, *options):
-        known = self._values.of(tensor)
-        if known is None or not known.numel():
-            return real(tensor, *options)
-        return self._shape(real, (tensor, *options), self._torch.bincount, None)
+    def _bincount(self, real, tensor, weights=None, minlength=0):
+        known, given = self._values.of(tensor), self._values.on_host((weights,))
+        weighed = given[0] if given else None
+        counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
+        if counted is None or not known.numel():
+            return real(tensor, weights, minlength)
+        if given:
+            return self._values.on_device(counted, tensor.device)
+        kept = weights.dtype is self._torch.float
+        return tensor.new_empty(counted.shape, dtype=self._torch.float if kept else self._torch.double)
 
     def _repeat_interleave(self, real, repeats, *, output_size=None):
         if not repeats.is_cuda:
             return real(repeats, output_size=output_size)
         known = self._values.of(repeats)
-        if known is not None:
-            return self._values.on_device(self._torch.repeat_interleave(known), repeats.device)
+        found = None if known is None else computed(self._torch.repeat_interleave, known)
+        if found is not None:
+            return self._values.on_device(found, repeats.device)
         self._doubt("value-shape", "shapes follow from values")
         return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
 
@@ -113,28 +121,51 @@ class Shapes:
             known = self._values.on_host((tensor, [each for each in indices if each is not None]))
             if known is not None:
                 given = iter(known[1])
-                self._values.note(out, known[0][tuple(slice(None) if e is None else next(given) for e in indices)])
+                places = tuple(slice(None) if each is None else next(given) for each in indices)
+                values = computed(known[0].__getitem__, places)
+                if values is not None:
+                    self._values.note(out, values)
         return out
 
     def _index_put_(self, real, tensor, indices, values, *options):
         if tensor.is_cuda:
-            masked = any(each is not None and each.dtype is self._torch.bool for each in indices)
-            indices = self._without_masks(indices, values.shape[0] if masked and values.dim() else None)
+            indices = self._without_masks(indices, self._selected(tensor, indices, values))
         known = (
             self._values.on_host((tensor, indices, values)) if tensor.is_cuda and self._values.small(tensor) else None
         )
         real(tensor, indices, values, *options)
         self._torch.autograd.graph.increment_version(tensor)
-        if known is not None:
-            self._torch.ops.aten._index_put_impl_(*known, *options)
+        if known is not None and computed(self._torch.ops.aten._index_put_impl_, *known, *options) is not None:
             self._values.wrote(tensor)
+        else:
+            self._values.forget(tensor)
         return tensor
+
+    def _selected(self, tensor, indices, values):
+        """Return how many a mask among these indices must select for `values` to fit there, or None.
+
+        What is selected is one dimension, where the indices stand or, where others are between them, the first
+        (numpy's rule for indices that are arrays).
+        """
+        places = [place for place, each in enumerate(indices) if each is not None]
+        given = [indices[place] for place in places]
+        masks = [each.dim() for each in given if self._is_mask(each)]
+        if not masks or any(each.dim() > 1 for each in given if not self._is_mask(each)):
+            return None
+        after = tensor.dim() - sum(masks) - (len(given) - len(masks))
+        if places[-1] - places[0] == len(places) - 1:
+            after -= places[0]
+        axis = values.dim() - 1 - after
+        return values.shape[axis] if axis >= 0 else None
+
+    def _is_mask(self, index):
+        return index.dtype in (self._torch.bool, self._torch.uint8)
 
     def _without_masks(self, indices, selected=None):
         """Return indices with numbers in place of masks; of an unknown one, `selected` many, where that is given."""
         found = []
         for each in indices:
-            if each is not None and each.dtype in (self._torch.bool, self._torch.uint8) and each.is_cuda:
+            if each is not None and self._is_mask(each) and each.is_cuda:
                 places = self._nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
                 if self._values.of(each) is None and selected not in (None, 1):
                     places = places.new_zeros((selected, each.dim()))

@@ -8,6 +8,18 @@ PURGE = 1 << 12
 """Of storages that are gone, so many at most are still in the table."""
 
 
+def computed(function, *args, **kwargs):
+    """Return what a function gives on the host, or None where it raises: then its result is not known.
+
+    A launch raises nothing (a GPU divides integers by zero), and what a call must not be asked the device's own kernel
+    has said before.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception:
+        return None
+
+
 class Values:
     """The table: by the address of a device storage's object, (weak reference, host storage, version)."""
 
@@ -20,8 +32,8 @@ class Values:
         self._purge_at = PURGE
 
     def applies(self, tensor):
-        """Whether this is a tensor on the device, none of a subclass, a trace or a transform (torch.vmap)."""
-        if type(tensor) not in self._plain or not tensor.is_cuda:
+        """Whether it is on the device, not nested, and of no subclass, trace or transform (torch.vmap)."""
+        if type(tensor) not in self._plain or not tensor.is_cuda or tensor.is_nested:
             return False
         native = self._torch._C
         return native._len_torch_dispatch_stack() == 0 and not native._functorch.is_functorch_wrapped_tensor(tensor)
@@ -30,10 +42,16 @@ class Values:
         """Return the values of a tensor as one on the host, which shares them; None where they are not known."""
         if not self.applies(tensor) or tensor.layout is not self._torch.strided:
             return None
-        found = self._known.get(tensor.untyped_storage()._cdata)
-        if found is None or found[0].expired() or tensor.is_inference() or found[2] != tensor._version:
+        key = tensor.untyped_storage()._cdata
+        found = self._known.get(key)
+        if found is None or found[0].expired() or tensor.is_inference():
             return None
-        host = self._torch.empty(0, dtype=tensor.dtype)
+        version = tensor._version
+        if found[2] != version:
+            if version > found[2]:
+                self._known.pop(key, None)
+            return None
+        host = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
         return host.set_(found[1], tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def small(self, tensor):
@@ -55,18 +73,26 @@ class Values:
         if storage.nbytes() > tensor.numel() * tensor.element_size():
             return
         host = self._torch.UntypedStorage(storage.nbytes())
-        own = self._torch.empty(0, dtype=tensor.dtype).set_(host, 0, tensor.size(), tensor.stride())
+        own = self._torch.empty(0, dtype=tensor.dtype, device="cpu").set_(host, 0, tensor.size(), tensor.stride())
         own.copy_(values)
         self._known[storage._cdata] = (self._weak(storage), host, tensor._version)
         if len(self._known) > self._purge_at:
-            self._known = {key: each for key, each in self._known.items() if not each[0].expired()}
+            for key, each in list(self._known.items()):  # other threads note, too
+                if each[0].expired():
+                    self._known.pop(key, None)
             self._purge_at = 2 * len(self._known) + PURGE
 
     def wrote(self, tensor):
         """The host values of `tensor` were changed as the device's were: they are those of its new version."""
         key = tensor.untyped_storage()._cdata
-        reference, host, _ = self._known[key]
-        self._known[key] = (reference, host, tensor._version)
+        found = self._known.get(key)
+        if found is not None:
+            self._known[key] = (found[0], found[1], tensor._version)
+
+    def forget(self, tensor):
+        """What `tensor` holds is not known any more: as `x.data`, it may have a version counter of its own."""
+        if self.keeps(tensor) and tensor.layout is self._torch.strided:
+            self._known.pop(tensor.untyped_storage()._cdata, None)
 
     def on_host(self, args):
         """Return the arguments with host tensors for those on the device, or None where one is not known."""

@@ -11,6 +11,9 @@ import importlib.util
 import os
 import sys
 
+import _xmem_import
+import _xmem_known
+
 _BACKENDS = "triton.backends"
 
 _eager = []
@@ -43,31 +46,10 @@ _ATTRIBUTES = {
 def install(torch):
     """Take the place of Triton's compiler and driver for NVIDIA's GPUs, now or when Triton is imported."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is nothing to do for processes that compile
-    if _BACKENDS in sys.modules:
-        _replace(sys.modules[_BACKENDS])
-    elif importlib.util.find_spec("triton"):
-        sys.meta_path.insert(0, _Finder())
+    if _BACKENDS in sys.modules or importlib.util.find_spec("triton"):
+        _xmem_import.after(_BACKENDS, _replace)
     else:
         _stay_eager(torch)
-
-
-class _Finder:
-    """Finds triton.backends as the finders after it do, and replaces what it holds once it is loaded."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != _BACKENDS:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module):
-                load(module)
-                _replace(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
 
 
 def _replace(module):
@@ -125,12 +107,16 @@ class _Utils:
 
 
 class _Launcher:
-    """Launches a kernel of the stand-in driver, where launching does nothing but make memory's contents unknown."""
+    """Launches a kernel of the stand-in driver, where launching does nothing but make memory's contents unknown.
+
+    Which of its tensors a kernel only reads is not asked: all may have been written to.
+    """
 
     def __init__(self, _source, _metadata):
         self._launch = _libcuda().cuLaunchKernel
 
-    def __call__(self, *_args, **_kwargs):
+    def __call__(self, *args, **_kwargs):
+        _xmem_known.forget(args)
         self._launch()
 
 
