@@ -283,7 +283,7 @@ def _put_one(torch, table, tensor, values):
         if values is not None and host is not None:
             host.copy_(values)
             return
-        table._known.pop(tensor.untyped_storage()._cdata, None)
+        table.forget(tensor)
         if values is not None:
             table.note(tensor, values)
 
