@@ -103,7 +103,7 @@ def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, job_python: Pa
         b"#!/bin/sh\nexec python -c 'import torch\nx = torch.ones(3, 1 << 20).cuda()'\n",
         [],
         tmp_path,
-        {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}"},
+        {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}", "XMEM_SITES": "1"},
     )
     (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
     assert list(of_size(found, 3 * 4 << 20)) == [Site("<string>", 2, "<module>", "")]
