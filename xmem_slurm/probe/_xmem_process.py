@@ -38,3 +38,12 @@ def write(file, content):
         with open(part, "wb") as whole:
             whole.write(packed)
         os.replace(part, file)
+
+
+def leaves(values):
+    """Yield what is no list, tuple or dict of `values`, at any depth: optimizers keep their state in all of them."""
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, (dict, list, tuple)):
+            yield from leaves(value)
+        else:
+            yield value

@@ -155,7 +155,7 @@ class Profiler:
 
     def _tag(self, category, values):
         addresses = set()
-        for each in _tensors(values):
+        for each in _xmem_process.leaves(values):
             if isinstance(each, self._torch.Tensor):
                 with contextlib.suppress(Exception):  # a tensor without storage of its own
                     addresses.add(each.untyped_storage().data_ptr())
@@ -240,21 +240,16 @@ def _rows(roots, workspaces):
                 rows.append(["m", parent, fields.ptr, fields.alloc_size])
             continue
         if hasattr(fields, "inputs"):
-            inputs = [_tensor(each) for each in _tensors(fields.inputs) if hasattr(each, "storage_data_ptr")]
-            rows.append(["o", parent, event.name, inputs, workspaces(event)])
+            inputs = filter(_is_tensor, _xmem_process.leaves(fields.inputs))
+            rows.append(["o", parent, event.name, list(map(_tensor, inputs)), workspaces(event)])
             parent = len(rows) - 1
         stack.extend((child, parent) for child in reversed(event.children))
     return rows
 
 
+def _is_tensor(metadata):
+    return hasattr(metadata, "storage_data_ptr")
+
+
 def _tensor(metadata):
     return [metadata.storage_data_ptr or 0, list(metadata.sizes), str(metadata.dtype)[6:]]
-
-
-def _tensors(values):
-    """Yield what is no list, tuple or dict of `values`, at any depth."""
-    for value in values.values() if isinstance(values, dict) else values:
-        if isinstance(value, (dict, list, tuple)):
-            yield from _tensors(value)
-        else:
-            yield value

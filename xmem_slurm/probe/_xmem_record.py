@@ -237,7 +237,7 @@ class Recorder:
         """Note that the tensors in `named` [(name or "", whatever holds tensors)] are of this category now."""
         addresses = {}
         for name, value in named:
-            for each in _tensors([value]):
+            for each in _xmem_process.leaves([value]):
                 tensor = getattr(each, "_local_tensor", each)  # a DTensor's own part
                 if isinstance(tensor, self._torch.Tensor) and tensor.is_cuda:
                     with contextlib.suppress(Exception):  # a tensor without storage of its own, or that forbids it
@@ -389,12 +389,3 @@ class Recorder:
 
     def _has_optimizer(self):
         return self._steps.number > 0 or _xmem_alive.any_made(self._torch.optim.Optimizer)
-
-
-def _tensors(values):
-    """Yield what is no list, tuple or dict of `values`, at any depth: optimizers keep their state in all of them."""
-    for value in values.values() if isinstance(values, dict) else values:
-        if isinstance(value, (dict, list, tuple)):
-            yield from _tensors(value)
-        else:
-            yield value

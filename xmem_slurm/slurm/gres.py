@@ -83,11 +83,6 @@ def parse_option(name: str, value: str) -> tuple[Gres, ...]:
     return parse(value)
 
 
-def format_entries(entries: Sequence[Gres]) -> str:
-    """Write a list; what `parse` read comes back as it was."""
-    return ",".join(map(str, entries))
-
-
 def with_type(name: str, value: str, gpu_type: str | None) -> str:
     """Return the value of the option `name` with another GPU type, or none; everything else stays as it was written.
 
