@@ -6,7 +6,7 @@ a number (with K, M, G, T or P) is a count and what is not is a type. A type tha
 `1g.10gb`) needs a count after it: Slurm refuses `gpu:1g.10gb` and takes `gpu:1g.10gb:1`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
