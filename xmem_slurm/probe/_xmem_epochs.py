@@ -37,8 +37,6 @@ class Epochs:
         self._steps_after = 0
         self._evaluated = False
         self._training = True
-        self.called_a_module = False
-        """Whether any torch.nn.Module was called."""
         self._within_epoch = False
 
     def install(self, torch):
@@ -46,10 +44,6 @@ class Epochs:
         loaders = importlib.import_module("torch.utils.data.dataloader")
         iterator, begin = loaders._BaseDataLoaderIter, loaders.DataLoader._get_iterator
         give, train = iterator.__next__, torch.nn.Module.train
-
-        def called(_module, _args):
-            self.called_a_module = True
-            first_call.remove()
 
         def begun(loader):
             loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
@@ -70,7 +64,6 @@ class Epochs:
             self._evaluated, self._training = self._evaluated or not mode, mode
             return train(module, mode)
 
-        first_call = importlib.import_module("torch.nn.modules.module").register_module_forward_pre_hook(called)
         loaders.DataLoader._get_iterator = begun
         iterator.__next__, torch.nn.Module.train = noted_give, noted_train
 

@@ -148,9 +148,13 @@ class Rules:
         like = next((each for each in args if isinstance(each, torch.Tensor)), None)
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
-                kind = torch.result_type(like, args[index]) if like is not None else None
+                kind = torch.result_type(self._alike(like), args[index]) if like is not None else None
                 args[index] = torch.scalar_tensor(args[index], dtype=kind, device="cpu")
         return args
+
+    def _alike(self, tensor):
+        """Return a host tensor that types are promoted by as by `tensor`, which may be of a class of its own (DTensor)."""
+        return self._torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 

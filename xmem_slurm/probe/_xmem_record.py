@@ -309,8 +309,10 @@ class Recorder:
             _xmem_ranks.ended(self._torch)
 
     def _only_infers(self):
-        """Whether modules were called, and none so that a backward pass could follow. Asked in the script's thread."""
-        return self._epochs.called_a_module and not self._torch._C._autograd._get_sequence_nr()
+        """Whether memory was given back, as activations are, and nothing allows a backward pass. Asked in its thread."""
+        stats = map(self._torch._C._cuda_memoryStats, self._devices)
+        gave_back = any(each["allocation"]["all"]["freed"] for each in stats)
+        return gave_back and not self._torch._C._autograd._get_sequence_nr()
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
