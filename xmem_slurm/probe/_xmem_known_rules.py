@@ -153,7 +153,7 @@ class Rules:
         return args
 
     def _alike(self, tensor):
-        """Return a host tensor that types are promoted by as by `tensor`, which may be of a class of its own (DTensor)."""
+        """Return a host tensor that types are promoted by as by this one, whose class may not know how (DTensor)."""
         return self._torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
 
     # -- operators that are computed -----------------------------------------------------------------------------------

@@ -309,7 +309,7 @@ class Recorder:
             _xmem_ranks.ended(self._torch)
 
     def _only_infers(self):
-        """Whether memory was given back, as activations are, and nothing allows a backward pass. Asked in its thread."""
+        """Whether memory was given back, as of activations, and no backward pass can follow; asked in its thread."""
         stats = map(self._torch._C._cuda_memoryStats, self._devices)
         gave_back = any(each["allocation"]["all"]["freed"] for each in stats)
         return gave_back and not self._torch._C._autograd._get_sequence_nr()
