@@ -3,7 +3,7 @@
 torch's ProcessGroupNCCL is the job's own, on the stand-in NCCL, with groups of the true size: what DDP, FSDP, tensor
 parallelism and meshes allocate follows from rank and world size alone. What would wait for ranks that do not run is
 replaced: the stores through which ranks meet, gloo (by torch's own group without peers), what starts one process for
-each GPU (`_xmem_launch`), and what goes from one rank to another, or is gathered from all (`_xmem_peers`).
+each GPU (`_xmem_launch`), what goes from one rank to another (`_xmem_peers`), or to and from all (`_xmem_collectives`).
 """
 
 import contextlib
