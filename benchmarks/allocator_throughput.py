@@ -67,8 +67,9 @@ def main() -> None:
     print(f"model / torch        {torch / model:8.3f}")
     options = best(lambda: [replay(trace, capacity * GIB).fits for capacity in CAPACITIES_GIB])
     print(f"{len(CAPACITIES_GIB)} capacities replayed in {options:.2f} s")
-    smallest = best(lambda: smallest_capacity(trace))
-    print(f"smallest capacity {human(smallest_capacity(trace))}, found in {smallest:.2f} s")
+    unlimited = replay(trace)
+    smallest = best(lambda: smallest_capacity(trace, unlimited))
+    print(f"smallest capacity {human(smallest_capacity(trace, unlimited))}, found in {smallest:.2f} s")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import XmemError
-from xmem_slurm.estimate import estimate
+from xmem_slurm.estimate import estimate, margin_bytes
 from xmem_slurm.trace import Op, Trace
 
 BUDGET = runner.Budget(seconds=300)
@@ -87,7 +87,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
         "gpu": card[0],
         "peak_reserved_bytes": rank.replay.peak_reserved_bytes,
         "peak_allocated_bytes": rank.replay.peak_allocated_bytes,
-        "margin_bytes": rank.margin_bytes,
+        "margin_bytes": margin_bytes(rank.margin, rank.replay.peak_reserved_bytes),
         "outside_allocator_bytes": rank.outside_allocator_bytes,
         "replayed_history_bytes": replay(real).peak_reserved_bytes,
         "doubts": sorted({doubt.code for doubt in found.doubts}),

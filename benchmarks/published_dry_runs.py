@@ -23,7 +23,7 @@ from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import XmemError
-from xmem_slurm.estimate import capacity_for, estimate
+from xmem_slurm.estimate import capacity_for, estimate, margin_bytes
 
 WORKLOAD = Path(__file__).parent / "workloads" / "published.py"
 
@@ -145,7 +145,7 @@ def dry_run(row: Row, python: str, torch: str, engine: str = "device") -> Result
         peak_reserved_bytes=rank.replay.peak_reserved_bytes,
         peak_on_gpu_bytes=on_gpu.peak_reserved_bytes if on_gpu.fits else rank.replay.peak_reserved_bytes,
         peak_allocated_bytes=rank.replay.peak_allocated_bytes,
-        margin_bytes=rank.margin_bytes,
+        margin_bytes=margin_bytes(rank.margin, rank.replay.peak_reserved_bytes),
         outside_allocator_bytes=rank.outside_allocator_bytes,
         fits=found.fits(gpu),
         fits_without_margin=on_gpu.fits,

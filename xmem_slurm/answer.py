@@ -43,6 +43,8 @@ class Wishes(NamedTuple):
     keep_type: bool = False
     advise: bool = False
     budget_seconds: float = 60.0
+    wait_seconds: float | None = None
+    """How long the answer may take on the wall; None where nobody waits for it in a program."""
     site: str | None = None
     report: str | None = None
     fresh: bool = False
@@ -106,9 +108,9 @@ def _unasked(job: Job, wishes: Wishes, name: str | None) -> "Answer":
     if stance == "leave" or job.request().others or "off" in own_words(job):
         return job, ()
     asking = job._replace(argv=("--gres=gpu:1", *job.argv))
-    seconds = min(wishes.budget_seconds, unasked.MOST_SECONDS)
+    seconds = min(wishes.wait_seconds or unasked.MOST_SECONDS, unasked.MOST_SECONDS)
     try:
-        brief = wishes._replace(advise=True, budget_seconds=seconds)
+        brief = wishes._replace(advise=True, wait_seconds=seconds)
         _, lines = _known_or_sized(asking, asking.request(), brief, f"{name}-asking" if name else None)
     except XmemError:
         return job, ()
@@ -179,7 +181,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
             [index for index in request.with_gpus if index not in refused],
             site,
             gpus,
-            runner.Budget(seconds=wishes.budget_seconds),
+            runner.Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
             starts=lambda names, component: starts.expected(
                 client.find_sbatch(job.environ), job, site, names, component
             ),

@@ -141,7 +141,7 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
             waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environ)
         except OSError as error:
             return f"sbatch: {error.strerror}"
-        patience = where.wait_seconds + budget.seconds + elsewhere.START_SECONDS
+        patience = where.wait_seconds + budget.longest + elsewhere.START_SECONDS
         answers, until = 0, time.monotonic() + patience
         try:
             while waiting.poll() is None and answers < count and time.monotonic() < until:

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from xmem_slurm import engines, handover
 from xmem_slurm.dryrun import job as dryrun_job
-from xmem_slurm.dryrun import linux, runner
+from xmem_slurm.dryrun import linux, runner, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, SlurmError, UnusedGpu, XmemError
 from xmem_slurm.site.schema import DryRuns, Gpu
@@ -42,7 +42,7 @@ _PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.elsewhere import main; 
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 """How the cluster is reached; other variables of Slurm's would be options, or make the dry run a step of a job."""
 _TRACES = TypeAdapter(list[Trace])
-_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None])
+_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool])
 
 
 def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[Trace]:
@@ -62,11 +62,13 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
     place = named(where)
     try:
         answer = json.loads(ask.get()(json.dumps(order), budget, where).strip().rpartition(b"\n")[2])
-        for kind in (NoEstimate, UnusedGpu):
-            if kind.__name__ in answer:
-                raise kind(*_NO_ESTIMATE.validate_python(answer[kind.__name__]))
         if "refused" in answer:
             raise SlurmError(f"{place}: {answer['refused']}")
+        spending.add(float(answer["spent"]))
+        for kind in (NoEstimate, UnusedGpu):
+            if kind.__name__ in answer:
+                message, files, on_any_gpu = _NO_ESTIMATE.validate_python(answer[kind.__name__])
+                raise kind(message, files, on_any_gpu=on_any_gpu)
         return _TRACES.validate_python(answer["traces"])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error
@@ -89,14 +91,15 @@ def answer(text: str) -> str:
     raw = order["job"]
     job = Job(**{**raw, "script": bytes.fromhex(raw["script"]), "folder": Path(raw["folder"])})
     said: dict[str, Any]
+    started = spending.now()
     try:
         found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
         said = {"traces": _TRACES.dump_python(list(found))}
     except NoEstimate as error:
-        said = {type(error).__name__: [str(error), error.files]}
+        said = {type(error).__name__: [str(error), error.files, error.on_any_gpu]}
     except XmemError as error:
         said = {"refused": f"{platform.node()}: {error}"}
-    return json.dumps(said)
+    return json.dumps({**said, "spent": spending.now().since(started).spent})
 
 
 def words(budget: runner.Budget, where: DryRuns) -> list[str]:
@@ -106,7 +109,7 @@ def words(budget: runner.Budget, where: DryRuns) -> list[str]:
         "ntasks": 1,
         "cpus-per-task": budget.cpus,
         "mem": f"{(budget.memory_bytes + OWN_BYTES) // MIB}M",
-        "time": int((budget.seconds + START_SECONDS) // 60) + 1,
+        "time": int((budget.longest + START_SECONDS) // 60) + 1,
         "chdir": "/",
         "partition": where.partition,
         "qos": where.qos,
@@ -130,7 +133,7 @@ def by_srun(order: str, budget: runner.Budget, where: DryRuns) -> bytes:
     """
     immediate = max(1, int(where.wait_seconds))
     command = ["srun", "--job-name=xmem-dry-run", f"--immediate={immediate}", "--mpi=none", *words(budget, where)]
-    return _step([*command, *_PROGRAM], order.encode(), where.wait_seconds + budget.seconds, named(where))
+    return _step([*command, *_PROGRAM], order.encode(), where.wait_seconds + budget.longest, named(where))
 
 
 ask: ContextVar[Callable[[str, runner.Budget, DryRuns], bytes]] = ContextVar("ask", default=by_srun)

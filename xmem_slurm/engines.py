@@ -4,7 +4,7 @@ XMEM_ENGINE in the job's environment names it. `auto`, the default, begins with 
 seconds where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes
 real steps at once). Real steps follow where the stand-ins' zeros may have led the job astray:
 
-- its script failed by an exception that values can cause;
+- its script failed by an exception that values can cause, after it had some from the GPU;
 - a shape follows from values, or its model reads values in its forward pass, which may decide what it does next.
 
 They may need more time or memory than there is. Then the first answer stands, with its doubts and with what they would
@@ -12,16 +12,15 @@ have needed.
 """
 
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.trace import Doubt, Trace
+from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
@@ -31,8 +30,10 @@ _CAUSED_BY_VALUES = re.compile(
     r"(\w+\.)*(Runtime|Value|Index|Key|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
 )
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-_NO_NETWORK = "a dry run has no network"
-"""In the error of a script that asked for something over it (probe/_xmem_network.py)."""
+_OF_VALUES = ("value", "forward-read", "assumed-values", "optimizer-read")
+"""How doubts begin by which a script had values of the GPU, or shapes that follow from them."""
+_BY_THE_HOOK = re.compile(r"SystemError\b|a crash or a kill")
+"""How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
 
 def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
@@ -44,11 +45,11 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
     Raises:
         SandboxError, NoEstimate: as `runner.run` does.
     """
-    started = time.monotonic()
+    started = spending.now()
     traces = _run(job, gpu, budget, started)
-    left = budget.less(time.monotonic() - started)
+    left, took = budget.since(started), spending.now().since(started)
     most = any(doubt.code == "value-shape" for trace in traces for doubt in trace.doubts)
-    if not most or any(trace.failed for trace in traces) or left.seconds < time.monotonic() - started:
+    if not most or any(trace.failed for trace in traces) or not left.has_room_for(took):
         return traces
     with suppress(NoEstimate):
         least = replace(job, environ={**job.environ, "XMEM_SHAPES": "least", "XMEM_ENGINE": "device"})
@@ -60,13 +61,13 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
     return traces
 
 
-def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[Trace]:
+def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
     asked = job.environ.get("XMEM_ENGINE", "auto")
     traces = _with_or_without_sites(_with_engine(job, asked), gpu, budget, started)
     why = _why_real_steps(traces) if asked == "auto" else None
     if why is None:
         return traces
-    left = budget.less(time.monotonic() - started)
+    left = budget.since(started)
     failed = any(trace.failed for trace in traces)
     allowed = left if failed else replace(left, seconds=max(1.0, SHARE * left.seconds))
     try:
@@ -75,22 +76,30 @@ def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[
     except NoEstimate as error:
         real, refusal = [], str(error)
     if refusal is None:
-        return [_with_reason(trace, f"not run on stand-ins, as {why}") for trace in real]
-    return [_with_reason(trace, f"no real steps on the CPU, though {why}: {refusal}") for trace in traces]
+        return [_with_doubt(trace, f"not run on stand-ins, as {why}") for trace in real]
+    if not failed:
+        return [_with_doubt(trace, f"no real steps on the CPU, though {why}: {refusal}") for trace in traces]
+    if any(trace.error == refusal for trace in traces):
+        return traces
+    return [_with_refusal(trace, refusal) for trace in traces]
 
 
-def _with_or_without_sites(job: Job, gpu: Gpu, budget: runner.Budget, started: float) -> Sequence[Trace]:
+def _with_or_without_sites(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
     """Run a job that is to say which line asked for each allocation (XMEM_SITES); without that where it stops by it.
 
     torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
     """
-    if "XMEM_SITES" in job.environ:
-        with suppress(NoEstimate):
-            traces = runner.run(job, gpu, budget).traces
-            if not any(trace.error for trace in traces):
-                return traces
-        job = replace(job, environ={name: value for name, value in job.environ.items() if name != "XMEM_SITES"})
-    return runner.run(job, gpu, budget.less(time.monotonic() - started)).traces
+    traces = runner.run(job, gpu, budget).traces
+    broken = any(trace.error is not None and _BY_THE_HOOK.match(trace.error) for trace in traces)
+    left = budget.since(started)
+    if "XMEM_SITES" not in job.environ or not broken or not left.has_room_for(spending.now().since(started)):
+        return traces
+    without = {name: value for name, value in job.environ.items() if name != "XMEM_SITES"}
+    with suppress(NoEstimate):
+        again = runner.run(replace(job, environ=without), gpu, left).traces
+        if not any(trace.failed for trace in again):
+            return again
+    return traces
 
 
 def _with_engine(job: Job, engine: str) -> Job:
@@ -101,11 +110,13 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     """Say why the stand-ins' answer is not enough; None where it is, and where real steps could not do better."""
     if any(trace.world_size > 1 or _is_real(trace) for trace in traces):
         return None
-    for trace in traces:
-        unreached = trace.error is not None and _NO_NETWORK in trace.error
-        if trace.failed and trace.error is not None and not unreached and _CAUSED_BY_VALUES.match(trace.error):
-            return f"with zeros for values the script stops: {trace.error}"
     met = {doubt.code: doubt.detail for trace in traces for doubt in trace.doubts}
+    if fail_on_any_gpu(traces):
+        return None
+    if any(code.startswith(_OF_VALUES) for code in met):
+        errors = [trace.error or "" for trace in traces if trace.failed and not trace.fails_on_any_gpu]
+        for caused in filter(_CAUSED_BY_VALUES.match, errors):
+            return f"with zeros for values the script stops: {caused}"
     if "value-shape" in met:
         return met["value-shape"]
     return f"the model reads values in its forward pass ({met['forward-read']})" if "forward-read" in met else None
@@ -115,6 +126,9 @@ def _is_real(trace: Trace) -> bool:
     return any(doubt.code == "profile-engine" for doubt in trace.doubts)
 
 
-def _with_reason(trace: Trace, reason: str) -> Trace:
-    error = f"{trace.error} ({reason})" if trace.failed else trace.error
-    return replace(trace, doubts=[*trace.doubts, Doubt("engine", reason, 1)], error=error)
+def _with_doubt(trace: Trace, reason: str) -> Trace:
+    return replace(trace, doubts=[*trace.doubts, Doubt("engine", reason, 1)])
+
+
+def _with_refusal(trace: Trace, refusal: str) -> Trace:
+    return replace(trace, error=f"{trace.error} (real steps on the CPU: {refusal})") if trace.failed else trace

@@ -61,13 +61,15 @@ class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estima
     """The dry run gave nothing to estimate from; the message says why.
 
     `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there was none.
+    `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, files: Sequence[Any] | None = None) -> None:
+    def __init__(self, message: str, files: Sequence[Any] | None = None, *, on_any_gpu: bool = False) -> None:
         super().__init__(message)
         self.files = files
+        self.on_any_gpu = on_any_gpu
 
 
 class UnusedGpu(NoEstimate):

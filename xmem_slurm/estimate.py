@@ -1,16 +1,19 @@
 """From traces to bytes: how much GPU memory a job needs, what it is made of, and how sure that is.
 
-What a GPU must hold is the peak that torch's allocator reserves, what the process holds outside it (CUDA context,
-loaded kernels: the catalogue's figure for that GPU), and a margin for what the dry run could not see. Whether a job
-fits a GPU is a replay of its trace against that GPU's capacity, not a comparison with the peak: under pressure the
-allocator frees its cache and tries again.
+What a GPU must hold is the least memory for torch's allocator that is enough for the job (`allocator.fit`), what the
+process holds outside it (CUDA context, loaded kernels: the catalogue's figure for that GPU), and a margin for what the
+dry run could not see. Whether a job fits a GPU is a replay of its trace against that GPU's capacity, by the same rule,
+not a comparison with the peak: under pressure the allocator frees its cache and tries again. Left alone it reserves
+more: where batches differ in shape, many times what the job needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 from xmem_slurm import margins
+from xmem_slurm.allocator.fit import smallest_capacity
 from xmem_slurm.allocator.replay import Replay, replay
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.margins import Margin
@@ -38,12 +41,18 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     "nccl": (0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"),
     "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
     "forward-read": (0.10, f"the model reads values in its forward pass ({{detail}}), zeros here ({_NOT_MEASURED})"),
+    "never-stepped": (0.10, f"{{detail}}: the script is taken for one that only evaluates ({_NOT_MEASURED})"),
+    "optimizer-read": (0.10, f"{{detail}} decides by values, zeros here, how far it goes ({_NOT_MEASURED})"),
     "engine": (BASE_MARGIN, "{detail}"),
     "value-shape": (BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"),
     "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
     "stand-in-data": (BASE_MARGIN, "{detail} is not on this machine: stand-in data of its shape took its place"),
     "stand-in-weights": (BASE_MARGIN, "the weights of {detail} are not on this machine: others took their place"),
-    "evaluation": (0.10, f"the script evaluates, and the run was ended before it did ({_NOT_MEASURED})"),
+    "not-reached": (0.10, f"{{detail}} was not reached: what it needs was not seen ({_NOT_MEASURED})"),
+    "seen-early": (BASE_MARGIN, "{detail} was seen before the first step only, without the optimizer's state"),
+    "largest-drawn": (BASE_MARGIN, "batches differ in size, and {detail} was trained on"),
+    "varying": (BASE_MARGIN, "{detail}"),
+    "extrapolated": (BASE_MARGIN, "{detail}"),
     "ddp-buckets": (
         0.10,
         "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)",
@@ -63,6 +72,7 @@ MARGINS: Mapping[str, tuple[float, str]] = {
     ),
     "record-stream": (0.10, f"memory used on other streams is free later on a GPU than here ({_NOT_MEASURED})"),
     "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which are not released where memory is short"),
+    "assumed-values": (0.10, f"{{detail}}: what the job does next may hang on it ({_NOT_MEASURED})"),
     "values-unknown": (0.10, f"{{detail}}: what is decided by values on the GPU is not known ({_NOT_MEASURED})"),
     "stopped": (0.10, f"the script stopped with {{detail}}; what would follow was not seen ({_NOT_MEASURED})"),
     "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
@@ -79,6 +89,9 @@ class RankEstimate:
 
     trace: Trace
     replay: Replay
+    """Without a limit."""
+    fits_in_bytes: int
+    """The least that torch's allocator must be able to have (`smallest_capacity`)."""
     margin: Margin
     margin_bytes: int
     outside_allocator_bytes: int
@@ -88,7 +101,17 @@ class RankEstimate:
     @property
     def required_bytes(self) -> int:
         """What a GPU must have for this process, margin included."""
-        return self.replay.peak_reserved_bytes + self.outside_allocator_bytes + self.margin_bytes
+        return self.fits_in_bytes + self.outside_allocator_bytes + self.margin_bytes
+
+    @property
+    def uses_up_to_bytes(self) -> int:
+        """What is taken, with this process at its peak, of a GPU that has room for everything."""
+        return self.replay.peak_reserved_bytes + self.outside_allocator_bytes
+
+    def failure_on(self, gpu: Gpu) -> Replay | None:
+        """Return how the process fails on `gpu` with its margin to spare; None where it runs well."""
+        found = replay(self.trace, self.capacity_on(gpu))
+        return None if found.suffices else found
 
     @property
     def breakdown(self) -> Mapping[Category, int]:
@@ -118,6 +141,16 @@ class Estimate:
         return self.largest.required_bytes
 
     @property
+    def uses_up_to_bytes(self) -> int:
+        """What the job takes of a GPU that has room for everything."""
+        return max(rank.uses_up_to_bytes for rank in self.ranks)
+
+    @property
+    def uses_more(self) -> bool:
+        """Whether a job left alone takes more than it is said to need, as its user will see; less is the margin's."""
+        return self.uses_up_to_bytes > self.required_bytes
+
+    @property
     def doubts(self) -> Sequence[Doubt]:
         """Everything that the dry run could not see, over all ranks."""
         return [doubt for rank in self.ranks for doubt in _doubts(rank.trace)]
@@ -137,26 +170,30 @@ class Estimate:
 
     @property
     def confidence(self) -> str:
-        """Say "high" where nothing is known to be missing, else "medium"; "low" is a NoEstimate."""
+        """Say "high" where nothing is known to be missing, else "medium"; "low" is a NoEstimate.
+
+        Where the script's own end was not reached, nothing is missing if its loops can do nothing more that was not
+        seen (`not-reached`), by their source.
+        """
         return "medium" if self.reasons else "high"
 
     def fits(self, gpu: Gpu) -> bool:
-        """Whether every rank runs to its end on `gpu`, with its margin to spare."""
-        return all(replay(rank.trace, rank.capacity_on(gpu)).fits for rank in self.ranks)
+        """Whether every rank runs to its end on `gpu`, with its margin to spare, and does not live on retries."""
+        return all(rank.failure_on(gpu) is None for rank in self.ranks)
 
 
-def margin_of(codes: Iterable[str], capability: str) -> Margin:
+def margin_of(codes: Iterable[str], capability: str, own: Mapping[str, float] = MappingProxyType({})) -> Margin:
     """Return the margin of a run with doubts of these codes on a GPU of this compute capability.
 
-    Doubts that change no size do not count.
+    Doubts that change no size do not count. `own` has the price of those whose price follows from what was seen.
     """
-    priors = {code: share for code, (share, _) in MARGINS.items()}
+    priors = {code: max(share, own.get(code, 0)) for code, (share, _) in MARGINS.items()}
     return margins.margin(set(codes) & set(MARGINS), capability, priors)
 
 
-def margin_bytes(margin: Margin, peak_bytes: int) -> int:
+def margin_bytes(margin: Margin, allocator_bytes: int) -> int:
     """Return a margin in bytes, in whole pages of the GPU."""
-    return round_up(int(margin.share * peak_bytes), 2 * MIB)
+    return round_up(int(margin.share * allocator_bytes), 2 * MIB)
 
 
 def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
@@ -194,10 +231,15 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
     missing = next((doubt.detail for doubt in trace.doubts if doubt.code in ("tasks", "rank-alone")), None)
     if missing is not None:
         raise NoEstimate(missing)
-    unlimited = replay(trace)
-    margin = margin_of((doubt.code for doubt in _doubts(trace)), gpu.capability)
-    kept = margin_bytes(margin, unlimited.peak_reserved_bytes)
-    return RankEstimate(trace, unlimited, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
+    grows = next((doubt.detail for doubt in trace.doubts if doubt.code == "still-growing"), None)
+    if grows is not None:
+        raise NoEstimate(f"memory was still growing when the dry run ended: {grows}, and how many follow is not known")
+    unlimited, doubts = replay(trace), _doubts(trace)
+    own = {doubt.code: doubt.share for doubt in doubts if doubt.share is not None}
+    margin = margin_of((doubt.code for doubt in doubts), gpu.capability, own)
+    fits_in = smallest_capacity(trace, unlimited)
+    kept = margin_bytes(margin, fits_in)
+    return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
 
 
 def _nccl_bytes(trace: Trace, gpu: Gpu) -> int:

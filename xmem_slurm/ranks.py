@@ -7,15 +7,14 @@ that run together tell each other what decides shapes (`probe/_xmem_peers.py`), 
 among all of them.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from xmem_slurm import elsewhere
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.schema import DryRuns, Gpu
-from xmem_slurm.trace import Doubt, Trace
+from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
 
 MOST = 8
 """So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
@@ -27,11 +26,11 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
     Raises:
         XmemError: as `elsewhere.run` does.
     """
-    started = time.monotonic()
+    started = spending.now()
     traces = elsewhere.run(job, gpu, budget, where)
-    together = with_others(job, traces)
+    together = None if fail_on_any_gpu(traces) else with_others(job, traces)
     if together is not None:
-        traces = elsewhere.run(together, gpu, budget.less(time.monotonic() - started), where)
+        traces = elsewhere.run(together, gpu, budget.since(started), where)
     ran = {trace.rank for trace in traces}
     return [_with_missing(trace, ran) for trace in traces]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xmem_slurm import ranks
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
@@ -14,7 +14,7 @@ from xmem_slurm.sharing import is_held
 from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
 from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.request import GpuRequest, Request
-from xmem_slurm.trace import Doubt, Trace
+from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
 
 Starts = Callable[[Sequence[str], int], Mapping[str, float]]
 """Says when each of these options would be free for a component, in seconds since the epoch."""
@@ -130,12 +130,12 @@ def advised(sizing: Sizing, job: edit.Job, component: int, budget: runner.Budget
     Raises:
         XmemError: as `runner.run` does, but for NoEstimate.
     """
-    option, started, found = sizing.placement.too_small, time.monotonic(), []
+    option, started, found = sizing.placement.too_small, spending.now(), []
     if option is None:
         return sizing
     for change in CHANGES:
         changed = job._replace(environ={**job.environ, "XMEM_ADVICE": change, "XMEM_ENGINE": "device"})
-        left = budget.less(time.monotonic() - started)
+        left = budget.since(started)
         result = on_one(changed, [component], option.name, option.gpu, left, where=where)[component]
         found.append(_advice(option.name, change, result))
     return replace(sizing, advice=found)
@@ -230,10 +230,6 @@ def _memory_per_node(request: Request) -> int:
     return amounts.get("mem", 0) or amounts.get("mem-per-cpu", 0) * request.cpus_per_node or per_gpu
 
 
-class _Unseen(NoEstimate):
-    """No process of the component used a GPU; none would on another one."""
-
-
 @dataclass
 class _Estimates:
     """What the dry runs say of one component. `sure` is the option that it is meant for.
@@ -261,7 +257,7 @@ class _Estimates:
 
         It is not tried where the component does not fit by the traces at hand, or where the budget has no room for
         another run; and it does not fit where that run fails, as that of a torch that was not built for the GPU does.
-        The next option is dearer, never too small.
+        The next option is dearer, never too small. A script that stops by itself is told at once.
         """
         gpu = self.dry_runs.gpus[name]
         if self.dry_runs.kind(name) not in self.results:
@@ -272,9 +268,9 @@ class _Estimates:
                 return False
         try:
             return self.on(name).fits(gpu)
-        except _Unseen:
-            raise
-        except NoEstimate:
+        except NoEstimate as error:
+            if error.on_any_gpu:
+                raise
             self.on(self.sure)
             return False
 
@@ -286,11 +282,11 @@ class _Estimates:
         own = [trace for trace in traces if trace.component == self.component]
         files = [file for trace in traces for file in trace.files]
         if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
-            return _Unseen("no process of its own used GPU memory in the dry run", files)
+            return NoEstimate("no process of its own used GPU memory in the dry run", files, on_any_gpu=True)
         try:
             return estimate(own, name, self.dry_runs.gpus[name])
         except NoEstimate as error:
-            return NoEstimate(str(error), files)
+            return NoEstimate(str(error), files, on_any_gpu=fail_on_any_gpu(own))
 
 
 @dataclass
@@ -306,8 +302,8 @@ class _DryRuns:
     gpus: Mapping[str, Gpu]
     budget: runner.Budget
     where: DryRuns
-    spent: float = 0.0
-    longest: float = 0.0
+    began: spending.Moment = field(default_factory=spending.now)
+    longest: spending.Moment = field(default=spending.Moment(0.0, 0.0))
     results: dict[tuple[str, int], Sequence[Trace] | NoEstimate] = field(default_factory=dict)
 
     def on(self, name: str) -> Sequence[Trace]:
@@ -322,7 +318,7 @@ class _DryRuns:
 
     def has_room_for(self, name: str) -> bool:
         """Whether the job was run on this kind of GPU, or can be within the budget."""
-        return self.kind(name) in self.results or self.spent + self.longest <= self.budget.seconds
+        return self.kind(name) in self.results or self.budget.since(self.began).has_room_for(self.longest)
 
     def kind(self, name: str) -> tuple[str, int]:
         """Return what GPUs have in common for which one trace speaks."""
@@ -330,22 +326,21 @@ class _DryRuns:
         return gpu.capability, gpu.multiprocessors
 
     def _run(self, name: str) -> Sequence[Trace] | NoEstimate:
-        started = time.monotonic()
+        started = spending.now()
         try:
             traces: list[Trace] = []
             tasks = [{"SLURM_ARRAY_TASK_ID": task} for task in _tasks_of_array(self.job)]
             for task in tasks or [{}]:
                 job = replace(self.job, environ={**self.job.environ, **task})
-                left = self.budget.less(self.spent + time.monotonic() - started)
-                traces += ranks.run(job, self.gpus[name], left, self.where)
+                traces += ranks.run(job, self.gpus[name], self.budget.since(self.began), self.where)
+                if fail_on_any_gpu(traces):
+                    break
             self.job = ranks.with_others(self.job, traces) or self.job
             return [_with_array(trace, self.job) for trace in traces]
         except NoEstimate as error:
             return error
         finally:
-            seconds = time.monotonic() - started
-            self.spent += seconds
-            self.longest = max(self.longest, seconds)
+            self.longest = max(self.longest, spending.now().since(started))
 
 
 def _tasks_of_array(job: Job) -> list[str]:

@@ -13,7 +13,9 @@ by the probe, so that a reader sees either the last complete state of a process 
     allocator_settings                               PYTORCH_CUDA_ALLOC_CONF as the job set it
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
-                    (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for
+                    (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for.
+                    Steps that repeat others are left out. What they left at another address stands as "moved_from"
+                    for each such allocation, then as "moved_to" for each, in the same order
     sites           {found, of}: `found` are [file, line, function, module], the lines of the script that allocated and
                     the modules that they did it for; `of` has one of their numbers for each allocation. Traces of the
                     profile engine and of earlier releases have none
@@ -24,7 +26,8 @@ by the probe, so that a reader sees either the last complete state of a process 
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
     place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
                     seconds of one clock for all processes: what ran at once on one GPU adds up
-    doubts          [{code, detail, count}]: what the dry run could not see
+    seen            what of the script ran (`Seen`); traces of the profile engine have none
+    doubts          [{code, detail, count, share}]: what the dry run could not see
     peers           ranks that may need another amount than this one, as far as it can tell
     changed         what of the job was changed, to see what that would do (probe/_xmem_advice.py); else empty
 
@@ -34,6 +37,7 @@ Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2
 import gzip
 import json
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -45,6 +49,12 @@ from typing import Any, NamedTuple
 from xmem_slurm.errors import NoEstimate
 
 SCHEMA_VERSION = 1
+
+_OF_NO_GPU = re.compile(
+    r"(ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|Permission|Name|UnboundLocal|Syntax"
+    r"|Indentation|Tab|EOF|Unicode\w+)Error\b|.*a dry run has no network"
+)
+"""Errors that no GPU has a part in: neither its kind nor the values on it. The last is probe/_xmem_network.py's."""
 
 _Entry = tuple[str, int, int, int]
 """(action, address, size, stream) of torch's memory history."""
@@ -107,11 +117,48 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Something that the dry run could not see: a stable code, words for people, and how often it was met."""
+    """Something that the dry run could not see: a stable code, words for people, and how often it was met.
+
+    `share` is its own price, a share of the peak, where that follows from what was seen; else the code has one.
+    """
 
     code: str
     detail: str
     count: int
+    share: float | None = None
+
+
+class Loop(NamedTuple):
+    """A loop of the script: its place, the iteration that it was in at the end, of how many; None: not known."""
+
+    where: str
+    done: int | None
+    of: int | None
+
+
+class Phase(NamedTuple):
+    """A step, counted from 1, that was not like those before it, and how so."""
+
+    step: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What of a script ran (probe/_xmem_course.py).
+
+    `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None where there was none;
+    `batches` the same of the last loop over training data, those that were only drawn included.
+    """
+
+    steps: int
+    end: bool = False
+    loops: Sequence[Loop] = ()
+    evaluation: tuple[int, int | None] | None = None
+    batches: tuple[int, int | None] | None = None
+    checkpoints: int = 0
+    phases: Sequence[Phase] = ()
+    """Steps that differed from those before them, the first of them."""
 
 
 class File(NamedTuple):
@@ -173,6 +220,7 @@ class Trace(Process):
     """Ranks that may need another amount of memory than this one."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
+    seen: Seen | None = None
     sites: Sequence[Site] = ()
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
@@ -183,13 +231,24 @@ class Trace(Process):
 
     @property
     def steps(self) -> int:
-        """How many optimizer steps were seen."""
+        """How many optimizer steps were seen; the marks are those of the steps that were kept."""
+        if self.seen is not None:
+            return self.seen.steps
         return sum(mark.kind == "step" for mark in self.marks)
 
     @property
     def failed(self) -> bool:
         """Whether the script stopped before two steps, with an error: too early to be an answer."""
         return self.error is not None and self.steps < 2
+
+    @property
+    def fails_on_any_gpu(self) -> bool:
+        """Whether the script stopped by itself, and no GPU and no value on one can be why.
+
+        Either it had not touched a GPU yet, or its error is one that has nothing to do with them.
+        """
+        untouched = self.state == "exit" and not self.recorded and not self.allocations
+        return self.failed and (untouched or _OF_NO_GPU.match(self.error or "") is not None)
 
     @property
     def is_whole(self) -> bool:
@@ -205,6 +264,14 @@ class Trace(Process):
     def growing(self) -> bool:
         """Whether the run ended before its steps were seen to repeat: the real peak may be higher."""
         return self.state not in ("steady", "exit")
+
+
+def fail_on_any_gpu(traces: Sequence[Trace]) -> bool:
+    """Whether another dry run of the job, on whatever GPU and however, would end as this one: see `Trace`."""
+    if any(trace.allocations and not trace.failed for trace in traces):
+        return False
+    failed = [trace for trace in traces if trace.failed]
+    return bool(failed) and all(trace.fails_on_any_gpu for trace in failed)
 
 
 def read(path: Path) -> Trace:
@@ -255,6 +322,7 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         marks=marks,
         doubts=[Doubt(**doubt) for doubt in raw["doubts"]],
         recorded=raw["recorded"],
+        seen=_seen(raw.get("seen")),
         place=raw.get("place", ""),
         lived=tuple(raw.get("lived", (0.0, 0.0))),
         peers=raw.get("peers", ()),
@@ -262,6 +330,15 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         sites=sites,
         made_at=made_at,
     )
+
+
+def _seen(raw: dict[str, Any] | None) -> Seen | None:
+    if raw is None:
+        return None
+    pairs = {name: tuple(raw[name]) if raw[name] is not None else None for name in ("evaluation", "batches")}
+    loops = [Loop(**each) for each in raw["loops"]]
+    phases = [Phase(**each) for each in raw["phases"]]
+    return Seen(raw["steps"], raw["end"], loops, checkpoints=raw["checkpoints"], phases=phases, **pairs)
 
 
 def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:
@@ -274,6 +351,7 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
     events: list[Event] = []
     freed_at: dict[int, int] = {}
     live: dict[int, int] = {}
+    moving: list[int] = []
     streams: dict[int, int] = {0: 0}
     releasing = False
     for action, address, size, stream in history:
@@ -286,6 +364,8 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
             live[address] = len(requests)
             events.append(Event(Op.ALLOC, len(requests)))
             requests.append((size, streams.setdefault(stream, len(streams))))
+        elif action in ("moved_from", "moved_to"):
+            _move(action, address, live, moving)
         elif address in live and action == "free_requested":
             freed_at[live[address]] = len(requests)
             events.append(Event(Op.FREE_REQUESTED, live[address]))
@@ -293,6 +373,14 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
             events.append(Event(Op.FREE_COMPLETED, live.pop(address)))
         releasing = False
     return requests, events, freed_at
+
+
+def _move(action: str, address: int, live: dict[int, int], moving: list[int]) -> None:
+    """Take an allocation from its old address, or put the first of those that were taken to its new one."""
+    if action == "moved_from":
+        moving.append(live.pop(address))
+    else:
+        live[address] = moving.pop(0)
 
 
 def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> tuple[dict[int, Category], dict[int, str]]:
@@ -304,6 +392,7 @@ def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> tuple[di
     names: dict[int, str] = {}
     pending = sorted(tags, key=lambda tag: tag["allocations"])
     live: dict[int, int] = {}
+    moving: list[int] = []
     made = 0
 
     def settle(until: int | None) -> None:
@@ -320,6 +409,8 @@ def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> tuple[di
             settle(made + 1)
             live[address] = made
             made += 1
+        elif action in ("moved_from", "moved_to"):
+            _move(action, address, live, moving)
     settle(None)
     return categories, names
 

@@ -36,6 +36,7 @@ def main() -> int:
             limits=sandbox.Limits(**request["limits"]),
             keep=[Path(folder) for folder in request["keep"]],
             cover={Path(file): Path(ours) for file, ours in request["cover"].items()},
+            meter=None if request["meter"] is None else Path(request["meter"]),
         )
     except SandboxError as error:
         answer = {"error": str(error)}

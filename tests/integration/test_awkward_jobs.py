@@ -79,7 +79,7 @@ NOT_ESTIMATED = {
     "a question": ("answer = input('Overwrite the checkpoint? [y/N] ')", "EOFError: EOF when reading a line"),
     "a version": (
         "assert torch.__version__ == '1.7.0'",
-        r"AssertionError; .*train.py:\d+: assert torch.__version__ ==",
+        r"AssertionError: assert torch.__version__ == '1.7.0' \(train.py:\d+\)",
     ),
     "a value that never comes": (
         "assert step().item() > 0, 'no loss'",

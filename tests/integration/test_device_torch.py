@@ -234,6 +234,21 @@ out(after=sizes.cpu().tolist())
     assert seen == {"before": [3, 5, 7], "one": 5, "doubts": [], "after": [0, 0, 0]}
 
 
+def test_what_was_sent_last_is_known_whatever_was_sent_before(run: Run) -> None:
+    """A model's parameters are sent before DistributedDataParallel gathers their number from every rank."""
+    seen = run(
+        """
+small = [torch.full((9,), each).cuda() for each in range(9000)]
+large = [torch.ones(16384).cuda() for each in range(100)]
+place = torch.empty(1024, dtype=torch.long, device="cuda")
+for part in place.split(1):
+    part.copy_(torch.tensor([314]).cuda())
+out(parts=sorted({part.item() for part in place.split(1)}), doubts=doubts())
+"""
+    )
+    assert (seen["parts"], seen["doubts"]) == ([314], [])
+
+
 def test_attention_and_convolution_train(run: Run) -> None:
     seen = run(
         """

@@ -105,6 +105,27 @@ def test_autocast_and_scaler(run: Run) -> None:
     assert halves <= {a.size for a in ran.trace.allocations}  # autocast's copies of the weights
 
 
+HALF = """
+network = torch.nn.Linear(64, 10).cuda()
+recurrent = torch.nn.LSTM(32, 64, 2, batch_first=True).cuda()
+optimizer = torch.optim.AdamW([*network.parameters(), *recurrent.parameters()])
+scaler = torch.amp.GradScaler("cuda")
+for step in range(3):
+    with torch.autocast("cuda", dtype=torch.HALF):
+        loss = (network(recurrent(torch.randn(512, 8, 32, device="cuda"))[0]) ** 2).sum()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    assert len(optimizer.state) == 10, step
+"""
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+def test_half_precision_leaves_out_no_step_and_has_every_layer(run: Run, half: str) -> None:
+    assert script(run, HALF.replace("HALF", half)).trace.steps == 3
+
+
 def test_torch_cuda_describes_the_sites_gpu(run: Run) -> None:
     script(
         run,
@@ -255,7 +276,7 @@ norm(images.to(memory_format=torch.channels_last))
 def test_the_scripts_own_error_is_in_the_trace(run: Run) -> None:
     ran = run("-c", 'import torch; torch.ones(3, device="cuda"); raise ValueError("no data set")')
     assert ran.returncode == 1
-    assert ran.trace.error == "ValueError: no data set"
+    assert ran.trace.error == "ValueError: no data set (<string>:1)"
 
 
 def test_what_is_too_large_is_refused_before_it_is_run(run: Run) -> None:
@@ -304,6 +325,22 @@ print("backward done")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.trace.error is not None
     assert " and 25 s here, and has " in ran.trace.error
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_asked_to_end_it_says_what_it_was_at_or_gives_what_it_has(run: Run, steps: int) -> None:
+    code = f"""
+import os, signal, torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for step in range({steps}):
+    model(torch.ones(1, 8, device="cuda")).sum().backward()
+    optimizer.step()
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    trace = run("-c", code, seconds=100.0).trace
+    late = "too large to be run on this machine's CPU: it was at optimizer step 2 when the time was spent"
+    assert (trace.state, trace.error, trace.steps) == ("signal", late if steps == 1 else None, 0 if steps == 1 else 2)
 
 
 def test_two_steps_are_an_answer_where_there_is_no_time_for_a_third(run: Run) -> None:

@@ -39,7 +39,9 @@ TRAIN = """
 import gc, json, os, sys, time
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -51,7 +53,7 @@ except ImportError:  # before torch 2.6
     from torch.distributed._composable.fsdp import CPUOffloadPolicy, fully_shard
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-dist.init_process_group("nccl")
+dist.init_process_group("cpu:gloo,cuda:nccl")  # objects travel by gloo: by the stand-in NCCL they cannot
 world = dist.get_world_size()
 
 
@@ -104,6 +106,27 @@ WAYS = {
     "TP": lambda: tensor_parallel(model(), init_device_mesh("cuda", (world,))),
     "FSDP2 and TP": two_dimensions,
 }
+def peaks():
+    stats = torch.cuda.memory_stats()
+    return {kind: stats[kind + "_bytes.all.peak"] for kind in ("allocated", "requested", "reserved")}
+
+
+def saved(network, optimizer):
+    found = []
+    for options in (StateDictOptions(full_state_dict=True, cpu_offload=True), StateDictOptions()):
+        settle()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        state, of_optimizer = get_state_dict(network, optimizer, options=options)
+        found.append(peaks())
+    everything = {"model": state, "optimizer": of_optimizer}
+    checkpoint.save(everything, checkpoint_id=sys.argv[1])
+    checkpoint.load(everything, checkpoint_id=sys.argv[1])
+    set_state_dict(network, optimizer, model_state_dict=state, optim_state_dict=of_optimizer)
+    return dict(zip(SAVED, found))
+
+
+SAVED = ("the whole state", "its shards")
 found = {}
 for name, way in WAYS.items():
     network = way()
@@ -122,9 +145,9 @@ for name, way in WAYS.items():
         optimizer.step()
         optimizer.zero_grad()
         settle()
-    stats = torch.cuda.memory_stats()
-    found[name] = {kind: stats[kind + "_bytes.all.peak"] for kind in ("allocated", "requested", "reserved")}
-    found[name]["allocations"] = stats["allocation.all.allocated"]
+    found[name] = {**peaks(), "allocations": torch.cuda.memory_stats()["allocation.all.allocated"]}
+    if name in ("FSDP1", "FSDP2"):
+        found.update({name + ", " + state: of_it for state, of_it in saved(network, optimizer).items()})
     del network, optimizer
     gc.collect()
     settle()
@@ -134,6 +157,7 @@ print("OUT " + json.dumps(found))
 sys.stdout.flush()
 os._exit(0)
 """
+SAVED = [f"{way}, {state}" for way in ("FSDP1", "FSDP2") for state in ("the whole state", "its shards")]
 WAYS = ("DDP", "DDP and ZeRO-1", "FSDP1", "FSDP1, offloaded", "FSDP2", "FSDP2, offloaded", "TP", "FSDP2 and TP")
 
 
@@ -172,7 +196,7 @@ def alone(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     """What rank 0 says when it runs with the probe and without any other rank."""
     folder = tmp_path_factory.mktemp("alone")
     environ = ranked(0, 29500) | stand_in.environment(H100, RANKS, folder, None)
-    return output(start([job_python, "-c", TRAIN], environ, folder))
+    return output(start([job_python, "-c", TRAIN, folder / "checkpoint"], environ, folder))
 
 
 def stand_ins(python: Path) -> dict[str, str]:
@@ -189,9 +213,18 @@ def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     """What each of four processes says that meet through torch's own TCPStore, without the probe."""
     folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(job_python)
     ranks = [
-        start([job_python, "-c", WITHOUT_PROBE + TRAIN], ranked(rank, port) | shown, folder) for rank in range(RANKS)
+        start([job_python, "-c", WITHOUT_PROBE + TRAIN, folder / "checkpoint"], ranked(rank, port) | shown, folder)
+        for rank in range(RANKS)
     ]
     return [output(rank) for rank in ranks]
+
+
+@pytest.mark.parametrize("way", SAVED)
+def test_rank_0_alone_saves_and_loads_what_it_does_among_others(
+    way: str, alone: dict[str, dict[str, int]], together: list[dict[str, dict[str, int]]]
+) -> None:
+    """The state gathered on each rank, and in shards, of which each rank writes its own."""
+    assert alone[way] == together[0][way]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -123,7 +123,7 @@ def test_the_numbers_are_those_of_the_json(browser: Browser) -> None:
     rank = found["ranks"][0]
     expected = {
         "required": found["required_bytes"],
-        "peak": rank["peak_reserved_bytes"],
+        "least": rank["fits_in_bytes"],
         "outside": rank["outside_allocator_bytes"],
         "margin": found["margin_bytes"],
         **{f"rank-0-{category}": size for category, size in rank["breakdown"].items()},

@@ -33,7 +33,7 @@ DRIVER = Path(__file__).with_name("sandbox_driver.py")
 IS_ROOT = os.geteuid() == 0
 HANG_SECONDS = 60
 
-LIMITS = {"seconds": 60, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
+LIMITS = {"seconds": 60, "wall_seconds": 600, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
 
 
 @dataclass
@@ -58,6 +58,7 @@ class User:
             "limits": LIMITS | settings.get("limits", {}),
             "keep": [str(folder) for folder in settings.get("keep", [])],
             "cover": {str(file): str(ours) for file, ours in settings.get("cover", {}).items()},
+            "meter": settings.get("meter"),
             "user": self.number,
             "groups": [NOBODY, GROUP],
             "old_kernel": settings.get("old_kernel", False),
@@ -320,6 +321,31 @@ def test_time_is_limited_and_sigterm_comes_first(user: User) -> None:
     outcome = user.run(script, limits={"seconds": 0.5}, keep=[keep])
     assert (outcome["stopped"], outcome["returncode"]) == ("time", 3)
     assert (keep / "word").read_text() == "bye\n"
+
+
+BUSY = "python3 -c 'import time\nwhile time.process_time() < 0.4: pass'"
+
+
+@pytest.mark.parametrize("script", [f"while :; do {BUSY}; done", f"{BUSY} & {BUSY}; wait; sleep 60"])
+def test_time_is_that_of_all_processes_dead_or_alive(user: User, script: str) -> None:
+    outcome = user.run(script, limits={"seconds": 0.7})
+    assert outcome["stopped"] == "time"
+    assert 0.6 < outcome["cpu_seconds"] <= outcome["spent_seconds"]
+
+
+def test_waiting_counts_but_not_for_more_than_the_wall_has_it(user: User) -> None:
+    outcome = user.run("sleep 60", limits={"seconds": 0.5})
+    assert outcome["stopped"] == "time"
+    assert outcome["cpu_seconds"] < 0.4 <= outcome["spent_seconds"]
+    outcome = user.run("sleep 60", limits={"seconds": 60, "wall_seconds": 0.5})
+    assert (outcome["stopped"], outcome["spent_seconds"] < 30) == ("time", True)
+
+
+def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
+    meter = user.work / "meter"
+    look = f"import struct; print(struct.unpack('d', open({str(meter)!r}, 'rb').read())[0])"
+    outcome = user.run(f'{BUSY}; sleep 0.5; python3 -c "{look}"', meter=str(meter))
+    assert 0.8 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
 
 
 def test_ignoring_sigterm_does_not_help(user: User) -> None:

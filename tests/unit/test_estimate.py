@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces import growing_batches
 from xmem_slurm import estimate, trace
+from xmem_slurm.allocator.fit import RESOLUTION
+from xmem_slurm.allocator.replay import replay
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.margins import measured
 from xmem_slurm.site.loading import load_catalogue
@@ -47,6 +50,35 @@ def test_fit_is_a_replay_not_a_comparison_with_the_peak() -> None:
     margin = found.largest.margin_bytes
     assert found.fits(gpu_of(15_252_586_496 - 4 * MIB + margin))
     assert not found.fits(gpu_of(14 * GIB))
+
+
+def test_where_batches_vary_the_need_is_what_it_fits_on_not_the_fragments_of_the_peak() -> None:
+    found, least, most = growing_batches(GPT2, weights=1 * GIB, largest=300 * MIB)
+    needed = estimate.estimate([found], "h200", H200)
+    rank = needed.largest
+    assert rank.replay.peak_reserved_bytes > 10 * most
+    assert least <= rank.fits_in_bytes <= most + most // RESOLUTION
+    assert rank.margin_bytes == estimate.margin_bytes(rank.margin, rank.fits_in_bytes)
+    assert needed.required_bytes == rank.fits_in_bytes + H200.context_bytes + rank.margin_bytes
+    assert needed.uses_up_to_bytes == rank.replay.peak_reserved_bytes + H200.context_bytes
+    assert needed.uses_more
+    assert needed.fits(gpu_of(needed.required_bytes, H200.context_bytes))
+    assert not needed.fits(gpu_of(least + rank.margin_bytes + H200.context_bytes - 2 * MIB, H200.context_bytes))
+
+
+def test_a_gpu_on_which_every_step_would_free_its_cache_is_none_that_fits() -> None:
+    sizes, made = (40, 50), 24
+    found = changed(
+        allocations=[trace.Allocation(sizes[n % 2] * MIB, n % 2, Category.ACT) for n in range(made)],
+        events=[trace.Event(op, n) for n in range(made) for op in (0, 1, 2)],
+        marks=[trace.Mark("step", n) for n in range(2, made + 1, 2)],
+    )
+    needed = estimate.estimate([found], "h200", H200)
+    assert needed.largest.fits_in_bytes == needed.largest.replay.peak_reserved_bytes == 90 * MIB
+    margin = needed.largest.margin_bytes
+    assert needed.fits(gpu_of(90 * MIB + margin))
+    assert replay(found, 88 * MIB).fits
+    assert not needed.fits(gpu_of(88 * MIB + margin))
 
 
 def test_context_and_margin_are_kept_free() -> None:

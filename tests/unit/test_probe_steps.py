@@ -69,45 +69,51 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = [{"params": []}, {"params": list(parameters)}]
 
 
-def until_steady(steps: ModuleType, run: Iterator[tuple[Optimizer, int, float]]) -> int | None:
-    """Return how many steps of a run (optimizer, peak, time) it took, or None."""
-    counted: Any = steps.Steps()
+def until_repeating(steps: ModuleType, run: Iterator[tuple[Optimizer, int, float]]) -> int | None:
+    """Return how many steps of a run (optimizer, peak, time) it took until they only repeat themselves, or None."""
+    counted, before = steps.Steps(), 0
     for number, (optimizer, peak, now) in enumerate(run, 1):
-        counted.stepped(optimizer, peak, now)
-        if counted.steady(Optimizer, now):
+        counted.stepped(optimizer, peak > before, now)
+        before = max(before, peak)
+        if counted.repeat() and not counted.waits(Optimizer, now):
             return number
     return None
 
 
-def test_slow_steps_are_steady_after_three_without_a_new_peak(steps: ModuleType) -> None:
+def test_steps_repeat_themselves_after_three_without_a_new_peak(steps: ModuleType) -> None:
     optimizer = Optimizer(Parameter())
-    assert until_steady(steps, ((optimizer, min(i, 2), 5.0 * i) for i in range(1, 99))) == 5
+    assert until_repeating(steps, ((optimizer, min(i, 2), 5.0 * i) for i in range(1, 99))) == 5
 
 
-def test_cheap_steps_go_on_for_a_second(steps: ModuleType) -> None:
+def test_a_peak_that_grows_with_every_step_repeats_itself_in_the_end(steps: ModuleType) -> None:
     optimizer = Optimizer(Parameter())
-    assert until_steady(steps, ((optimizer, 7, 0.125 * i) for i in range(99))) == 9
-
-
-def test_but_not_for_more_than_twenty(steps: ModuleType) -> None:
-    optimizer = Optimizer(Parameter())
-    assert until_steady(steps, ((optimizer, 7, 0.001 * i) for i in range(99))) == 21
-
-
-def test_a_growing_peak_is_never_steady(steps: ModuleType) -> None:
-    optimizer = Optimizer(Parameter())
-    assert until_steady(steps, ((optimizer, i // 2, 1.0 * i) for i in range(99))) is None
+    assert until_repeating(steps, ((optimizer, i // 2, 1.0 * i) for i in range(60))) is None
+    assert until_repeating(steps, ((optimizer, i // 2, 1.0 * i) for i in range(99))) == steps.MANY_STEPS
 
 
 def test_every_optimizer_must_repeat_itself(steps: ModuleType) -> None:
     often, seldom = Optimizer(Parameter()), Optimizer(Parameter())
     run = ((seldom if i % 5 == 4 else often, 7 if i > 3 else 5, 1.0 * i) for i in range(99))
-    assert until_steady(steps, run) == 20  # the step at which `seldom` repeats itself for the third time
+    assert until_repeating(steps, run) == 20  # the step at which `seldom` repeats itself for the third time
+
+
+def test_a_new_optimizer_takes_the_place_of_one_that_is_left_lying(steps: ModuleType) -> None:
+    first, second = Optimizer(Parameter()), Optimizer(Parameter())
+    run = ((first if i < 50 else second, 7 if i < 50 else 9, 1.0 * i) for i in range(30, 99))
+    counted, before = steps.Steps(), 0
+    repeats = []
+    for optimizer, peak, now in run:
+        counted.stepped(optimizer, peak > before, now)
+        before = peak
+        repeats.append(counted.repeat())
+    assert repeats[19:25] == [True, False, False, False, False, False]
+    assert repeats[-1]
+    assert first.param_groups
 
 
 def test_an_optimizer_made_anew_for_each_step_is_one(steps: ModuleType) -> None:
     parameter = Parameter()
-    assert until_steady(steps, ((Optimizer(parameter), 7, 1.0 * i) for i in range(99))) == 4
+    assert until_repeating(steps, ((Optimizer(parameter), 7, 1.0 * i) for i in range(99))) == 4
 
 
 def test_an_optimizer_whose_model_is_gone_is_not_waited_for(steps: ModuleType) -> None:
@@ -117,21 +123,21 @@ def test_an_optimizer_whose_model_is_gone_is_not_waited_for(steps: ModuleType) -
             for step in range(2 + 2 * fold):
                 yield optimizer, 7 + fold, 1.0 * (2 * fold + step)
 
-    assert until_steady(steps, folds()) == 6
+    assert until_repeating(steps, folds()) == 6
 
 
 def test_an_optimizer_that_never_steps_is_waited_for_ten_seconds(steps: ModuleType) -> None:
     optimizer, waiting = Optimizer(Parameter()), Optimizer(Parameter())
-    assert until_steady(steps, ((optimizer, 7, 1.0 * i) for i in range(99))) == 11
+    assert until_repeating(steps, ((optimizer, 7, 1.0 * i) for i in range(99))) == 11
     assert waiting.param_groups
 
 
 def test_an_optimizer_without_parameters_counts_for_nothing(steps: ModuleType) -> None:
     optimizer, empty = Optimizer(Parameter()), Optimizer()
     run = ((each, 7, 1.0 * i) for i in range(99) for each in (empty, optimizer))
-    assert until_steady(steps, run) == 8
+    assert until_repeating(steps, run) == 6
     counted = steps.Steps()
-    assert (counted.stepped(empty, 7, 0.0), counted.least(), counted.number) == (0, 0, 0)
+    assert (counted.stepped(empty, True, 0.0), counted.least(), counted.number) == (0, 0, 0)
 
 
 def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from tests.traces import growing_batches
 from xmem_slurm import report, resources, trace
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.estimate import estimate
@@ -22,7 +23,7 @@ from xmem_slurm.rewrite import Change
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Share
 from xmem_slurm.sizing import Advice, Sizing
-from xmem_slurm.units import GIB
+from xmem_slurm.units import GIB, human
 
 ROOT = Path(__file__).parents[2]
 GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
@@ -90,6 +91,43 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     ]
 
 
+def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare_is_never_negative() -> None:
+    varied, least, _ = growing_batches(GPT2, weights=1 * GIB, largest=300 << 20)
+    found = estimate([varied], "l4", GPUS["l4"])
+    rank = found.largest
+    tight = GPUS["l4"].model_copy(update={"total_bytes": found.required_bytes})
+    sized = Sizing(found, Placement([Verdict("tight", tight, found.fits(tight))], "tight"), 1.0)
+    first = terminal.estimate_lines(found)[0]
+    assert f"= {human(rank.fits_in_bytes)} that it runs in + " in first
+    assert first.endswith(f" margin; would use up to {human(rank.replay.peak_reserved_bytes + tight.context_bytes)}")
+    (line,) = terminal.option_lines(outlooks(sized), None)
+    assert line.endswith("  fits; 0 B to spare")
+    document = json_report.estimate_object(sized)
+    assert document["required_bytes"] < 3 * least < document["uses_up_to_bytes"]
+    assert document["ranks"][0]["fits_in_bytes"] == rank.fits_in_bytes
+    assert "would use up to" in html.render(sized)
+    assert "would use up to" not in html.render(SIZING)
+
+
+def test_an_option_on_which_every_step_frees_its_cache_says_so() -> None:
+    sizes, made = (400, 500), 24
+    repeated = dataclasses.replace(
+        GPT2,
+        allocations=[trace.Allocation(sizes[n % 2] << 20, n % 2, trace.Category.ACT) for n in range(made)],
+        events=[trace.Event(op, n) for n in range(made) for op in (0, 1, 2)],
+        marks=[trace.Mark("step", n) for n in range(2, made + 1, 2)],
+        sites=(),
+        made_at=(),
+    )
+    found = estimate([repeated], "l4", GPUS["l4"])
+    small = GPUS["l4"].model_copy(update={"total_bytes": found.required_bytes - (100 << 20)})
+    sized = Sizing(found, Placement([Verdict("small", small, found.fits(small))], None), 1.0)
+    (line,) = terminal.option_lines(outlooks(sized), None)
+    assert "does not fit: it would run, but free its cache to go on in 11 of 11 steps that only repeat others" in line
+    assert json_report.estimate_object(sized)["options"][0]["short_steps"] == 11
+    assert "in 11 of 11 steps" in html.render(sized)
+
+
 def test_what_is_not_changed_is_said_with_the_flag_to_change() -> None:
     change = Change("gres", "gpu:1", "gpu:l4:1", "the command line")
     assert terminal.advice([change], SIZING).startswith(
@@ -152,7 +190,7 @@ def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
 def test_an_allocator_setting_is_advised_only_where_a_replay_shows_that_it_helps() -> None:
     margin, context = SIZING.estimate.largest.margin_bytes, GPUS["l4"].context_bytes
     allocated = SIZING.estimate.largest.replay.peak_allocated_bytes
-    enough = on_gpu_of(allocated + margin + context + (128 << 20))
+    enough = on_gpu_of(allocated + margin + context + (512 << 20))
     assert [verdict.fits for verdict in enough.placement.verdicts] == [False, True], "fragments are what is too much"
     assert remedy(enough) == Remedy("small", "expandable_segments:True", enough=True)
     assert remedy(on_gpu_of(allocated + margin)) == Remedy("small", "expandable_segments:True", enough=False)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces import growing_batches
 from xmem_slurm import resources, sizing, trace
 from xmem_slurm.dryrun import job as dryrun_job
 from xmem_slurm.dryrun import runner, sandbox
@@ -49,6 +50,16 @@ def test_where_the_cheapest_fits_one_dry_run_is_enough(monkeypatch: pytest.Monke
     assert dry_runs.asked == described("l4")
 
 
+def test_a_job_whose_batches_vary_goes_where_it_fits_not_where_its_fragments_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    varied, _, most = growing_batches(GPT2, weights=1 << 30, largest=4 << 30, count=60)
+    assert most < GPUS["l4"].total_bytes
+    sized = size(monkeypatch, DryRuns(varied))
+    assert sized.placement.choice == "l4"
+    assert sized.estimate.uses_up_to_bytes > GPUS["h200"].total_bytes
+
+
 def test_what_cannot_fit_by_a_known_trace_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     dry_runs = DryRuns(LARGE)  # 43 GiB
     sized = size(monkeypatch, dry_runs)
@@ -69,6 +80,16 @@ def test_a_job_that_fails_on_its_own_gpu_too_has_no_estimate(monkeypatch: pytest
     with pytest.raises(NoEstimate, match="no kernel image"):
         size(monkeypatch, dry_runs)
     assert dry_runs.asked == described("l4", "h200")
+
+
+def test_a_script_that_stops_by_itself_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "ModuleNotFoundError: No module named 'x' (train.py:3)"
+    before = dataclasses.replace(GPT2, allocations=[], marks=[], recorded={}, state="exit", error=error)
+    dry_runs = DryRuns(before)
+    with pytest.raises(NoEstimate, match="No module named 'x'") as caught:
+        size(monkeypatch, dry_runs)
+    assert dry_runs.asked == described("l4")
+    assert str(caught.value).count("No module") == 1
 
 
 def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """How does torch's CUDA caching allocator behave? A model of it, exact to the byte, in Python and without torch.
 
     replay.py             replay(trace, capacity): peaks, retries, out-of-memory, what was live
-    fit.py                smallest_capacity(trace)
+    fit.py                smallest_capacity(trace, unlimited): what is enough for it
     config.py             PYTORCH_CUDA_ALLOC_CONF
     releases.py           what differs between torch releases, as data
     caching_allocator.py  DeviceCachingAllocator: malloc and free

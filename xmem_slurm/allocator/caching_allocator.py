@@ -82,6 +82,8 @@ class DeviceCachingAllocator:
         self.segments = self.segments_peak = 0
         self.num_alloc_retries = self.num_ooms = self.num_oom_rejections = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
+        self.short_at: list[int] = []
+        """How many allocations had been served each time that the device had no room for a segment."""
         self.oversize_allocations = self.oversize_segments = 0
 
     def set_memory_fraction(self, fraction: float | None) -> None:
@@ -213,6 +215,8 @@ class DeviceCachingAllocator:
             reclaim.garbage_collect_cached_blocks(self)
         try:
             block = self._alloc_block(free_list, size)
+            if block is None:
+                self.short_at.append(self.allocations)
             if block is None and reclaim.release_available_cached_blocks(self, free_list, size):
                 block = self._alloc_block(free_list, size)
             if block is None and not self.capturing:

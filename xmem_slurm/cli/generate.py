@@ -33,7 +33,7 @@ def generate(
     output: Annotated[Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float, typer.Option("--budget", "--xmem-budget", help="Seconds that the dry runs of one job may take.")
+        float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs of one job may take.")
     ] = 60.0,
 ) -> None:
     """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""

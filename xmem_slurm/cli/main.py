@@ -86,7 +86,7 @@ def estimate(
     gpu: Annotated[str | None, typer.Option("--gpu", help="A GPU of the catalogue, in place of a site's.")] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float, typer.Option("--budget", "--xmem-budget", help="Seconds that the dry runs may take.")
+        float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs may take.")
     ] = 60.0,
     engine: Annotated[Engine, typer.Option("--engine", help="Stand-in CUDA libraries, or real steps on the CPU.")] = (
         Engine.AUTO

@@ -51,7 +51,7 @@ OWN_OPTIONS = (
         "which GPU that fits: of the least cost, of the least memory, or the first to start",
         _ORDERS,
     ),
-    OwnOption("xmem-budget", "seconds", "what the dry runs may take (60)", (1, 3600)),
+    OwnOption("xmem-budget", "seconds", "CPU seconds that the dry runs may take (60)", (1, 3600)),
     OwnOption(
         "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
     ),

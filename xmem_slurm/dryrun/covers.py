@@ -6,11 +6,11 @@ A script may call /usr/bin/srun, or begin PATH anew: the shims' folder on PATH d
 import os
 from pathlib import Path
 
-from xmem_slurm.dryrun import shims
+from xmem_slurm.dryrun import offline, shims
 
 _ALWAYS = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where profiles and scripts that set PATH begin."""
-_UNCOVERED = ("torchrun", "deepspeed", *shims.CONTAINERS)
+_UNCOVERED = ("torchrun", "deepspeed", *shims.CONTAINERS, *offline.FETCHERS)
 """Their shims need the real one: which Python it belongs to, and to run it. They start nothing outside the dry run."""
 _OTHER_NAMES = ("orterun", "prterun")
 """What Open MPI's mpirun and mpiexec are links to."""

@@ -6,7 +6,7 @@
     command   gives up its privileges and becomes the user's program
 
 Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON each time:
-{"ready": [read-only folders]}, then {"returncode", "stopped", "peak_memory_bytes"}; or {"failed": stage, "errno"}.
+{"ready": [read-only folders]}, then what `_Tending` returns; or {"failed": stage, "errno"}.
 None of these functions returns: the process ends in them.
 """
 
@@ -26,11 +26,13 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmem_slurm.dryrun import linux, mounts, newroot, watch
+from xmem_slurm.dryrun import linux, mounts, newroot, progress, watch
 from xmem_slurm.units import GIB
 
-GRACE_SECONDS = 2.0
-"""Between SIGTERM and SIGKILL when time is up: long enough for the probe to write its trace."""
+GRACE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to write its trace..."""
+GRACE_ON_THE_WALL_SECONDS = 2.0
+"""...but not for longer than the wall limit has it, or this where that is up: somebody waits."""
 WATCH_SECONDS = 0.1
 WATCH_SHARE = 0.1
 """At most this share of a CPU goes into watching."""
@@ -63,10 +65,12 @@ class Limits:
     """What a dry run may use. `scratch_bytes`: all files that it writes, and the largest single one.
 
     `processes` counts threads too. `memory_bytes` is host memory: anonymous and shared memory and what was written to
-    files; not the address space that stands for GPU memory.
+    files; not the address space that stands for GPU memory. `seconds` are what `progress` counts, `wall_seconds` those
+    of a clock.
     """
 
     seconds: float
+    wall_seconds: float
     memory_bytes: int
     processes: int
     scratch_bytes: int
@@ -76,7 +80,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The program to run, and its world. `stdin` and `output` are open descriptors; stdin None is /dev/null."""
+    """The program to run, and its world.
+
+    `stdin`, `output` and `meter` are open descriptors; stdin None is /dev/null. What was spent of `Limits.seconds` is
+    written to `meter` again and again, as a double.
+    """
 
     argv: Sequence[str]
     cwd: Path
@@ -84,6 +92,7 @@ class Command:
     stdin: int | None
     output: int
     limits: Limits
+    meter: int | None = None
 
 
 class StageError(Exception):
@@ -172,7 +181,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
-    _tell(status, _Tending(child, command.limits, root).until_the_end())
+    _tell(status, _Tending(child, command, root).until_the_end())
     os._exit(0)
 
 
@@ -187,36 +196,44 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, command: int, limits: Limits, root: newroot.Built) -> None:
-        self.command = command
-        self.limits = limits
+    def __init__(self, child: int, command: Command, root: newroot.Built) -> None:
+        self.child = child
+        self.limits = command.limits
+        self.meter = command.meter
         self.root = root
         self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
+        self.progress = progress.Progress()
 
     def until_the_end(self) -> dict[str, Any]:
         stopped: str | None = None
         look = time.monotonic()
-        deadline = look + self.limits.seconds
+        end = look + self.limits.wall_seconds
         while self._reap() and self.code is None:
             now = time.monotonic()
-            if now >= deadline:
-                stopped = "time"
-                self._ask_to_end()
-                break
             if now >= look:
                 stopped = self._beyond()
                 if stopped is not None:
                     break
-                taken = time.monotonic() - now
-                look = now + max(WATCH_SECONDS, taken / WATCH_SHARE)
-            signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(look, deadline) - time.monotonic()))
+                look = now + max(WATCH_SECONDS, (time.monotonic() - now) / WATCH_SHARE)
+            if now >= end or self.progress.spent_seconds >= self.limits.seconds:
+                stopped = "time"
+                self._ask_to_end(end)
+                break
+            signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(look, end) - time.monotonic()))
         self._kill()
-        return {"returncode": self.code, "stopped": stopped, "peak_memory_bytes": self.peak}
+        self.progress.look(())
+        return {
+            "returncode": self.code,
+            "stopped": stopped,
+            "spent_seconds": self.progress.spent_seconds,
+            "cpu_seconds": self.progress.cpu_seconds,
+            "peak_memory_bytes": self.peak,
+        }
 
     def _beyond(self) -> str | None:
-        now = watch.usage(self.own_number, self.root.scratch)
+        now = self._look()
         memory = now.memory_bytes
         if memory > self.limits.memory_bytes:
             memory = watch.proportional(self.own_number, self.root.scratch)
@@ -227,11 +244,21 @@ class _Tending:
             return "scratch"
         return "processes" if now.threads > self.limits.processes else None
 
-    def _ask_to_end(self) -> None:
+    def _look(self) -> watch.Usage:
+        found = watch.usage(self.own_number, self.root.scratch)
+        self.progress.look(found.processes)
+        if self.meter is not None:
+            os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
+        return found
+
+    def _ask_to_end(self, end: float) -> None:
+        """Let all processes write what they have; `end` is when the time on the wall is up."""
         _signal_all(signal.SIGTERM)
-        until = time.monotonic() + GRACE_SECONDS
-        while self._reap() and (left := until - time.monotonic()) > 0:
-            signal.sigtimedwait({signal.SIGCHLD}, left)
+        end = max(end, time.monotonic() + GRACE_ON_THE_WALL_SECONDS)
+        most = self.progress.spent_seconds + GRACE_SECONDS
+        while self._reap() and time.monotonic() < end and self.progress.spent_seconds < most:
+            signal.sigtimedwait({signal.SIGCHLD}, WATCH_SECONDS)
+            self._look()
 
     def _kill(self) -> None:
         _signal_all(signal.SIGKILL)
@@ -245,7 +272,7 @@ class _Tending:
                 number, state = os.waitpid(-1, os.WNOHANG)
                 if number == 0:
                     return True
-                if number == self.command:
+                if number == self.child:
                     self.code = os.waitstatus_to_exitcode(state)
         except ChildProcessError:
             return False

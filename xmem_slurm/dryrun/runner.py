@@ -3,9 +3,9 @@
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import platformdirs
 
 from xmem_slurm import trace
-from xmem_slurm.dryrun import sandbox, shims, stand_in
+from xmem_slurm.dryrun import offline, sandbox, shims, spending, stand_in
 from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, UnusedGpu
@@ -24,9 +24,16 @@ from xmem_slurm.units import GIB, MIB
 
 LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
+WALL_FACTOR = 10.0
+"""So many times its budget may a dry run take on the wall: seen on a login node at load 15 were 6 times (13 s of CPU
+took 72 s)..."""
+LEAST_WALL_SECONDS = 300.0
+"""...and a small budget is one of CPU time, not of patience."""
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
+_METER = "spent"
+"""Where the probe finds what was spent so far (probe/_xmem_budget.py)."""
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem_files.py)."""
 _SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
@@ -43,24 +50,42 @@ _CUDA_LIBRARY_MISSING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a dry run may cost: wall seconds, and bytes of host memory, its thrown-away files included."""
+    """What a dry run may cost: seconds, and bytes of host memory, its thrown-away files included.
+
+    `seconds` are of its own doing: CPU seconds of all its processes, and those in which all of it waits (`progress`).
+    What a busy machine adds to these is bounded by `wall_seconds`; None is a multiple of `seconds`.
+    """
 
     seconds: float = 60.0
+    wall_seconds: float | None = None
     memory_bytes: int = 16 * GIB
     scratch_bytes: int = 4 * GIB
     processes: int = 512
     cpus: int = 2
 
-    def less(self, seconds: float) -> "Budget":
-        """What is left of it after `seconds`."""
-        return replace(self, seconds=max(1.0, self.seconds - seconds))
+    @property
+    def longest(self) -> float:
+        """How long it may take on the wall, in seconds."""
+        usual = max(LEAST_WALL_SECONDS, WALL_FACTOR * self.seconds)
+        return usual if self.wall_seconds is None else self.wall_seconds
+
+    def since(self, start: spending.Moment) -> "Budget":
+        """What is left of it now, if it was whole at `start`."""
+        spent, wall = spending.now().since(start)
+        return replace(self, seconds=max(1.0, self.seconds - spent), wall_seconds=max(1.0, self.longest - wall))
+
+    def has_room_for(self, run: spending.Moment) -> bool:
+        """Whether it is enough for a dry run that takes so much."""
+        return run.spent <= self.seconds and run.wall <= self.longest
 
     def within(self, most: DryRuns) -> "Budget":
         """Return it where it is less than a site allows, else as much as that."""
         memory = most.memory_mib * MIB if most.memory_mib is not None else self.memory_bytes
+        walls = [each for each in (self.wall_seconds, most.wall_seconds) if each is not None]
         return replace(
             self,
             seconds=min(self.seconds, most.seconds or self.seconds),
+            wall_seconds=min(walls, default=None),
             memory_bytes=min(self.memory_bytes, memory),
             cpus=min(self.cpus, most.cpus or self.cpus),
         )
@@ -69,6 +94,7 @@ class Budget:
         """The same, in the sandbox's words."""
         return sandbox.Limits(
             seconds=self.seconds,
+            wall_seconds=self.longest,
             memory_bytes=self.memory_bytes,
             processes=self.processes,
             cpus=self.cpus,
@@ -107,16 +133,21 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             limits=budget.limits(),
             keep=[folder, cache],
             cover=covers(environ["PATH"], folder / "bin"),
+            meter=traces / _METER,
         )
+        spending.add(outcome.spent_seconds)
         files = trace.read_files(traces / _FILES)
-        found = [replace(_with_end(each, outcome), files=files) for each in _read(traces)]
+        missing = offline.missing(traces)
+        found = [replace(_with_end(each, outcome, missing), files=files) for each in _read(traces)]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
-            raise UnusedGpu(why, files) if why == _UNUSED else NoEstimate(why, files)
+            on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
+            unused = why == _UNUSED
+            raise (UnusedGpu if unused else NoEstimate)(why if unused else why + missing, files, on_any_gpu=on_any_gpu)
         failed = outcome.returncode and outcome.stopped is None
         if failed and not any(each.error or each.steps for each in found):
             code = outcome.returncode
-            raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}", files)
+            raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}{missing}", files)
         return DryRun(found, outcome)
 
 
@@ -128,10 +159,12 @@ def _temporary_folder() -> Path | None:
     return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), None)
 
 
-def _with_end(found: trace.Trace, outcome: sandbox.Outcome) -> trace.Trace:
-    """Say how a process ended that could not say so itself, and what it could not write to, if that may be why."""
+def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
+    """Say how a process ended that could not say so itself, and what it could not have, if that may be why."""
     error = found.error
     if found.state == "running" and error is None:
+        if outcome.stopped == "time":  # what it wrote last is the trace so far
+            return replace(found, state="budget")
         killed = f"a crash or a kill{_last_words(outcome)}"
         error = killed if outcome.stopped is None else f"the dry run's {outcome.stopped} limit"
     elif error is not None:
@@ -139,7 +172,7 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome) -> trace.Trace:
             error += _last_words(outcome)
         elif outcome.read_only:
             error += f" ({_read_only(outcome)})"
-    return replace(found, error=error)
+    return replace(found, error=error and error + missing)
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:
@@ -154,11 +187,14 @@ def _read(folder: Path) -> list[trace.Trace]:
 
 def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
     """What the job would see, then what makes it a dry run."""
-    shim_folder = _shim_folder(folder / "bin")
+    names = [
+        name for name in shims.SHIMS if name not in offline.FETCHERS or shutil.which(name, path=job.environ.get("PATH"))
+    ]
+    shim_folder = _shim_folder(folder / "bin", names)
     engine = job.environ.get("XMEM_ENGINE", "device")
     threads = str(budget.cpus)
     # Bash finds a function first: these hold where a login shell, a module or a venv puts other folders before ours.
-    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{shim_folder / name}" "$@"; }}' for name in shims.SHIMS}
+    functions = {f"BASH_FUNC_{name}%%": f'() {{ "{shim_folder / name}" "$@"; }}' for name in names}
     return {
         **job.environ,
         **functions,
@@ -169,16 +205,18 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
+        **offline.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
         "XMEM_PROFILE_MEMORY_BYTES": str(budget.memory_bytes),
-        "XMEM_DEADLINE": str(time.monotonic() + budget.seconds - LAST_WORDS_SECONDS),
+        "XMEM_CPU_SECONDS": str(budget.seconds - LAST_WORDS_SECONDS),
+        "XMEM_DEADLINE": str(spending.now().wall + budget.longest - LAST_WORDS_SECONDS),
     }
 
 
-def _shim_folder(folder: Path) -> Path:
+def _shim_folder(folder: Path, names: Sequence[str]) -> Path:
     folder.mkdir()
-    for name in shims.SHIMS:
+    for name in names:
         _write_program(folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S -c "{_SHIM}" {name} "$@"\n'.encode())
     return folder
 
@@ -212,8 +250,22 @@ _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
 """How torch's own log marks what is no error (c10/util/Logging.cpp): many a script ends with such lines."""
 
 
+_FRAME = re.compile(r'\s*File "([^<"]+)", line (\d+)')
+_OF_A_PACKAGE = re.compile(r"-packages/|/lib/python3\.\d+/")
+
+
+def _raised_at(lines: Sequence[str]) -> str:
+    """Say which line of the user's own led to the exception whose traceback these lines end with."""
+    while lines and not lines[-1].strip():
+        lines = lines[:-1]
+    if len(lines) < 2 or not lines[-2].startswith("  ") or lines[-1].startswith(" "):
+        return ""
+    own = [found for found in map(_FRAME.match, lines) if found and not _OF_A_PACKAGE.search(found[1])]
+    return f" ({own[-1][1]}:{own[-1][2]})" if own else ""
+
+
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
-    said = f": {last[:200]}" if last else ""
+    said = f": {last[:200]}{_raised_at(lines)}" if last else ""
     return said + (f" ({_read_only(outcome)})" if outcome.read_only else "")

@@ -49,7 +49,8 @@ class Outcome:
 
     `returncode` is negative for a signal. `stopped` names the limit that ended it: "time", "memory", "processes" or
     "scratch" (only where what it writes goes to a disk; elsewhere it meets a full disk at that size).
-    `seconds` is wall time, set-up included. `peak_memory_bytes` is host memory, sampled, the files that it wrote
+    `seconds` is wall time, set-up included; `spent_seconds` is what counted against its limit (`progress`), and
+    `cpu_seconds` how much of that was CPU time. `peak_memory_bytes` is host memory, sampled, the files that it wrote
     included. `output_tail` is the end of stdout and stderr together. `read_only` are the folders that it could not
     write to because no layer could be put over them.
     """
@@ -60,6 +61,8 @@ class Outcome:
     peak_memory_bytes: int
     output_tail: bytes
     read_only: tuple[str, ...] = ()
+    spent_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 def available() -> None:
@@ -68,7 +71,7 @@ def available() -> None:
     Raises:
         SandboxError: it does not work here; says what is missing and what an administrator would change.
     """
-    limits = Limits(seconds=10, memory_bytes=GIB, processes=64, scratch_bytes=16 * MIB)
+    limits = Limits(seconds=10, wall_seconds=60, memory_bytes=GIB, processes=64, scratch_bytes=16 * MIB)
     run(["true"], cwd=Path("/"), environ={"PATH": os.defpath}, stdin=None, limits=limits, keep=[])
 
 
@@ -81,6 +84,7 @@ def run(
     limits: Limits,
     keep: Sequence[Path],
     cover: Mapping[Path, Path] = MappingProxyType({}),
+    meter: Path | None = None,
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
@@ -88,8 +92,10 @@ def run(
     that `cover` names, by whatever path, the command finds the file that it is mapped to, which must be in such a
     folder. What the command leaves
     running is killed when it ends, as Slurm does with a batch script's. When time is up all its processes get SIGTERM,
-    and SIGKILL two seconds later. A command that cannot be started ends with a shell's 126 or 127 and says why in its
-    output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this process what they would have done.
+    and SIGKILL five seconds later, counted as its time is. What it has spent of that so far stands in the file `meter`,
+    a double, brought up to date several times a second. A command that cannot be started ends with a shell's 126 or 127
+    and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this process what they would have
+    done.
 
     Raises:
         SandboxError: this machine refuses what the sandbox needs; the command was not started.
@@ -109,7 +115,11 @@ def run(
             if stdin is not None:
                 given = _as_file(stdin)
                 theirs.callback(os.close, given)
-            command = inside.Command(argv, cwd, environ, given, output_end, limits)
+            gauge = None
+            if meter is not None:
+                gauge = os.open(meter, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                theirs.callback(os.close, gauge)
+            command = inside.Command(argv, cwd, environ, given, output_end, limits, gauge)
             keeper = _fork_keeper(command, plan, status_end)
         listening = _Listening(keeper, output, status, signals)
         try:
@@ -253,6 +263,8 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
         peak_memory_bytes=facts["peak_memory_bytes"],
         output_tail=listening.tail,
         read_only=tuple(facts["ready"]),
+        spent_seconds=facts["spent_seconds"],
+        cpu_seconds=facts["cpu_seconds"],
     )
 
 

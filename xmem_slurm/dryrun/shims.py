@@ -1,4 +1,4 @@
-"""What launchers and Slurm's commands do in a dry run: start ranks here, and never talk to the cluster.
+"""What launchers and Slurm's commands do in a dry run: start ranks here, and never talk to the cluster or the network.
 
 The runner puts a folder first on PATH in which each of these names starts `main`. It runs with the wrapper's Python,
 isolated (-I -S), and replaces itself by the command that it finds, in the job's own environment.
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from xmem_slurm.dryrun import offline
 from xmem_slurm.dryrun.launchers import deepspeed, mpirun, torchrun
 from xmem_slurm.dryrun.srun import srun
 from xmem_slurm.dryrun.workers import find, note
@@ -84,6 +85,7 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "sacct": nothing,
     "sinfo": nothing,
     **{name: partial(container, name) for name in CONTAINERS},
+    **{name: partial(offline.fetch, name) for name in offline.FETCHERS},
 }
 
 

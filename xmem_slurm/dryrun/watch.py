@@ -5,7 +5,7 @@ Read by the first process of its PID namespace. All sizes are bytes.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,11 @@ from xmem_slurm.units import KIB
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What all processes below one use: threads, and host memory that no file on disk backs."""
+    """What all processes below one use: threads, and host memory that no file on disk backs; and their numbers."""
 
     threads: int
     memory_bytes: int
+    processes: Sequence[int]
 
 
 def usage(first: int, scratch: int) -> Usage:
@@ -28,11 +29,13 @@ def usage(first: int, scratch: int) -> Usage:
     memory is in `scratch` as a rule (/dev/shm, a mapped file); the larger of the two is taken.
     """
     threads = anonymous = shared = 0
+    numbers = []
     for process in _descendants(first):
+        numbers.append(process.number)
         threads += process.threads
         anonymous += process.anonymous
         shared += process.shared
-    return Usage(threads, anonymous + max(shared, _held(scratch)))
+    return Usage(threads, anonymous + max(shared, _held(scratch)), numbers)
 
 
 def proportional(first: int, scratch: int) -> int:

@@ -130,7 +130,7 @@ def _wishes(site_file: str, seen: Submission) -> Wishes:
     return Wishes(
         keep_type=_is_set(seen.job, "XMEM_KEEP_TYPE"),
         advise=policy.mode == "advise",
-        budget_seconds=max(1.0, policy.seconds - _ANSWER_SECONDS),
+        wait_seconds=max(1.0, policy.seconds - _ANSWER_SECONDS),
         site=site_file,
         fresh=_is_set(seen.job, "XMEM_FRESH"),
         policy=order if order in get_args(schema.Order) else None,

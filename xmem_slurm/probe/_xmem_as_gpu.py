@@ -59,6 +59,7 @@ def take_the_gpus_way(torch, environ):
     _never_attend_by_parts(torch, functional, int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0]))
     _lose_in_two_types(torch, functional)
     _prefer_foreach()
+    torch.backends.cudnn.is_acceptable = lambda _tensor: False  # a CUDA build would have it lay out recurrent weights
 
 
 def _keep_byte_masks(torch, functional):

@@ -2,7 +2,7 @@
 
 On a busy login node wall time says little about a process: ten of its seconds may be one of work. Its CPU time alone
 would not do, as a job that waits for its data loaders uses none. So: wall time, less that in which the main thread was
-ready to run and did not. The caps of a dry run are wall time all the same, and not of this module.
+ready to run and did not. What a dry run may take in all is not of this module (`_xmem_budget`).
 """
 
 import os

@@ -2,8 +2,8 @@
 
 A forked process runs the first call of the model under torch's FakeTensorMode: nothing is computed, and whatever the
 model changes of itself is lost with the process. It counts operations, bytes moved and bytes kept for the backward
-pass, and times a product and a copy for this machine's pace. A number that is read is zero, and of a mask everything is
-selected. Where other shapes depend on values there is no forecast.
+pass, and times a product and a copy for this machine's pace, in CPU seconds. A number that is read is zero, and of a
+mask everything is selected. Where other shapes depend on values there is no forecast.
 """
 
 import json
@@ -45,11 +45,10 @@ def _answer(torch, module, args, kwargs, writing):
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(LONGEST_SECONDS)
-        threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the other threads are the parent's
         counts = _count(torch, module, args, kwargs)
         rate, bandwidth = _pace(torch, counts.main_type())
-        seconds = sum(counts.flops.values()) / (rate * threads) + counts.moved / bandwidth
+        seconds = sum(counts.flops.values()) / rate + counts.moved / bandwidth
         os.write(writing, json.dumps([seconds, counts.kept + counts.largest]).encode())
     finally:
         os._exit(0)
@@ -123,7 +122,7 @@ def _seconds(work):
     """Return the best of a few: what others do on this machine meanwhile is not its pace."""
     best = float("inf")
     for _ in range(_TRIES):
-        started = time.monotonic()
+        started = time.thread_time()
         work()
-        best = min(best, time.monotonic() - started)
+        best = min(best, time.thread_time() - started)
     return best

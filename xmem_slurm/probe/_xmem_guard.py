@@ -1,7 +1,7 @@
 """Refuses early what would not end within its memory and time on this CPU, with what it would need.
 
 Asked four times: as the model is first called, by its shapes (`_xmem_forecast`); when its backward pass begins, by the
-forward pass; after each step, by that step; and when the time is spent.
+forward pass; after each step, by that step; and when the time is spent. Seconds are those of the budget.
 """
 
 import os
@@ -18,26 +18,28 @@ BACKWARD_SHARE = 2.0
 STATES = 3
 """Gradients and, for most optimizers, two moments: so many times the trainable parameters come on top of a forward."""
 SPREAD = 2.0
-"""A step may take so many times as long as the one before it, on a machine that others use, too."""
+"""A step may take so many times as long as the one before it: caches and clocks of a CPU are others' as well."""
+LOOK_SECONDS = 0.25
+_TOO_LARGE = "too large to be run on this machine's CPU: "
 
 
 class Guard:
-    """Of one process. With no deadline (a time.monotonic() value) nothing is refused; `refuse` ends the process."""
+    """Of one process. Where the budget has no limit nothing is refused; `refuse` ends the process."""
 
-    def __init__(self, deadline, memory_bytes, refuse):
-        self._deadline = deadline
+    def __init__(self, budget, memory_bytes, refuse):
+        self._budget = budget
         self._memory = memory_bytes
         self._refuse = refuse
         self._torch = None
         self._forward_began = None
         self._step_began = None
         self._steps = 0
-        self._over = deadline == float("inf")
+        self._over = not budget.is_limited()
 
     def begin(self, torch):
         """Watch from here on: the script uses its GPU for the first time."""
         self._torch = torch
-        self._step_began = time.monotonic()
+        self._step_began = self._budget.own()
         if not self._over:
             threading.Thread(target=self._watch, name="xmem", daemon=True).start()
             self._around_first_call()
@@ -49,23 +51,23 @@ class Guard:
     def forward(self):
         """Note that a model begins to compute; one that does so before the script uses its GPU is none of ours."""
         if self._forward_began is None and self._torch is not None:
-            self._forward_began = time.monotonic()
+            self._forward_began = self._budget.own()
 
     def backward(self):
         """Judge a first step by its forward pass."""
         if self._steps == 0 and self._forward_began is not None:
-            forward = time.monotonic() - self._forward_began
+            forward = self._budget.own() - self._forward_began
             self._judge(self._states(), forward * (BACKWARD_SHARE + (LEAST_STEPS - 1) * (1 + BACKWARD_SHARE)))
             self._forward_began = None
 
     def stepped(self):
         """Count an optimizer step; return whether there is time for one more."""
-        now = time.monotonic()
+        now = self._budget.own()
         seconds, self._step_began = now - self._step_began, now
         self._steps += 1
         if self._steps < LEAST_STEPS:
             self._judge(0, seconds * (LEAST_STEPS - self._steps))
-        return now + SPREAD * seconds <= self._deadline
+        return SPREAD * seconds <= self._budget.left()
 
     def _around_first_call(self):
         """Ask for a forecast when a model is first called to be trained."""
@@ -96,7 +98,7 @@ class Guard:
     def _judge(self, more_bytes, more_seconds):
         if self._over:
             return
-        resident, left = _resident_bytes(), self._deadline - time.monotonic()
+        resident, left = _resident_bytes(), self._budget.left()
         allowed = min(self._memory or float("inf"), resident + _available_bytes())
         needed = resident + more_bytes
         if needed <= allowed and more_seconds <= left:
@@ -106,14 +108,26 @@ class Guard:
 
     def _refuse_as_too_large(self, why):
         self._over = True
-        self._refuse("too large to be run on this machine's CPU: " + why)
+        self._refuse(_TOO_LARGE + why)
+
+    def late(self):
+        """Return what is to be said now that the time is spent; None where there are steps enough for an answer."""
+        if self._steps >= LEAST_STEPS or self._step_began is None:
+            return None
+        return _TOO_LARGE + "it was at optimizer step %d when the time was spent" % (self._steps + 1)
 
     def _watch(self):
-        """End the process when its time is spent: nobody but its own thread could stop the profiler."""
+        """End the process when its time is spent: nobody but its own thread could stop the profiler.
+
+        Where there are steps enough for an answer that thread does so, as it is asked to end.
+        """
         pid = os.getpid()
-        time.sleep(max(0.0, self._deadline - time.monotonic()))
-        if not self._over and os.getpid() == pid:
-            self._refuse_as_too_large("it was at optimizer step %d when the time was spent" % (self._steps + 1))
+        while self._budget.left() > 0:
+            time.sleep(LOOK_SECONDS)
+        why = self.late()
+        if why is not None and not self._over and os.getpid() == pid:
+            self._over = True
+            self._refuse(why)
 
 
 def _resident_bytes():

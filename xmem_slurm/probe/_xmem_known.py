@@ -8,22 +8,30 @@ what is written through it is forgotten by the operators that write (the common 
 Triton's forgets all that it is given. So lengths, masks, labels, splits and graphs have their real values when a script
 reads them or takes a shape from them. What the host cannot compute is not known: it raises nothing.
 
-Note [Plausible values]: what is not known follows from how it was made. Everything is finite and no NaN; what an
-argument check asks of `all` holds; of a mask, everything is selected, because less would be quietly too small: `least`
-(XMEM_SHAPES) selects nothing, which is the other end of the bracket. The places that sort and topk find are all
-different, so that experts are used evenly. Other numbers are zeros, as in the stand-ins' memory.
+Note [Plausible values]: what is not known follows from how it was made (`_xmem_known_plausible`). Everything is finite
+and no NaN; what is asked of `all` holds, as argument checks do; of a mask, everything is selected and counted, because
+less would be quietly too small: `least` (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The
+places that sort and topk find are all different, so that experts are used evenly. Other numbers are zeros, as in the
+stand-ins' memory. What of this is said, and when, stands in Note [Assumed values] (`_xmem_known_assumed`).
 
 Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
-acts as `torch.no_grad` here, which keeps the same memory.
+acts as `torch.no_grad` here, which keeps the same memory but for one thing: from torch 2.11 on, autocast keeps no cast
+of a weight in inference mode (aten/src/ATen/autocast_mode.cpp, cached_cast). Where this torch keeps none, that cache is
+off meanwhile, whatever an autocast of the script's own switches on within.
 """
 
+import contextlib
 import functools
 import importlib
+import threading
 import warnings
 
 import _xmem_known_rules
 import _xmem_known_values
 
+_ASSUMED = "assumed-values"
+_MOST_PLACES = 8
+"""Where something was assumed, of which as many are told, the most met."""
 _doubts = {}
 _tables = []
 """The one table of known values, once there is one."""
@@ -60,7 +68,12 @@ def forget(arguments):
 
 def doubts():
     """Return what was assumed of values, in the form of a trace's doubts."""
-    return [{"code": code, "detail": detail, "count": count} for (code, detail), count in _doubts.items()]
+    assumed = sorted((each for each in _doubts if each[0] == _ASSUMED), key=_doubts.get)[:-_MOST_PLACES]
+    return [
+        {"code": code, "detail": detail, "count": count}
+        for (code, detail), count in _doubts.items()
+        if (code, detail) not in assumed
+    ]
 
 
 def _print_without_doubt(torch):
@@ -82,16 +95,66 @@ def _print_without_doubt(torch):
 def _infer_without_gradients(torch):
     """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it was."""
     inference_mode = torch.inference_mode
-    enter = inference_mode.__enter__
+    enter, casts = inference_mode.__enter__, _Casts(torch)
 
     @functools.wraps(enter)
     def entered(self):
-        if not self.mode:
-            return enter(self)
-        self._inference_mode_context = torch.no_grad()
-        return self._inference_mode_context.__enter__()
+        context = contextlib.ExitStack()
+        if self.mode:
+            context.enter_context(torch.no_grad())
+        else:
+            enter(self)
+            context.push(self._inference_mode_context)
+        context.enter_context(casts.cached(not self.mode))
+        self._inference_mode_context = context
 
     inference_mode.__enter__ = entered
+
+
+class _Casts:
+    """Autocast's cache of weights that were cast, and the switch that a script has for it: one for each thread."""
+
+    def __init__(self, torch):
+        self._torch, self._set = torch, torch.set_autocast_cache_enabled
+        self._here = threading.local()
+        self._inference_does = None
+
+        @functools.wraps(self._set)
+        def set_autocast_cache_enabled(enabled):
+            self._here.on = enabled
+            self._set(enabled and getattr(self._here, "allowed", True))
+
+        torch.set_autocast_cache_enabled = set_autocast_cache_enabled
+        torch.is_autocast_cache_enabled = functools.wraps(torch.is_autocast_cache_enabled)(lambda: self._is_on)
+
+    @property
+    def _is_on(self):
+        return getattr(self._here, "on", True)
+
+    @contextlib.contextmanager
+    def cached(self, allowed):
+        """Within this there is a cache where the script has it switched on, unless it is not `allowed`."""
+        if self._inference_does is None:
+            self._inference_does = self._looked()
+        before = getattr(self._here, "allowed", True)
+        self._allow(allowed or self._inference_does)
+        try:
+            yield
+        finally:
+            self._allow(before)
+
+    def _allow(self, allowed):
+        self._here.allowed = allowed
+        self._set(allowed and self._is_on)
+
+    def _looked(self):
+        """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped to."""
+        torch = self._torch
+        weight, row = torch.nn.Parameter(torch.zeros(1, 1, device="cpu")), torch.ones(1, 1, device="cpu")
+        with torch._C._InferenceMode(True), torch.autocast("cpu", torch.bfloat16, cache_enabled=True):
+            torch.mm(row, weight)
+            weight.data.fill_(1)
+            return torch.mm(row, weight).item() == 0
 
 
 def _doubt(code, detail):

@@ -5,15 +5,17 @@ only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 
 """
 
 import functools
-import importlib
-import math
 
+import _xmem_known_assumed
+import _xmem_known_factories
+import _xmem_known_lazy
+import _xmem_known_plausible
 import _xmem_known_shapes
 from _xmem_known_values import computed
 
 _COMPUTED = """
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
-    ge.Tensor logical_not logical_and logical_or bitwise_not bitwise_and.Tensor bitwise_or.Tensor isnan
+    ge.Tensor logical_not logical_and logical_or bitwise_not bitwise_and.Tensor bitwise_or.Tensor isnan isinf
     sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum prod
     clone cat stack index_select gather repeat flip roll where.self floor_divide remainder.Scalar
     remainder.Tensor _is_all_true _is_any_true
@@ -23,6 +25,12 @@ _COMPUTED = """
     minimum maximum clamp clamp_min clamp_max logical_xor bitwise_xor.Tensor
 """
 """Operators whose values are computed where those of all their tensors are known."""
+
+_NOT_BY_ELEMENT = """
+    sum max min amax amin all any count_nonzero cumsum prod cat stack index_select gather repeat flip roll _is_all_true
+    _is_any_true
+"""
+"""Those of them, by their names, whose elements are not each made from one of each argument."""
 
 _IN_PLACE = """
     add_.Scalar add_.Tensor sub_.Scalar sub_.Tensor mul_.Scalar mul_.Tensor div_.Scalar div_.Tensor neg_ clamp_
@@ -38,15 +46,6 @@ _OVER = """
 """
 """Those after which their first is not known, not even as the `x.data` of a tensor that has another version counter."""
 
-_FACTORIES = "tensor as_tensor zeros ones full arange linspace logspace eye zeros_like ones_like full_like"
-_METHODS = "new_zeros new_ones new_full new_tensor"
-"""What makes tensors of values that are on the host. Their C++ is below our key already."""
-_CONSTRUCTORS = "tensor as_tensor zeros ones full arange linspace logspace eye"
-"""Those of them that a default device applies to."""
-_COPIES = {"tensor", "as_tensor", "new_tensor"}
-"""Those of them that may be given a tensor to copy, as `data`."""
-
-
 _NUMBERS = {bool, int, float, complex}
 
 
@@ -54,8 +53,10 @@ class Rules:
     """Wraps operators of torch over the table `values`; `most` and `doubt` as for `Shapes`."""
 
     def __init__(self, torch, values, most, doubt):
-        self._torch, self._values, self._most = torch, values, most
-        self._shapes = _xmem_known_shapes.Shapes(torch, values, most, doubt)
+        self._torch, self._values = torch, values
+        self._assumed = _xmem_known_assumed.Assumed(torch, doubt)
+        self._plausible = _xmem_known_plausible.Plausible(torch, values, most, self._assumed)
+        self._shapes = _xmem_known_shapes.Shapes(torch, values, most, doubt, self._assumed)
         self._below = torch._C._after_ADInplaceOrView_keyset
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
@@ -78,53 +79,27 @@ class Rules:
             (aten.zero_.default, self._zero_),
             (aten._foreach_add_.Scalar, self._foreach_add_),
             (aten.equal.default, self._equal),
-            (aten.topk.default, self._topk),
-            (aten.sort.default, functools.partial(self._sort, aten.sort.default)),
-            (aten.sort.stable, functools.partial(self._sort, aten.sort.stable)),
-            (aten.multinomial.default, self._multinomial),
-            (aten.normal.Tensor_Tensor, self._normal),
-            (aten.normal.Tensor_float, self._normal),
-            (aten.normal.float_Tensor, self._normal),
+            (aten.triu.default, functools.partial(self._triangle, aten.triu.default)),
+            (aten.tril.default, functools.partial(self._triangle, aten.tril.default)),
+            *self._plausible.kernels(),
             *self._shapes.kernels(),
         ):
             self._wrap(operator, kernel)
-        for place, names in ((self._torch, _FACTORIES), (self._torch.Tensor, _METHODS)):
-            for name in names.split():
-                setattr(place, name, self._factory(place, name))
-        # `with torch.device(...)` is told of the originals; it lists its functions once, and may not have so far.
-        constructors = importlib.import_module("torch.utils._device")._device_constructors()
-        constructors.update(getattr(self._torch, name).__wrapped__ for name in _CONSTRUCTORS.split())
-        # TorchScript knows its functions by identity; where it has listed them already, ours are told to it.
-        listed = self._torch.jit._builtins._builtin_table or {}
-        for name in _FACTORIES.split():
-            made = getattr(self._torch, name)
-            if id(made.__wrapped__) in listed:
-                listed[id(made)] = listed[id(made.__wrapped__)]
+        _xmem_known_factories.Factories(self._torch, self._values, self._assumed).register()
+        for name in ("to", "cuda"):
+            self._watch_loading(self._torch.storage._StorageBase, name)
 
-    def _factory(self, place, name):
-        make, place_of_data = getattr(place, name), int(place is self._torch.Tensor)
+    def _watch_loading(self, storages, name):
+        move = getattr(storages, name)
 
-        @functools.wraps(make)
-        def made(*args, **kwargs):
-            out = make(*args, **kwargs)
-            if self._values.keeps(out) and not out.is_inference() and "out" not in kwargs:
-                kwargs.update(device="cpu", dtype=out.dtype)
-                if "requires_grad" in kwargs:
-                    kwargs["requires_grad"] = False
-                kwargs.pop("layout", None)
-                data = kwargs.get("data", args[place_of_data] if len(args) > place_of_data else None)
-                if name in _COPIES and isinstance(data, self._torch.Tensor) and data.is_cuda:
-                    values = self._values.of(data)
-                else:
-                    values = computed(make, *args, **kwargs)
-                if values is not None:
-                    self._values.note(out, values)
+        @functools.wraps(move)
+        def moved(storage, *args, **kwargs):
+            out = move(storage, *args, **kwargs)
+            if out.device.type == "cuda" and storage.device.type == "cpu":
+                self._values.loaded(out.untyped(), storage.untyped())
             return out
 
-        # As pickle finds it; the original's names are those of a class that holds only originals.
-        made.__module__, made.__name__ = "torch", name
-        made.__qualname__ = name if place is self._torch else "Tensor." + name
-        return made
+        setattr(storages, name, moved)
 
     def _wrap(self, operator, kernel):
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
@@ -160,117 +135,140 @@ class Rules:
 
     def _computed(self, operator):
         name = operator._schema.name.rpartition("::")[2]
+        by_element = name not in _NOT_BY_ELEMENT.split()
 
         def kernel(real, *args, **kwargs):
             out = real(*args, **kwargs)
             first = out[0] if isinstance(out, tuple) else out
             if not self._values.keeps(first):
+                if by_element:
+                    self._large(operator, name, out, args, kwargs)
                 return out
+            mark = self._values.mark(args)
             known = self._values.on_host(args)
             if known is not None and "device" not in kwargs:
                 values = computed(operator, *known, **kwargs)
                 if values is None:
                     return out
+                mark = self._plausible.after(name, mark)
                 pairs = zip(out, values) if isinstance(out, tuple) else [(out, values)]  # noqa: B905 - since Python 3.10
                 for each, value in pairs:
-                    self._values.note(each, value)
+                    self._values.note(each, value, mark)
             else:
-                value = self._plausible(name, args)
+                value = self._plausible.of(name, args, first)
                 if value is not None:
-                    self._values.note(out, self._torch.full(out.shape, value, dtype=out.dtype, device="cpu"))
+                    values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
+                    self._values.note(first, values, self._plausible.mark(name))
+                elif mark is not None and not first.is_floating_point():
+                    self._values.note(first, None, mark)
             return out
 
         return kernel
 
+    def _large(self, operator, name, out, args, kwargs):
+        """Keep how the values of a large result are made, where those of all that it is made from are known."""
+        if self._values.is_gradient(out):
+            return
+        if not any(self._values.has(each) for each in args):
+            value = self._plausible.of(name, args, out) if name in ("isnan", "isinf", "eq", "ne") else None
+            if value is not None and self._values.applies(out):
+                self._values.make(out, _xmem_known_lazy.Full(self._torch, value, out.dtype))
+            return
+        given = []
+        for each in args:
+            if isinstance(each, self._torch.Tensor):
+                known = self._values.seen(each) if each.is_cuda and not each.dim() else each
+                if each.is_cuda and each.dim():
+                    known = self._values.lazy(each)
+                elif known is not None:
+                    known = None if known.dim() else known.clone()
+                if known is None:
+                    return
+                given.append(known)
+            else:
+                given.append(each)
+        if any(isinstance(each, tuple) for each in given):
+            made = _xmem_known_lazy.elementwise(self._torch, operator, out.shape, given, kwargs)
+            self._values.make(out, made, self._values.mark(args))
+
+    def _triangle(self, operator, real, tensor, diagonal=0):
+        out = real(tensor, diagonal)
+        if self._values.keeps(out):
+            known = self._values.seen(tensor)
+            if known is not None:
+                self._values.note(out, operator(known, diagonal), self._values.mark((tensor,)))
+            return out
+        found = self._values.lazy(tensor) if self._values.has(tensor) and tensor.is_contiguous() else None
+        if found is not None and not found[3]:
+            upper = operator is self._torch.ops.aten.triu.default
+            made = _xmem_known_lazy.triangle(self._torch, found[0], tensor.shape, diagonal, upper)
+            self._values.make(out, made, self._values.mark((tensor,)))
+        return out
+
     def _in_place(self, operator):
         def kernel(real, target, *args, **kwargs):
-            known = self._values.on_host((target, *args)) if self._values.keeps(target) else None
+            kept = self._values.of(target) if self._values.keeps(target) else None
+            known = None if kept is None else self._values.on_host(args)
+            mark = None if known is None else self._values.mark((target, *args))
             real(target, *args, **kwargs)
             self._raise_version(target)
-            # The values share their storage with `known[0]`.
-            if known is not None and computed(operator, *known, **kwargs) is not None:
-                self._values.wrote(target)
+            # The values share their storage with `kept`.
+            if known is not None and computed(operator, kept, *known, **kwargs) is not None:
+                self._values.wrote(target, mark)
             else:
                 self._values.forget(target)
             return target
 
         return kernel
 
-    def _over(self, _operator):
+    def _over(self, operator):
+        draws = operator._schema.name.endswith("::random_")
+
         def kernel(real, target, *args, **kwargs):
             real(target, *args, **kwargs)
             self._written_over(target)
+            if draws and self._values.keeps(target) and not target.is_floating_point():
+                self._values.note(target, None, self._assumed.mark("numbers by random_, not drawn here"))
             return target
 
         return kernel
 
-    def _plausible(self, name, args):
-        """Return what every element of a result is that is not known, or None: see Note [Plausible values]."""
-        tensor, other = args[0], args[1] if len(args) > 1 else None
-        if name in ("isnan", "all", "_is_all_true"):
-            return name != "isnan"
-        if name in ("sum", "count_nonzero") and tensor.dtype is self._torch.bool and self._most and not other:
-            return tensor.numel()
-        if name in ("eq", "ne"):
-            itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
-            if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):
-                return (name == "eq") == bool(itself)
-        return None
-
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def _local_scalar_dense(self, real, tensor):
-        known = self._values.of(tensor)
-        return real(tensor) if known is None else known.item()
+        mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
+        self._assumed.read(mark)
+        if known is not None:
+            return known.item()
+        if mark is None and self._values.applies(tensor):
+            self._assumed.unknown(tensor)
+        return real(tensor)
 
     def _to_copy(self, real, tensor, **kwargs):
-        known = self._values.of(tensor) if tensor.is_cuda else tensor
+        if not tensor.is_cuda:
+            out = real(tensor, **kwargs)
+            if out.is_cuda:
+                self._values.note(out, tensor)
+            return out
         device = kwargs.get("device")
-        leaves = tensor.is_cuda and device is not None and device.type == "cpu"
-        if leaves and known is not None:
-            return known.clone().to(kwargs.get("dtype") or tensor.dtype)
+        if device is not None and device.type == "cpu":
+            self._assumed.read(self._values.mark((tensor,)))
+            known = self._values.seen(tensor)
+            return real(tensor, **kwargs) if known is None else known.clone().to(kwargs.get("dtype") or tensor.dtype)
         out = real(tensor, **kwargs)
-        if known is not None and self._values.keeps(out):
-            self._values.note(out, known)
+        self._values.copied(out, tensor)
         return out
 
     def _equal(self, real, one, other):
         known = self._values.on_host((one, other)) if one.is_cuda else None  # else below would come here again
-        return real(one, other) if known is None else self._torch.equal(*known)
-
-    def _topk(self, real, tensor, k, dim=-1, *options):
-        """Of values that are not known the places are all different, and each is as frequent as any: even routing."""
-        out = real(tensor, k, dim, *options)
-        if self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1]):
-            known = self._values.on_host((tensor,))
-            values = None if known is None else computed(self._torch.topk, known[0], k, dim, *options)
-            if values is not None:
-                places = values[1]
-            else:
-                rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
-                places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
-                places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
-            self._values.note(out[1], places)
-        return out
-
-    def _sort(self, operator, real, tensor, *args, **options):
-        """Values that are not known come out in the order in which they are: each place once."""
-        out = real(tensor, *args, **options)
-        if self._values.applies(tensor) and tensor.dim() and self._values.small(out[1]):
-            known = self._values.on_host((tensor,))
-            found = None if known is None else computed(operator, known[0], *args, **options)
-            if found is not None:
-                for each, values in zip(out, found):  # noqa: B905 - since Python 3.10
-                    self._values.note(each, values)
-            else:
-                dim = options.get("dim", args[0] if args else -1)
-                places = self._torch.arange(tensor.shape[dim], device="cpu").expand(tensor.transpose(dim, -1).shape)
-                self._values.note(out[1], places.transpose(dim, -1))
-        return out
+        if known is None:
+            return real(one, other)
+        self._assumed.read(self._values.mark((one, other)))
+        return self._torch.equal(*known)
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _written(self, target, write):
+    def _written(self, target, write, mark=None):
         """The device's tensor is written to whole by what `write` does to one on the host."""
         if not self._values.keeps(target):
             self._raise_version(target)
@@ -278,13 +276,13 @@ class Rules:
         host = self._values.of(target)
         self._raise_version(target)
         if host is not None and computed(write, host) is not None:
-            self._values.wrote(target)
+            self._values.wrote(target, mark)
             return target
         self._values.forget(target)
         if host is None and not target.is_inference():
             host = self._torch.empty(target.shape, dtype=target.dtype, device="cpu")
             if computed(write, host) is not None:
-                self._values.note(target, host)
+                self._values.note(target, host, mark)
         return target
 
     def _written_over(self, target):
@@ -294,17 +292,20 @@ class Rules:
 
     def _copy_(self, real, target, source, non_blocking=False):
         if source.is_cuda and not target.is_cuda:
-            known = self._values.of(source)
+            self._assumed.read(self._values.mark((source,)))
+            known = self._values.seen(source)
             if known is not None:
                 real(target, known, non_blocking)
                 self._raise_version(target)
                 return target
         real(target, source, non_blocking)
         if target.is_cuda and self._values.small(target):
-            known = self._values.of(source) if source.is_cuda else source
+            known = self._values.seen(source) if source.is_cuda else source
             if known is not None and type(known) in (self._torch.Tensor, self._torch.nn.Parameter):
-                return self._written(target, lambda host: host.copy_(known))
+                return self._written(target, lambda host: host.copy_(known), self._values.mark((source,)))
         self._written_over(target)
+        if target.is_cuda and not source.is_cuda and target.shape == source.shape:
+            self._values.note(target, source)
         return target
 
     def _fill_(self, real, target, value):
@@ -317,7 +318,7 @@ class Rules:
         if known is None:
             self._written_over(target)
             return target
-        return self._written(target, lambda host: host.fill_(known[0]))
+        return self._written(target, lambda host: host.fill_(known[0]), self._values.mark((value,)))
 
     def _zero_(self, real, target):
         real(target)
@@ -333,31 +334,6 @@ class Rules:
                 self._values.wrote(target)
             else:
                 self._values.forget(target)
-
-    # -- checks inside kernels -----------------------------------------------------------------------------------------
-
-    def _multinomial(self, real, weights, count, replacement=False, *, generator=None):
-        """A draw of one reads whether the weights are valid (aten/src/ATen/native/Distributions.cpp)."""
-        if not weights.is_cuda or (replacement and count > 1):
-            return real(weights, count, replacement, generator=generator)
-        drawn = self._torch.empty_like(weights).exponential_(1, generator=generator)
-        self._torch.div(weights, drawn, out=drawn)
-        return drawn.argmax(-1, keepdim=True) if count == 1 else drawn.topk(count)[1]
-
-    def _normal(self, real, mean, deviation=1.0, *, generator=None):
-        """A tensor of deviations is read for negative ones (aten/src/ATen/native/DistributionTemplates.h)."""
-        device = next(each for each in (mean, deviation) if isinstance(each, self._torch.Tensor))
-        if not device.is_cuda:
-            return real(mean, deviation, generator=generator)
-        shapes = [each.shape for each in (mean, deviation) if isinstance(each, self._torch.Tensor)]
-        out = device.new_empty(self._torch.broadcast_shapes(*shapes)).normal_(generator=generator)
-        return out.mul_(deviation).add_(mean)
-
-
-def _same(one, other):
-    """Whether these are the same elements in the same places: two views of one tensor need not be."""
-    same = other.is_cuda and one.data_ptr() == other.data_ptr() and one.dtype is other.dtype
-    return same and one.shape == other.shape and one.stride() == other.stride()
 
 
 def _line(text, start):

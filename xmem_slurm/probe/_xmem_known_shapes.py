@@ -9,11 +9,12 @@ from _xmem_known_values import computed
 class Shapes:
     """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else nothing.
 
-    `doubt(code, detail)` is told where a shape is not known.
+    `doubt(code, detail)` is told where a shape is not known, `assumed` where it follows from what is made up.
     """
 
-    def __init__(self, torch, values, most, doubt):
+    def __init__(self, torch, values, most, doubt, assumed):
         self._torch, self._values, self._most, self._doubt = torch, values, most, doubt
+        self._assumed = assumed
 
     def kernels(self):
         """Return pairs of an operator and its kernel."""
@@ -39,10 +40,11 @@ class Shapes:
         known = self._values.on_host(args)
         found = None if known is None else computed(host, *known)
         if found is not None:
-            device = first.device
+            device, mark = first.device, self._values.mark(args)
+            self._assumed.shaped(mark)
             if isinstance(found, tuple):
-                return tuple(self._values.on_device(each, device) for each in found)
-            return self._values.on_device(found, device)
+                return tuple(self._values.on_device(each, device, mark) for each in found)
+            return self._values.on_device(found, device, mark)
         self._doubt("value-shape", "shapes follow from values")
         return upper() if self._most else real(*args)
 
@@ -58,8 +60,9 @@ class Shapes:
 
         if not tensor.is_cuda:
             return real(tensor, mask)
-        known = self._values.of(mask)
+        known = self._values.seen(mask)
         if known is not None:
+            self._assumed.shaped(self._values.mark((mask,)))
             return tensor.new_empty(int(known.expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum()))
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
@@ -93,23 +96,28 @@ class Shapes:
         return like.new_ones(count, dtype=self._torch.long)
 
     def _bincount(self, real, tensor, weights=None, minlength=0):
-        known, given = self._values.of(tensor), self._values.on_host((weights,))
+        known, given = self._values.seen(tensor), self._values.on_host((weights,))
         weighed = given[0] if given else None
         counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
         if counted is None or not known.numel():
             return real(tensor, weights, minlength)
+        mark = self._values.mark((tensor, weights))
+        if len(counted) > minlength:
+            self._assumed.shaped(mark)
         if given:
-            return self._values.on_device(counted, tensor.device)
+            return self._values.on_device(counted, tensor.device, mark)
         kept = weights.dtype is self._torch.float
         return tensor.new_empty(counted.shape, dtype=self._torch.float if kept else self._torch.double)
 
     def _repeat_interleave(self, real, repeats, *, output_size=None):
         if not repeats.is_cuda:
             return real(repeats, output_size=output_size)
-        known = self._values.of(repeats)
+        known = self._values.seen(repeats)
         found = None if known is None else computed(self._torch.repeat_interleave, known)
         if found is not None:
-            return self._values.on_device(found, repeats.device)
+            mark = self._values.mark((repeats,))
+            self._assumed.shaped(mark)
+            return self._values.on_device(found, repeats.device, mark)
         self._doubt("value-shape", "shapes follow from values")
         return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
 
@@ -124,19 +132,19 @@ class Shapes:
                 places = tuple(slice(None) if each is None else next(given) for each in indices)
                 values = computed(known[0].__getitem__, places)
                 if values is not None:
-                    self._values.note(out, values)
+                    self._values.note(out, values, self._values.mark((tensor, indices)))
         return out
 
     def _index_put_(self, real, tensor, indices, values, *options):
         if tensor.is_cuda:
             indices = self._without_masks(indices, self._selected(tensor, indices, values))
-        known = (
-            self._values.on_host((tensor, indices, values)) if tensor.is_cuda and self._values.small(tensor) else None
-        )
+        kept = self._values.of(tensor) if tensor.is_cuda and self._values.small(tensor) else None
+        known = None if kept is None else self._values.on_host((indices, values))
+        mark = None if known is None else self._values.mark((tensor, indices, values))
         real(tensor, indices, values, *options)
         self._torch.autograd.graph.increment_version(tensor)
-        if known is not None and computed(self._torch.ops.aten._index_put_impl_, *known, *options) is not None:
-            self._values.wrote(tensor)
+        if known is not None and computed(self._torch.ops.aten._index_put_impl_, kept, *known, *options) is not None:
+            self._values.wrote(tensor, mark)
         else:
             self._values.forget(tensor)
         return tensor
@@ -167,7 +175,7 @@ class Shapes:
         for each in indices:
             if each is not None and self._is_mask(each) and each.is_cuda:
                 places = self._nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
-                if self._values.of(each) is None and selected not in (None, 1):
+                if self._values.seen(each) is None and selected not in (None, 1):
                     places = places.new_zeros((selected, each.dim()))
                 found += places.unbind(1)
             else:

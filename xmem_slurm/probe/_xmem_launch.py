@@ -5,15 +5,21 @@ stands in XMEM_RANKS, as for the launchers of the batch script (`xmem_slurm/dryr
 """
 
 import os
+import re
 import subprocess
 import sys
 
+import _xmem_import
+
+_ASKED = re.compile(
+    r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
+)
+"""In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+
 
 def install(torch):
-    """Take the place of both."""
-    import torch.distributed.launcher.api as launcher
-
-    launcher.launch_agent = _launch_workers
+    """Take the place of both; of torch's launcher once it is imported, as it needs packages that torch does not."""
+    _xmem_import.after("torch.distributed.launcher.api", lambda api: setattr(api, "launch_agent", _launch_workers))
     spawn = sys.modules["torch.multiprocessing.spawn"]
     start = spawn.start_processes
 
@@ -42,6 +48,17 @@ def _task():
     """Return (task, tasks) of srun or mpirun that this process runs in."""
     task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
     return int(task), int(tasks)
+
+
+def explained(error):
+    """Return the error of a script; what to do about it where that is for a launcher's variable which Slurm has not."""
+    name = _ASKED.search(error)
+    if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
+        return error
+    return (
+        "%s is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT in the batch script, and in each"
+        " task RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, or start it with torchrun"
+    ) % name[1]
 
 
 def _chosen_of(total, own):

@@ -8,6 +8,8 @@ import os
 import time
 from urllib.parse import quote
 
+import _xmem_budget
+
 LOOK_SECONDS = 0.01
 """Between two looks for a message that is not there yet."""
 
@@ -39,12 +41,12 @@ def take(channel, sender, receiver):
         NobodyTellsError: it will not come.
     """
     path, ended = _next(channel, sender, receiver), _path("ended-%d" % sender)
-    deadline = float(os.environ.get("XMEM_DEADLINE", "inf"))
+    budget = _xmem_budget.Budget(os.environ)
     while not os.path.exists(path):
         gone = os.path.exists(ended) and not os.path.exists(path)
         if gone and os.path.exists(_path("steady-%d" % receiver)):
             leave[0]()
-        if gone or time.monotonic() > deadline:
+        if gone or budget.left() <= 0:
             raise NobodyTellsError(
                 "rank %d of the dry run ended before it sent what rank %d waits for" % (sender, receiver)
             )

@@ -23,22 +23,22 @@ class Pools:
                 end = segment["address"] + segment["total_size"]
                 self._segments.setdefault(segment["device"], {})[segment["address"]] = (end, pool)
 
-    def streams(self, device, history):
-        """Return the streams of a history's events; a stream of a private pool is a negative number."""
+    def streams(self, device, entries):
+        """Return the streams of entries (action, address, size, stream); that of a private pool is negative."""
         segments = self._segments.get(device)
         if not segments:
-            return [event["stream"] for event in history]
+            return [stream for _, _, _, stream in entries]
         starts = sorted(segments)
         numbers = {}
 
-        def stream(event):
-            at = bisect.bisect_right(starts, event.get("addr", 0)) - 1
+        def pooled(address, stream):
+            at = bisect.bisect_right(starts, address) - 1
             end, pool = segments[starts[at]] if at >= 0 else (0, None)
-            if event.get("addr", 0) >= end:
-                return event["stream"]
-            return -1 - numbers.setdefault((pool, event["stream"]), len(numbers))
+            if address >= end:
+                return stream
+            return -1 - numbers.setdefault((pool, stream), len(numbers))
 
-        return [stream(event) for event in history]
+        return [pooled(address, stream) for _, address, _, stream in entries]
 
     def doubts(self):
         """Return that there are such pools, in the form of a trace's doubts."""

@@ -14,6 +14,7 @@ import threading
 import time
 
 import _xmem_alive
+import _xmem_budget
 import _xmem_device
 import _xmem_downloads
 import _xmem_ends
@@ -33,11 +34,11 @@ _MODULE = "nn.Module: "
 
 
 class Profiler:
-    """One for each process that imports torch. With XMEM_DEADLINE (a time.monotonic() value), it keeps to that."""
+    """One for each process that imports torch. Where its budget is limited, it keeps to that."""
 
     def __init__(self, environ):
         self._environ = environ
-        self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
+        self._budget = _xmem_budget.Budget(environ)
         self._torch = None
         self._build = ("unknown", None)
         self._runtime = None
@@ -59,7 +60,7 @@ class Profiler:
         self._scopes = []
         self._names = {}
         memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
-        self._guard = _xmem_guard.Guard(self._deadline, memory, self._refuse)
+        self._guard = _xmem_guard.Guard(self._budget, memory, self._refuse)
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
 
@@ -138,8 +139,8 @@ class Profiler:
         self._tag("OPT", list(optimizer.state.values()))
         if self._steps.number == 0:
             self._tag_modules()
-        self._steps.stepped(optimizer, None, time.monotonic())
-        if self._steps.least() == self._rounds or self._deadline == float("inf"):
+        self._steps.stepped(optimizer, False, time.monotonic())
+        if self._steps.least() == self._rounds or not self._budget.is_limited():
             return
         self._rounds = self._steps.least()
         time_for_more = self._guard.stepped()
@@ -190,11 +191,12 @@ class Profiler:
         with self._lock:
             if self._torch is None or self._finished or self._pid != os.getpid():
                 return
-            self._error = error or _xmem_ends.uncaught() or self._exit
+            late = self._guard.late() if state == "signal" else None
+            self._error = error or _xmem_ends.uncaught() or self._exit or late
             self._finished = True
             self._guard.end()
             rows = []
-            if self._profile is not None:
+            if self._profile is not None and late is None:  # to read it out takes longer than there is, and for nothing
                 for _, scope in reversed(self._scopes):
                     scope.__exit__(None, None, None)
                 if self._steps.number == 0:

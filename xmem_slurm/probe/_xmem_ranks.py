@@ -3,7 +3,8 @@
 torch's ProcessGroupNCCL is the job's own, on the stand-in NCCL, with groups of the true size: what DDP, FSDP, tensor
 parallelism and meshes allocate follows from rank and world size alone. What would wait for ranks that do not run is
 replaced: the stores through which ranks meet, gloo (by torch's own group without peers), what starts one process for
-each GPU (`_xmem_launch`), what goes from one rank to another (`_xmem_peers`), or to and from all (`_xmem_collectives`).
+each GPU (`_xmem_launch`), what goes from one rank to another (`_xmem_peers`), or to and from all (`_xmem_collectives`),
+what checkpoints gather (`_xmem_checkpoints`).
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import sys
 import time
 
 import _xmem_alive
+import _xmem_checkpoints
 import _xmem_launch
 import _xmem_mail
 import _xmem_peers
@@ -44,6 +46,7 @@ def install(torch, leave):
     _meet_alone(torch)
     _talk_alone(torch)
     _xmem_peers.install(torch)
+    _xmem_checkpoints.install()
     _remember_on_leaving(torch)
     _let_watchdog_pass(torch)
     _xmem_alive.watch(torch.nn.parallel.DistributedDataParallel)

@@ -27,6 +27,7 @@ def redirect(torch, environ, on_first_use):
     _xmem_cuda.present(torch, environ)
     _replace_generator(torch)
     _replace_autocast(torch)
+    _scale_from_one(torch)
     _replace_load(torch)
     _keep_marks_of_parameters(torch)
     _follow_device_contexts(torch, mode)
@@ -73,6 +74,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 tensor.device.__get__: self._device_of,
                 tensor.is_cuda.__get__: lambda func, args, kwargs: is_marked(args[0]) or func(*args, **kwargs),
                 tensor.data.__set__: self._set_data,
+                torch.lstm: self._lstm,
             }
             homes = (torch, torch.nn.functional, tensor)
             found = [getattr(home, name, None) for home in homes for name in _xmem_as_gpu.AUTOCAST_FLOAT32]
@@ -117,6 +119,19 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             with self._torch.autocast("cpu", enabled=False):
                 wide = {name: widened(value) for name, value in kwargs.items()}
                 return self._marked_like(func(*[widened(value) for value in args], **wide), args, kwargs)
+
+        def _lstm(self, func, args, kwargs):
+            """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does not ask."""
+            half = self._torch.is_autocast_enabled("cpu") or args[0].dtype in (
+                self._torch.float16,
+                self._torch.bfloat16,
+            )
+            with_it = self._torch._C._get_mkldnn_enabled()
+            self._torch._C._set_mkldnn_enabled(with_it and not half)
+            try:
+                return self._marked_like(func(*args, **kwargs), args, kwargs)
+            finally:
+                self._torch._C._set_mkldnn_enabled(with_it)
 
         def _to(self, func, args, kwargs):
             value, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
@@ -213,6 +228,22 @@ def _replace_autocast(torch):
         ask = getattr(torch, name)
         setattr(torch, name, lambda device_type="cpu", ask=ask: ask("cpu" if device_type == "cuda" else device_type))
     torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
+
+
+def _scale_from_one(torch):
+    """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until none overflows.
+
+    All of those would be run and profiled here, and they hold no more memory than the first that counts.
+    """
+    from torch.amp import grad_scaler
+
+    make = grad_scaler.GradScaler.__init__
+
+    def init(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        self._init_scale = 1.0
+
+    grad_scaler.GradScaler.__init__ = init
 
 
 def _replace_load(torch):

@@ -68,8 +68,12 @@ class Sites:
         finally:
             self._caller = before
 
+    def forget(self):
+        """What was allocated so far is not asked for any more."""
+        self._served.clear()
+
     def of(self, history):
-        """Return the number of the site of each allocation in one device's history."""
+        """Return the number of the site of each allocation in one device's history since `forget`."""
         served = {address: iter(numbers) for address, numbers in list(self._served.items())}
         nothing = iter(())
         return [next(served.get(event["addr"], nothing), NOWHERE) for event in history if event["action"] == "alloc"]

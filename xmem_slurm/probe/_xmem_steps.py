@@ -5,12 +5,12 @@ import weakref
 import _xmem_alive
 
 STEADY_STEPS = 3
-"""So many steps of every optimizer without a new peak, and the run may be steady: the first step lacks the optimizer's
+"""So many steps of every optimizer without a new peak, and the run repeats itself: the first step lacks the optimizer's
 state, the second is the first whole one."""
-STEADY_SECONDS = 1.0
-"""Cheap steps go on for at least this long: kernels cost nothing here, and more steps show more of the job..."""
-ENOUGH_STEPS = 20
-"""...but not for more than so many steps of every optimizer without a new peak: each makes the trace longer."""
+MANY_STEPS = 64
+"""After so many it does so all the same: what still grows then (losses that are kept) grows with every step."""
+MISSED = 4
+"""An optimizer that missed so many of its turns is not in use any more: another has taken its place."""
 WAIT_SECONDS = 10.0
 """How long an optimizer that has not stepped at all is waited for: a GAN's generator may step once in many steps."""
 
@@ -24,13 +24,13 @@ class Steps:
     def __init__(self):
         self.number = 0
         """Steps of the optimizer that made the most: where each parameter has its own, a step is one round of all."""
-        self._seen = {}  # id of the parameter: [reference to it, steps, steps since the peak]
-        self._peak = None
+        self._seen = {}  # id of the parameter: [reference to it, steps, steps since the peak, the last one's number]
+        self._all = 0
         self._began = None
         self._waited_for = None
 
-    def stepped(self, optimizer, peak, now):
-        """Count a step after which memory had peaked at `peak`; `now` in seconds. Return how many it was of its own.
+    def stepped(self, optimizer, grew, now):
+        """Count a step, in which a peak of memory may have grown; `now` in seconds. Return how many it was of its own.
 
         One without parameters has none.
         """
@@ -41,12 +41,13 @@ class Steps:
             return 0
         seen = self._seen.get(id(parameter))
         if seen is None or seen[0]() is not parameter:
-            seen = self._seen[id(parameter)] = [weakref.ref(parameter), 0, 0]
+            seen = self._seen[id(parameter)] = [weakref.ref(parameter), 0, 0, 0]
+        self._all += 1
         seen[1] += 1
         seen[2] += 1
+        seen[3] = self._all
         self.number = max(self.number, seen[1])
-        if peak != self._peak:
-            self._peak = peak
+        if grew:
             for each in self._seen.values():
                 each[2] = 0
         return seen[1]
@@ -55,16 +56,18 @@ class Steps:
         """Return the steps of the optimizer that made the fewest of those that stepped at all."""
         return min((seen[1] for seen in self._seen.values()), default=0)
 
-    def steady(self, optimizer_class, now):
-        """Whether every optimizer in use has stepped often enough since the peak last grew."""
+    def repeat(self):
+        """Whether every optimizer in use has stepped often enough since a peak last grew."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen[0]() is not None}
-        least = min((seen[2] for seen in self._seen.values()), default=0)
-        lasted = now - self._began
-        if least < STEADY_STEPS or (least < ENOUGH_STEPS and lasted < STEADY_SECONDS):
-            return False
+        used = [seen for seen in self._seen.values() if (self._all - seen[3]) * seen[1] <= MISSED * self._all]
+        since = 1 if self.number >= MANY_STEPS else 2
+        return min((seen[since] for seen in used), default=0) >= STEADY_STEPS
+
+    def waits(self, optimizer_class, now):
+        """Whether there is an optimizer that has not stepped at all, and that was not waited for long."""
         if self._waited_for is None:
             self._waited_for = self._has_unused(optimizer_class)
-        return not self._waited_for or lasted >= WAIT_SECONDS
+        return self._waited_for and self._began is not None and now - self._began < WAIT_SECONDS
 
     def _has_unused(self, optimizer_class):
         parameters = [_first_parameter(optimizer) for optimizer in _xmem_alive.made(optimizer_class)]

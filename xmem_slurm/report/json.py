@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from xmem_slurm import trace
 from xmem_slurm.estimate import RankEstimate
 from xmem_slurm.margins import Margin
 from xmem_slurm.report import files, largest
@@ -44,20 +45,61 @@ class Group(_Part):
     function: str | None
 
 
+class Counted(_Part):
+    """So many were seen, of how many; null where that is not known."""
+
+    done: int | None
+    of: int | None
+
+
+class Loop(_Part):
+    """A loop of the script, by file and line: the iteration that it was in at the end, of how many."""
+
+    where: str
+    done: int | None
+    of: int | None
+
+
+class Phase(_Part):
+    """An optimizer step, counted from 1, that was not like those before it, and how so."""
+
+    step: int
+    what: str
+
+
+class Seen(_Part):
+    """What of the script ran. `end`: it came to its own end.
+
+    `batches` are those of the last loop over training data, those included that were only drawn to see their size;
+    `evaluation` those of the last loop over data without training, null where there was none.
+    """
+
+    end: bool
+    loops: list[Loop]
+    batches: Counted | None
+    evaluation: Counted | None
+    checkpoints: int
+    phases: list[Phase]
+
+
 class Rank(_Part):
     """One process of the job. `breakdown` is what was allocated when the most was, by category; it adds up to it.
 
-    `largest` are the blocks that made up the most of it, largest first.
+    `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run well; without a
+    limit it reserves `peak_reserved_bytes`, fragments that the process can do without included.
+    `largest` are the blocks that made up the most of it, largest first. `seen` is null for the profile engine.
     """
 
     rank: int
     peak_reserved_bytes: _Bytes
     peak_allocated_bytes: _Bytes
+    fits_in_bytes: _Bytes
     outside_allocator_bytes: _Bytes
     required_bytes: _Bytes
     breakdown: dict[Category, _Bytes]
     steps: Annotated[int, Field(ge=0)]
     growing: bool
+    seen: Seen | None
     largest: list[Group]
 
 
@@ -94,7 +136,8 @@ class Option(_Part):
     """One GPU option, in order of preference.
 
     `fits` is null where it was not asked because an option before it fits. `headroom_bytes` is what is left of the
-    memory of the GPU after context, margin and peak.
+    memory of the GPU after what the job needs; never less than 0 where it fits. `short_steps` are the steps that would
+    lack memory although they only repeat others, where they are too many for the option to be said to fit.
     """
 
     name: str
@@ -102,6 +145,7 @@ class Option(_Part):
     fits: bool | None
     headroom_bytes: int
     first_failure: Failure | None
+    short_steps: Annotated[int, Field(ge=0)]
 
 
 class Change(_Part):
@@ -120,6 +164,7 @@ class Change(_Part):
 class Report(_Part):
     """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the most, margin included.
 
+    `uses_up_to_bytes` is what the job takes of a GPU that has room for everything, without a margin.
     `choice` is null where no option is large enough.
     """
 
@@ -129,6 +174,7 @@ class Report(_Part):
     gpu: str
     ranks: Annotated[list[Rank], Field(min_length=1)]
     required_bytes: _Bytes
+    uses_up_to_bytes: _Bytes
     margin_bytes: _Bytes
     promise: Promise
     confidence: Confidence
@@ -148,6 +194,7 @@ def estimate_object(sizing: Sizing) -> dict[str, Any]:
         gpu=estimate.gpu_name,
         ranks=[_rank(rank) for rank in estimate.ranks],
         required_bytes=estimate.required_bytes,
+        uses_up_to_bytes=estimate.uses_up_to_bytes,
         margin_bytes=estimate.largest.margin_bytes,
         promise=_promise(estimate.largest.margin),
         confidence=Confidence.model_validate({"level": estimate.confidence, "reasons": list(estimate.reasons)}),
@@ -174,13 +221,30 @@ def _rank(rank: RankEstimate) -> Rank:
         rank=rank.trace.rank,
         peak_reserved_bytes=rank.replay.peak_reserved_bytes,
         peak_allocated_bytes=rank.replay.peak_allocated_bytes,
+        fits_in_bytes=rank.fits_in_bytes,
         outside_allocator_bytes=rank.outside_allocator_bytes,
         required_bytes=rank.required_bytes,
         breakdown={category: rank.breakdown.get(category, 0) for category in Category},
         steps=rank.trace.steps,
         growing=rank.trace.growing,
+        seen=_seen(rank.trace.seen) if rank.trace.seen is not None else None,
         largest=[_group(group) for group in largest.at_peak(rank)[: largest.MOST_GROUPS]],
     )
+
+
+def _seen(seen: trace.Seen) -> Seen:
+    return Seen(
+        end=seen.end,
+        loops=[Loop(**loop._asdict()) for loop in seen.loops],
+        batches=_counted(seen.batches),
+        evaluation=_counted(seen.evaluation),
+        checkpoints=seen.checkpoints,
+        phases=[Phase(**phase._asdict()) for phase in seen.phases],
+    )
+
+
+def _counted(pair: tuple[int, int | None] | None) -> Counted | None:
+    return Counted(done=pair[0], of=pair[1]) if pair is not None else None
 
 
 def _group(group: largest.Group) -> Group:
@@ -227,4 +291,5 @@ def _option(option: OptionOutlook) -> Option:
             allocated_bytes=failure.allocated_bytes,
             phase=failure.phase,
         ),
+        short_steps=option.short_steps,
     )

@@ -3,11 +3,12 @@
 All by replay. Where an option was not asked because a better one fits, the trace at hand speaks for it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from xmem_slurm.allocator.config import Settings, parse
-from xmem_slurm.allocator.replay import replay
-from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.allocator.replay import OutOfMemory, Replay, replay
+from xmem_slurm.estimate import Estimate, RankEstimate
 from xmem_slurm.placement import Verdict
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.site.schema import Gpu
@@ -31,9 +32,10 @@ class Failure:
 class OptionOutlook:
     """One option. `allocator_bytes` is what torch's allocator can have there, context and margin taken off.
 
-    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is `allocator_bytes` less the peak
-    of reserved bytes without a limit; a job can fit with a little less than none, by freeing its cache under pressure.
-    `failure` is None where the trace at hand runs to its end.
+    `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is `allocator_bytes` less the least
+    that the job fits in, and 0 where it runs on a little less than that. `failure` is None where the trace at hand runs
+    to its end; `short_steps` then are those that repeat an earlier one and lack memory, of `repeated_steps` that do so,
+    where they are too many: 0 where the job runs well.
     """
 
     name: str
@@ -43,6 +45,8 @@ class OptionOutlook:
     allocator_bytes: int
     headroom_bytes: int
     failure: Failure | None
+    short_steps: int = 0
+    repeated_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,28 +72,38 @@ def remedy(sizing: Sizing) -> Remedy | None:
     if nearest is None:
         return None
     changed = [_expandable(rank) for rank in ranks]
-    if any(settings is None for settings in changed) or all(_failure(rank, nearest.gpu) is None for rank in ranks):
+    if any(settings is None for settings in changed) or sizing.estimate.fits(nearest.gpu):
         return None
     pairs = zip(ranks, changed, strict=True)
-    enough = all(replay(rank.trace, rank.capacity_on(nearest.gpu), settings).fits for rank, settings in pairs)
+    enough = all(replay(rank.trace, rank.capacity_on(nearest.gpu), settings).suffices for rank, settings in pairs)
     return Remedy(nearest.name, EXPANDABLE, enough)
 
 
 def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     estimate = sizing.estimate
     allocator_bytes = estimate.largest.capacity_on(verdict.given)
-    headroom = allocator_bytes - estimate.largest.replay.peak_reserved_bytes
-    failures = (_failure(rank, verdict.given) for rank in estimate.ranks)
-    # With room for the peak every request is served, and a replay that ends well takes its full time.
-    failure = next((each for each in failures if each), None) if headroom < 0 else None
+    headroom = allocator_bytes - estimate.largest.fits_in_bytes
     chosen = verdict.name == sizing.placement.choice
-    return OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, failure)
+    found = OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None)
+    # A replay that ends well takes its full time; with room for the need, or a verdict by its own dry run, it is known.
+    known = headroom >= 0 or verdict.fits
+    failed = None if known else next(_failures(estimate, verdict.given), None)
+    if failed is None:
+        return replace(found, headroom_bytes=max(0, headroom))
+    rank, how = failed
+    if how.oom is None:
+        return replace(found, short_steps=how.short_steps, repeated_steps=how.repeated_steps)
+    return replace(found, failure=_failure(rank, how.oom))
 
 
-def _failure(rank: RankEstimate, gpu: Gpu) -> Failure | None:
-    oom = replay(rank.trace, rank.capacity_on(gpu)).oom
-    if oom is None:
-        return None
+def _failures(estimate: Estimate, gpu: Gpu) -> Iterator[tuple[RankEstimate, Replay]]:
+    for rank in estimate.ranks:
+        how = rank.failure_on(gpu)
+        if how is not None:
+            yield rank, how
+
+
+def _failure(rank: RankEstimate, oom: OutOfMemory) -> Failure:
     live = sum(oom.allocated_bytes.values())
     return Failure(rank.trace.rank, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation))
 

@@ -11,6 +11,7 @@ from xmem_slurm.margins import Margin
 from xmem_slurm.placement import Placement
 from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import OptionOutlook, Remedy
+from xmem_slurm.report.seen import seen_words
 from xmem_slurm.report.words import CATEGORY_NAMES
 from xmem_slurm.rewrite import Change
 from xmem_slurm.sizing import Advice, Sizing
@@ -37,15 +38,18 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     least = _LEAST_PART * sum(rank.breakdown.values())
     sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size > least)
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
-    steps = f"{rank.trace.steps} optimizer step{'' if rank.trace.steps == 1 else 's'} seen"
-    peak, context = human(rank.replay.peak_reserved_bytes), human(rank.outside_allocator_bytes - rank.beside_bytes)
+    context = human(rank.outside_allocator_bytes - rank.beside_bytes)
+    is_peak = rank.fits_in_bytes == rank.replay.peak_reserved_bytes
+    inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
-    total = f"{peak} peak + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
+    total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
+    takes = f"; would use up to {human(estimate.uses_up_to_bytes)}" if estimate.uses_more else ""
+    sure = "; ".join([seen_words(rank.trace), _promise(rank.margin), *estimate.reasons])
     return [
-        f"GPU memory needed: {human(estimate.required_bytes)} = {total}",
+        f"GPU memory needed: {human(estimate.required_bytes)} = {total}{takes}",
         f"at the peak: {parts}",
         *_largest(at_peak),
-        f"confidence {estimate.confidence}: {'; '.join([steps, _promise(rank.margin), *estimate.reasons])}",
+        f"confidence {estimate.confidence}: {sure}",
     ]
 
 
@@ -76,6 +80,9 @@ def _outlook(option: OptionOutlook) -> str:
             f"{ANSWERS[option.fits]}: no room for {human(failure.requested_bytes)} in {failure.phase}, with"
             f" {human(failure.allocated_bytes)} allocated"
         )
+    if option.short_steps:
+        steps = f"{option.short_steps} of {option.repeated_steps} steps that only repeat others"
+        return f"{ANSWERS[option.fits]}: it would run, but free its cache to go on in {steps}"
     if option.fits is False:
         return f"{ANSWERS[False]}, by a dry run on it; not by the trace shown here"
     return f"{ANSWERS[option.fits]}; {human(option.headroom_bytes)} to spare"

@@ -193,6 +193,7 @@ class DryRuns(_Strict):
 
     `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`elsewhere`), in this
     `partition`, `qos` and `account`, else the user's own. A step that has not begun after `wait_seconds` is given up.
+    `seconds` are counted as a budget is (`dryrun/progress`), `wall_seconds` are those of a clock.
     Those of a sweep are tasks of an array job (`dryrun_array`), of which `at_once` run at a time.
     """
 
@@ -203,6 +204,7 @@ class DryRuns(_Strict):
     wait_seconds: Annotated[float, Field(ge=1, le=600)] = 20.0
     at_once: Annotated[int, Field(gt=0)] = 8
     seconds: Annotated[float, Field(ge=1)] | None = None
+    wall_seconds: Annotated[float, Field(ge=1)] | None = None
     cpus: Annotated[int, Field(gt=0)] | None = None
     memory_mib: Mib | None = None
 

@@ -8,36 +8,49 @@
 
 #include "runtime.h"
 
-#define MAX_KNOWN 64
+#define MAX_KNOWN 8192             /* a gather writes two for each rank: those of 4096 ranks */
 #define MAX_KNOWN_BYTES (64 * KIB) /* of one copy */
+#define MAX_TOTAL_BYTES (4096 * KIB)
 
 struct known {
     uint64_t start, size;
     char *bytes;
 };
 
+/* The oldest first. */
 static struct known entries[MAX_KNOWN];
-static size_t used;
+static size_t used, total;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void remove_locked(size_t index) {
-    free(entries[index].bytes);
-    entries[index] = entries[--used];
+static void drop(const struct known *entry) {
+    total -= entry->size;
+    free(entry->bytes);
+}
+
+static void drop_oldest_locked(size_t count) {
+    for (size_t i = 0; i < count; i++)
+        drop(&entries[i]);
+    used -= count;
+    memmove(entries, entries + count, used * sizeof *entries);
 }
 
 /* What is written is known no more, where it was, in whole entries. */
 static void forget_locked(uint64_t start, uint64_t size) {
-    for (size_t i = used; i-- > 0;)
+    size_t kept = 0;
+    for (size_t i = 0; i < used; i++) {
         if (entries[i].start < start + size && start < entries[i].start + entries[i].size)
-            remove_locked(i);
+            drop(&entries[i]);
+        else if (kept++ != i)
+            entries[kept - 1] = entries[i];
+    }
+    used = kept;
 }
 
 void xmem_forget_contents(void) {
     if (!__atomic_load_n(&used, __ATOMIC_RELAXED))
         return;
     pthread_mutex_lock(&lock);
-    while (used)
-        remove_locked(used - 1);
+    drop_oldest_locked(used);
     pthread_mutex_unlock(&lock);
 }
 
@@ -49,8 +62,9 @@ void xmem_note_contents(const void *destination, const void *bytes, size_t size)
         char *copy = malloc(size);
         if (copy) {
             memcpy(copy, bytes, size);
-            if (used == MAX_KNOWN)
-                remove_locked(0);
+            while (used == MAX_KNOWN || total + size > MAX_TOTAL_BYTES)
+                drop_oldest_locked((used + 1) / 2); /* the older half at once, so that it is rarely done */
+            total += size;
             entries[used++] = (struct known){(uint64_t)destination, size, copy};
         }
     }

@@ -365,8 +365,10 @@ static int have_helper(const char *library, double seconds) {
 
 static char *ask_helper(const char *library, const char *question) {
     if (!allowed) {
-        const char *deadline = getenv("XMEM_DEADLINE");
-        allowed = deadline ? (strtod(deadline, NULL) - now()) / 3 : SECONDS_WITHOUT_DEADLINE;
+        const char *deadline = getenv("XMEM_DEADLINE"), *budget = getenv("XMEM_CPU_SECONDS");
+        double left = deadline ? strtod(deadline, NULL) - now() : 3 * SECONDS_WITHOUT_DEADLINE;
+        double seconds = budget ? strtod(budget, NULL) : left;
+        allowed = (seconds < left ? seconds : left) / 3;
     }
     if (spent >= allowed)
         return no("the time for asking cuDNN ran out");

@@ -1,0 +1,109 @@
+"""What a script of the list truly needs, and what one dry run says of it."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.later_peaks.cases import CASES, SCRIPTS
+from xmem_slurm.device.builder import build
+from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.estimate import estimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.units import MIB, round_up
+
+GPU = load_catalogue()["a100-sxm4-80gb"]
+TRUE_PEAKS = Path(__file__).parent / "true_peaks.json"
+"""{torch version: {script: {allocated, reserved, fits}}}, bytes; written by `python -m tests.integration.later_peaks
+peaks`. `fits`, of scripts whose shapes vary, is the least memory on which torch ran the whole script."""
+TOLERANCE = 0.02
+_SEARCH = 0.01
+"""So near to the least memory on which a script runs: half of the tolerance."""
+_BUILDS = Path(__file__).parents[3] / "build" / "device"
+_WHOLE = Path(__file__).with_name("whole.py")
+
+Peaks = Mapping[str, int]
+
+
+def true_peaks(version: str) -> Mapping[str, Peaks]:
+    """Return what is known under this release of torch."""
+    known: Mapping[str, Mapping[str, Peaks]] = json.loads(TRUE_PEAKS.read_text(encoding="utf-8"))
+    return known.get(version.partition("+")[0], {})
+
+
+def whole_run(name: str, python: Path, folder: Path) -> tuple[str, Peaks]:
+    """Run a script without any cut; return torch's version and its own peaks."""
+    case, script = CASES[name], folder / "train.py"
+    text = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
+    for old, new in case.twin.items():
+        assert old in text, (name, old)
+        text = text.replace(old, new)
+    script.write_text(text, encoding="utf-8")
+    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    stand_ins = build(Path(torch), _BUILDS)
+    environ = {variable: os.environ[variable] for variable in ("PATH", "HOME", "LANG") if variable in os.environ}
+    shown = stand_in.environment(GPU, 1, folder, None)
+    environ |= {variable: value for variable, value in shown.items() if variable.startswith("XMEM_DEVICE_")}
+
+    def run(*most: str) -> subprocess.CompletedProcess[str]:
+        command = [python, _WHOLE, script, stand_ins, *most]
+        return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+
+    ran = run()
+    assert ran.returncode == 0, ran.stderr
+    peaks = json.loads(ran.stdout.splitlines()[-1])
+    version = str(peaks.pop("torch"))
+    if case.varies:
+        fails, fits = peaks["allocated"] - 1, round_up(peaks["reserved"], 2 * MIB)
+        stride = int(_SEARCH * peaks["allocated"])
+        while fits - fails > _SEARCH * fits:
+            middle = min((fits + fails) // 2, fails + stride)  # it is near to what was allocated
+            if run(str(middle)).returncode == 0:
+                fits = middle
+            else:
+                fails, stride = middle, 2 * stride
+        peaks["fits"] = fits
+    return version, peaks
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one dry run said. `confidence` is "none" where there is no estimate; `reasons` then say why."""
+
+    version: str
+    peaks: Peaks
+    confidence: str
+    reasons: tuple[str, ...]
+    state: str
+    steps: int
+    cpu_seconds: float
+
+
+def dry_run(name: str, python: Path, folder: Path) -> Answer:
+    """Run a script dry, once, as `xsbatch` would."""
+    shutil.copy(SCRIPTS / f"{name}.py", folder / "train.py")
+    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
+    before = _cpu_seconds()
+    try:
+        traces = runner.run(job, GPU, runner.Budget()).traces
+        found = estimate(traces, "a100", GPU)
+    except NoEstimate as error:
+        return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)
+    seconds, largest = _cpu_seconds() - before, found.largest
+    peaks = {"allocated": largest.replay.peak_allocated_bytes, "reserved": largest.replay.peak_reserved_bytes}
+    if CASES[name].varies:
+        peaks["fits"] = largest.fits_in_bytes
+    trace = largest.trace
+    return Answer(trace.torch_version, peaks, found.confidence, tuple(found.reasons), trace.state, trace.steps, seconds)
+
+
+def _cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)

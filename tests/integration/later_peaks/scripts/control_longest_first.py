@@ -1,0 +1,20 @@
+"""Sorted by length, the longest first, so that it runs out of memory at once or never."""
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+VOCAB = 5000
+texts = [torch.randint(1, VOCAB, (20 + (i * 37) % 400,)) for i in range(3200)]
+texts.sort(key=len, reverse=True)
+loader = DataLoader(texts, batch_size=16, collate_fn=lambda batch: pad_sequence(batch, batch_first=True))
+model = torch.nn.Sequential(torch.nn.Embedding(VOCAB, 256), torch.nn.Linear(256, 1024), torch.nn.Linear(1024, VOCAB))
+model.cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    for batch in loader:
+        batch = batch.cuda()
+        logits = model(batch[:, :-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), ignore_index=0).backward()
+        optimizer.step()
+        optimizer.zero_grad()

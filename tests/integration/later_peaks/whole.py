@@ -1,0 +1,26 @@
+"""Run a script to its end on the stand-ins alone, nothing of the probe beside it; print torch's own peaks as JSON.
+
+Run by the job's Python: `whole.py SCRIPT FOLDER_OF_STAND_INS [BYTES]`, the last being all that torch may take.
+"""
+
+import ctypes
+import json
+import runpy
+import sys
+from pathlib import Path
+
+script, folder, *most = sys.argv[1:]
+# The runtime first: the others link to it (as the probe does it).
+libraries = sorted(Path(folder).glob("*.so*"), key=lambda path: ("libcudart" not in path.name, path))
+mapped = [ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for path in libraries]
+
+import torch  # noqa: E402 - it finds the stand-ins mapped
+
+if most:
+    torch.cuda.set_per_process_memory_fraction(int(most[0]) / torch.cuda.get_device_properties(0).total_memory)
+sys.argv = [script]
+runpy.run_path(script, run_name="__main__")
+peaks = {"torch": torch.__version__.partition("+")[0]}
+for name in ("allocated", "reserved"):
+    peaks[name] = torch.cuda.memory_stats()[f"{name}_bytes.all.peak"]
+print("\n" + json.dumps(peaks))

@@ -1,0 +1,84 @@
+"""A long run leaves a short trace, and nothing that counts is missing from it."""
+
+import pytest
+
+from tests.integration.test_probe import Run, run, stand_ins
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.trace import Trace
+
+__all__ = ["run", "stand_ins"]
+pytestmark = pytest.mark.torch
+
+LIMIT = 600
+"""Seconds that no test comes near; that there is a limit lets the probe fold."""
+TRAIN = """
+import torch
+def network(width=512):
+    return torch.nn.Sequential(torch.nn.Linear(256, width), torch.nn.ReLU(), torch.nn.Linear(width, 256)).cuda()
+model, kept = network(), []
+optimizer = torch.optim.AdamW(model.parameters())
+def step(rows=32):
+    model(torch.zeros(rows, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def in_full(run: Run, script: str) -> Trace:
+    """The trace of a whole run, in which a loop that goes on keeps the run from its end."""
+    return run(TRAIN + script, seconds=LIMIT).trace
+
+
+def same(trace: Trace) -> None:
+    """What was kept replays to torch's own peaks."""
+    found = replay(trace)
+    assert found.peak_allocated_bytes == trace.recorded["allocated_bytes"]
+    assert found.peak_reserved_bytes == trace.recorded["reserved_bytes"]
+
+
+@pytest.mark.parametrize("steps", [30, 400])
+def test_equal_steps_are_kept_once(run: Run, steps: int) -> None:
+    trace = in_full(run, f"for i in range({steps}): step(32)\nstep(64)\nprint(model)")
+    assert (trace.state, trace.steps) == ("exit", steps + 1)
+    assert len(trace.allocations) < 350
+    same(trace)
+
+
+def test_a_peak_within_a_long_run_is_kept(run: Run) -> None:
+    trace = in_full(
+        run, "for i in range(300):\n  step(32)\n  if i == 200: step(9999)\n  if i == 250: step(99999)\nstep(32)"
+    )
+    assert len(trace.allocations) < 400
+    assert trace.recorded["allocated_bytes"] > 99999 * 4 * (256 + 512 + 256)
+    same(trace)
+
+
+def test_what_unseen_steps_left_and_took_is_in_the_trace(run: Run) -> None:
+    """Tensors that are made or dropped in steps that were not kept are there, or gone, when the next one is kept."""
+    trace = in_full(
+        run,
+        """
+for i in range(300):
+    step(32)
+    if 100 <= i < 104: kept.append(torch.empty(2 << 20, device="cuda"))
+    if i == 150: kept.append(kept[0].clone())
+    if i == 200: del kept[1:3]
+    if i == 299: step(99999)
+""",
+    )
+    found = replay(trace)
+    assert found.peak_allocated_bytes == trace.recorded["allocated_bytes"]
+    assert len(trace.allocations) < 500
+
+
+def test_batches_of_all_sizes_leave_a_trace_that_holds_the_largest(run: Run) -> None:
+    trace = in_full(run, "for i in range(600): step(1 + 37 * i % 601)\nstep(601)")
+    assert trace.steps == 601
+    assert len(trace.allocations) < 2000
+    assert replay(trace).peak_allocated_bytes > trace.recorded["allocated_bytes"] / 1.002  # less is no new peak
+
+
+def test_a_run_without_a_limit_is_kept_whole(run: Run) -> None:
+    trace = run(TRAIN + "for i in range(100): step(32)").trace
+    assert len(trace.allocations) > 1500
+    same(trace)

@@ -1,0 +1,104 @@
+"""Programs that fetch over the network, in a dry run, which has none: once, and what they were asked for is said."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.slurm import edit
+from xmem_slurm.units import GIB, MIB
+
+BUDGET = runner.Budget(seconds=60, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
+PROGRAM = '#!/bin/sh\necho "ran $0 $*"\nexit 6\n'
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a job's folder, in which `bin` has programs that fail like those that reach nobody."""
+    job = Path(tempfile.mkdtemp(prefix="offline-test-", dir="/tmp"))
+    (job / "bin").mkdir()
+    for name in ("curl", "wget", "ssh", "pip"):
+        (job / "bin" / name).write_text(PROGRAM)
+        (job / "bin" / name).chmod(0o755)
+    yield job
+    shutil.rmtree(job)
+
+
+def why_not(folder: Path, script: str, path: str = "/usr/bin:/bin") -> str:
+    """Return why there is no estimate."""
+    text = f"#!/bin/sh\ncd {folder}\n{script}\n"
+    job = from_submission(edit.Job(("--gres=gpu:1", "job.sh"), {"PATH": path, "HOME": str(folder)}, text.encode()))
+    with pytest.raises(NoEstimate) as caught:
+        runner.run(job, load_catalogue()["l4"], BUDGET)
+    return str(caught.value)
+
+
+ASKED = {
+    "curl -fO --retry 9 https://host/a.tar": ("curl -fO --retry 9 https://host/a.tar --retry 0", "https://host/a.tar"),
+    "wget -t 20 -- http://host/a": ("wget -t 20 --tries=1 -- http://host/a", "http://host/a"),
+    "ssh node2 python train.py": ("ssh node2 python train.py", "ssh node2 python train.py"),
+    "pip install einops": ("pip install einops", "pip install einops"),
+}
+
+
+@pytest.mark.parametrize("command", ASKED)
+def test_what_fetches_tries_once_and_is_named(folder: Path, command: str) -> None:
+    ran, asked = ASKED[command]
+    said = why_not(folder, f"set -e\n{command}\necho not reached", f"{folder}/bin:/usr/bin:/bin")
+    assert f"ended with code 6 before any GPU memory was used: ran {folder}/bin/{ran};" in said
+    assert said.endswith(f"; the script had asked for {asked}, and a dry run has no network")
+
+
+@pytest.mark.parametrize("command", ["curl --retry 9 http://localhost:8000/health", "wget 127.0.0.1/a", "pip list"])
+def test_what_needs_no_network_is_as_it_was_written(folder: Path, command: str) -> None:
+    said = why_not(folder, f"set -e\n{command}", f"{folder}/bin:/usr/bin:/bin")
+    assert said.endswith(f": ran {folder}/bin/{command}")
+
+
+def test_what_is_not_on_this_machine_is_not_there(folder: Path) -> None:
+    script = "command -v gdown || echo none\nexit 9"
+    assert why_not(folder, script, f"{folder}/bin").endswith(": none")
+    assert "none" not in why_not(folder, script.replace("gdown", "curl"), f"{folder}/bin")
+
+
+def test_git_works_on_what_is_here(folder: Path) -> None:
+    """What fails of it without the network is said only if it is what the script died of, or may have died of."""
+    commit = "git -c user.name=a -c user.email=b commit -q --allow-empty -m fetch"
+    script = (
+        f"set -e\ngit init -q here\n(cd here; {commit})\ngit clone -q here there 2>&1\ngit -C there log --format=%s"
+    )
+    assert why_not(folder, f"{script}\nexit 9").endswith(": fetch")
+    said = why_not(folder, f"{script}\ngit clone https://host.invalid/a || exit 8")
+    assert "ended with code 8" in said
+    assert said.endswith("; the script had asked for https://host.invalid/a, and a dry run has no network")
+
+
+def test_a_loop_that_waits_for_the_network_is_named_at_the_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.BUDGET", runner.Budget(seconds=4))
+    said = why_not(folder, "until wget http://host/a; do sleep 1; done", f"{folder}/bin:/usr/bin:/bin")
+    assert "time limit" in said
+    assert said.endswith("; the script had asked for http://host/a, and a dry run has no network")
+
+
+@pytest.mark.torch
+def test_data_that_was_not_fetched_explains_an_error_of_training(folder: Path, job_python: Path) -> None:
+    train = "import torch\nx = torch.ones(9, device='cuda')\nopen('data.bin')\n"
+    (folder / "train.py").write_text(train)
+    script = f"wget http://host/data.bin\n{job_python} train.py"
+    job = from_submission(
+        edit.Job(
+            ("--gres=gpu:1", "job.sh"),
+            {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)},
+            f"#!/bin/sh\ncd {folder}\n{script}\n".encode(),
+        )
+    )
+    (found,) = runner.run(job, load_catalogue()["l4"], BUDGET).traces
+    assert found.error is not None
+    assert found.error.startswith("FileNotFoundError")
+    assert found.error.endswith("; the script had asked for http://host/data.bin, and a dry run has no network")

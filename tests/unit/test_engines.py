@@ -1,0 +1,96 @@
+"""How often a job is run dry, and what is told where it stops: by stand-ins for the runs."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import engines, trace
+from xmem_slurm.dryrun import runner, sandbox, spending
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.trace import Doubt, Trace
+
+GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+H200 = load_catalogue()["h200"]
+BEFORE_THE_GPU = dataclasses.replace(GPT2, allocations=[], events=[], marks=[], recorded={}, state="exit")
+ON_THE_GPU = dataclasses.replace(GPT2, marks=[], state="exit")
+READ = Doubt("value-read", "", 1)
+Result = Trace | NoEstimate
+
+
+class Runs:
+    """Stands for `runner.run`: what it gives, one after the other, at `cost` seconds each; notes the environments."""
+
+    def __init__(self, *results: Result, cost: float = 1.0) -> None:
+        self.results, self.cost = iter(results), cost
+        self.asked: list[tuple[str, bool]] = []
+
+    def __call__(self, job: Job, _gpu: object, _budget: object) -> runner.DryRun:
+        self.asked.append((job.environ["XMEM_ENGINE"], "XMEM_SITES" in job.environ))
+        spending.add(self.cost)
+        result = next(self.results)
+        if isinstance(result, NoEstimate):
+            raise result
+        return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sequence[Trace]]:
+    def run(runs: Runs, **environ: str) -> Sequence[Trace]:
+        monkeypatch.setattr(runner, "run", runs)
+        return engines.run(Job(b"#!/bin/sh\n", (), Path("/"), environ), H200, runner.Budget(seconds=60))
+
+    return run
+
+
+Run = Callable[..., Sequence[Trace]]
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        dataclasses.replace(BEFORE_THE_GPU, error="ValueError: no such optimizer (train.py:3)"),
+        dataclasses.replace(BEFORE_THE_GPU, error="SystemExit: 2 (train.py:3): usage"),
+        dataclasses.replace(ON_THE_GPU, error="ValueError: no such optimizer (train.py:3)", doubts=[]),
+        dataclasses.replace(ON_THE_GPU, error="FileNotFoundError: data.bin (train.py:3)", doubts=[READ]),
+        dataclasses.replace(ON_THE_GPU, error="TypeError: no argument 'x' (train.py:3)", doubts=[READ]),
+    ],
+    ids=["before the GPU", "usage", "no values", "a file", "a call"],
+)
+def test_what_values_cannot_cause_is_final(run: Run, failed: Trace) -> None:
+    runs = Runs(failed)
+    assert list(run(runs)) == [failed]
+    assert runs.asked == [("auto", False)]
+
+
+def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: Run) -> None:
+    failed = dataclasses.replace(ON_THE_GPU, error="ValueError: loss is 0 (train.py:3)", doubts=[READ])
+    runs = Runs(failed, GPT2)
+    (found,) = run(runs)
+    assert (found.error, runs.asked) == (None, [("auto", False), ("profile", False)])
+    (same,) = run(Runs(failed, failed))
+    assert same.error == failed.error
+    (other,) = run(Runs(failed, NoEstimate("it needs 9 GB here")))
+    assert other.error == "ValueError: loss is 0 (train.py:3) (real steps on the CPU: it needs 9 GB here)"
+
+
+def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) -> None:
+    own = dataclasses.replace(BEFORE_THE_GPU, error="ModuleNotFoundError: No module named 'x' (train.py:3)")
+    lost = dataclasses.replace(ON_THE_GPU, error="SystemError: returned NULL without setting an exception", doubts=[])
+    late = dataclasses.replace(GPT2, error="a crash or a kill")
+    for result, asked in ((GPT2, 1), (own, 1), (lost, 2), (late, 2)):
+        runs = Runs(result, GPT2)
+        run(runs, XMEM_SITES="1")
+        assert runs.asked == [("auto", True), ("auto", False)][:asked], result.error
+
+
+def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
+    late = dataclasses.replace(GPT2, error="a crash or a kill")
+    assert list(run(Runs(late, NoEstimate("the dry run was stopped")), XMEM_SITES="1")) == [late]
+    assert list(run(Runs(late, dataclasses.replace(ON_THE_GPU, error="x", doubts=[])), XMEM_SITES="1")) == [late]
+    dear = Runs(late, cost=40.0)
+    assert list(run(dear, XMEM_SITES="1")) == [late]
+    assert len(dear.asked) == 1

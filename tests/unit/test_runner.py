@@ -1,0 +1,69 @@
+"""What is made of how a dry run ended, and what is left of a budget."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import trace
+from xmem_slurm.dryrun import runner, sandbox, spending
+from xmem_slurm.dryrun.runner import Budget
+from xmem_slurm.site.schema import DryRuns
+
+GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+
+
+def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None:
+    last = dataclasses.replace(GPT2, state="running", error=None)
+    found = runner._with_end(last, sandbox.Outcome(None, "time", 60.0, 0, b""), "")
+    assert (found.state, found.error, found.growing) == ("budget", None, True)
+    for stopped, error in (("memory", "the dry run's memory limit"), (None, "a crash or a kill: Killed")):
+        assert runner._with_end(last, sandbox.Outcome(-9, stopped, 60.0, 0, b"Killed\n"), "").error == error
+
+
+def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: wall)
+    budget, started = Budget(seconds=60), spending.now()
+    assert budget.longest == 600
+    spending.add(45)
+    wall += 100
+    left = budget.since(started)
+    assert (left.seconds, left.longest) == (15, 500)
+    assert not left.has_room_for(spending.now().since(started))
+    assert left.has_room_for(spending.Moment(15, 500))
+    assert not left.has_room_for(spending.Moment(1, 501))
+    assert Budget(seconds=5).longest == runner.LEAST_WALL_SECONDS
+
+
+def test_a_site_bounds_both_and_whoever_waits_bounds_the_wall() -> None:
+    site = DryRuns(seconds=30, wall_seconds=90)
+    assert (Budget(seconds=60).within(site).seconds, Budget(seconds=60).within(site).longest) == (30, 90)
+    assert Budget(wall_seconds=28).within(site).longest == 28
+    assert Budget(wall_seconds=28).within(DryRuns()).longest == 28
+    assert Budget(seconds=60).within(DryRuns(seconds=40)).longest == 400
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/u/job/train.py", line 7, in <module>
+    data.load()
+    ~~~~~~~~~^^
+  File "/home/u/job/data.py", line 3, in load
+    return numpy.load("x")
+  File "/opt/env/lib/python3.11/site-packages/numpy/lib/_npyio_impl.py", line 455, in load
+    fid = stack.enter_context(open(file, "rb"))
+FileNotFoundError: [Errno 2] No such file or directory: 'x'
+"""
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        (TRACEBACK, ": FileNotFoundError: [Errno 2] No such file or directory: 'x' (/home/u/job/data.py:3)"),
+        (TRACEBACK + "failed, giving up\n", ": failed, giving up"),
+        ("no such command\n", ": no such command"),
+        ("", ""),
+    ],
+)
+def test_last_words_of_python_name_the_line_of_the_users_own(tail: str, said: str) -> None:
+    assert runner._last_words(sandbox.Outcome(1, None, 1.0, 0, tail.encode())) == said

@@ -1,0 +1,40 @@
+"""How much of its budget has the dry run left?
+
+Two limits, both of the whole dry run with all its processes: seconds that its sandbox counts, CPU time above all
+(xmem_slurm/dryrun/progress.py), and a moment on the clock on the wall, far behind. The sandbox writes what was spent so
+far into a file beside the traces. Without a sandbox there is the wall alone, or no limit.
+"""
+
+import os
+import struct
+import time
+
+_METER = "spent"
+
+
+class Budget:
+    """The limits that `environ` tells of: XMEM_CPU_SECONDS, and XMEM_DEADLINE, a time.monotonic() value."""
+
+    def __init__(self, environ):
+        self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
+        self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
+        self._meter = os.path.join(environ.get("XMEM_TRACE_DIR", ""), _METER)
+
+    def is_limited(self):
+        """Whether there is an end: without, a process runs to its own."""
+        return self._deadline != float("inf")
+
+    def left(self):
+        """Return the seconds that are left, of whichever limit is nearer."""
+        return min(self._deadline - time.monotonic(), self._seconds - self._spent())
+
+    def own(self):
+        """Return seconds since some point in the past, as what this process does is counted."""
+        return time.monotonic() if self._seconds == float("inf") else time.process_time()
+
+    def _spent(self):
+        try:
+            with open(self._meter, "rb") as meter:
+                return struct.unpack("d", meter.read(8))[0]
+        except (OSError, struct.error):  # there is no sandbox, or it has only begun
+            return 0.0

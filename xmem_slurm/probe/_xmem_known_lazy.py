@@ -1,0 +1,188 @@
+"""Values of tensors that are too large to be kept: what they are made from, so that a part of them can be had.
+
+Note [Lazy values]: of a large tensor that came from the host or is made of numbers (ones, arange, a triangle of such, a
+comparison of such), what is kept is how to make it. Slices, picks and reductions whose result is small are computed
+from that, and are exact. Limits: what is looked at is bounded, at once and in a process (`Budget`); beyond that the
+values are not known, as before. Of a host tensor a reference is kept, no copy. Where the script lets go of it, it lives
+on within `MOST_HELD` bytes in all, so that `torch.from_numpy(corpus).cuda()` stays known; larger ones, batches that
+loaders share between processes, and floating point are known for as long as the script itself keeps them. A host tensor
+that was written to since is not known any more: its version counter says so, and what was written past torch (numpy)
+shows in a sample of its elements.
+"""
+
+import weakref
+
+MOST_HELD = 1 << 28
+"""Bytes of host tensors that are held for their values: 256 MiB, a share of any job's memory that nobody misses."""
+AT_ONCE = 1 << 28
+"""Elements of a host tensor that one operator may look at: a quarter of a second."""
+IN_ALL = 1 << 28
+"""...and all operators of a process: less than a second where they are made."""
+MAKING = 16
+"""Making an element takes as long as looking at so many."""
+PIECE = 1 << 18
+"""Elements that are made at a time, so that what is in between needs little memory."""
+DEEPEST = 8
+"""Operators between what is known and its sources: a chain that grows with every step is given up."""
+SAMPLE = 64
+"""Elements that tell whether a host tensor is still the same."""
+
+
+class Budget:
+    """What may still be looked at, and held."""
+
+    def __init__(self):
+        self._left = IN_ALL
+        self._held = []
+
+    def allows(self, elements):
+        """Whether so many elements may be looked at, which then counts as done."""
+        if elements > min(AT_ONCE, self._left):
+            return False
+        self._left -= elements
+        return True
+
+    def holds(self, reference, source, size):
+        """Whether a host tensor may be held for as long as there is the device storage of this weak reference."""
+        for each in [each for each in self._held if each[0].expired()]:
+            each[1].held = None
+            self._held.remove(each)
+        if sum(each[2] for each in self._held) + size > MOST_HELD:
+            return False
+        self._held.append((reference, source, size))
+        return True
+
+
+class Full:
+    """One number everywhere."""
+
+    depth = 0
+
+    def __init__(self, torch, value, dtype):
+        self._one = torch.full((), value, dtype=dtype, device="cpu")
+
+    def part(self, _budget, size, _stride, _offset):
+        """Return the elements of a view, as a host tensor; None where they cannot be had."""
+        return self._one.expand(size)
+
+    def at(self, places):
+        """Return the elements at these places of the storage; None where they cannot be had."""
+        return self._one.expand(places.shape)
+
+
+class Source:
+    """A host tensor that was copied to the device; elements have the same order there."""
+
+    depth = 0
+
+    def __init__(self, torch, tensor, dtype):
+        self._torch, self._dtype, self._offset = torch, dtype, tensor.storage_offset()
+        self._from, self._tensor, self.held = tensor.dtype, weakref.ref(tensor), None
+        self._version, self._sample = tensor._version, self._look(tensor)
+
+    def part(self, _budget, size, stride, offset):
+        """As `Full.part`."""
+        tensor = self._now()
+        if tensor is None:
+            return None
+        view = self._torch.empty(0, dtype=self._from, device="cpu")
+        view.set_(tensor.untyped_storage(), self._offset + offset, size, stride)
+        return view.to(self._dtype)
+
+    def at(self, places):
+        """As `Full.at`."""
+        tensor = self._now()
+        if tensor is None:
+            return None
+        flat = self._torch.empty(0, dtype=self._from, device="cpu")
+        flat.set_(tensor.untyped_storage(), self._offset, (tensor.numel(),), (1,))
+        return flat[places].to(self._dtype)
+
+    def _now(self):
+        tensor = self._tensor()
+        same = tensor is not None and tensor._version == self._version
+        return tensor if same and self._torch.equal(self._look(tensor), self._sample) else None
+
+    def _look(self, tensor):
+        flat = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+        step = max(1, tensor.numel() // SAMPLE)
+        size = (tensor.numel() + step - 1) // step
+        flat.set_(tensor.untyped_storage(), tensor.storage_offset(), (size,), (step,))
+        return flat.clone().view(self._torch.uint8)
+
+
+class Made:
+    """Elements that `at` makes from their places in the storage."""
+
+    def __init__(self, torch, at, depth=0):
+        self._torch, self.at, self.depth = torch, at, depth
+
+    def part(self, budget, size, stride, offset):
+        """As `Full.part`."""
+        elements = size.numel()
+        if not budget.allows(MAKING * elements):
+            return None
+        places = self._torch.full((), offset, device="cpu")
+        for length, step in zip(size, stride):  # noqa: B905 - since Python 3.10
+            places = places[..., None] + self._torch.arange(length, device="cpu") * step
+        pieces = [self.at(each) for each in places.reshape(-1).split(PIECE)]
+        return None if any(each is None for each in pieces) else self._torch.cat(pieces).reshape(size)
+
+
+def arange(torch, start, step, dtype):
+    """Return the values of torch.arange."""
+    wide = torch.int64 if isinstance(start, int) and isinstance(step, int) else torch.float64
+    return Made(torch, lambda places: (places.to(wide) * step + start).to(dtype))
+
+
+def eye(torch, columns, dtype):
+    """Return the values of torch.eye with so many columns."""
+    return Made(torch, lambda places: (places // columns == places % columns).to(dtype))
+
+
+def triangle(torch, lazy, shape, diagonal, upper):
+    """Return the values of torch.triu or torch.tril of a contiguous tensor of this shape; None if it is too deep."""
+    rows, columns = shape[-2:]
+
+    def at(places):
+        values = lazy.at(places)
+        if values is None:
+            return None
+        above = places % columns - places // columns % rows - diagonal
+        return torch.where(above >= 0 if upper else above <= 0, values, torch.zeros_like(values))
+
+    return Made(torch, at, lazy.depth + 1) if lazy.depth < DEEPEST else None
+
+
+def elementwise(torch, operator, shape, args, kwargs):
+    """Return the values of an operator on elements, for a contiguous result of this shape; None if it is too deep.
+
+    Of `args`, a tensor is given as (lazy, size, stride, offset), numbers as themselves.
+    """
+    depth = 1 + max(each[0].depth for each in args if isinstance(each, tuple))
+    strides = [_strides(each, shape) if isinstance(each, tuple) else None for each in args]
+
+    def at(places):
+        found, indices = [], []
+        for length in reversed(shape):
+            indices.insert(0, places % length)
+            places = places // length
+        for each, steps in zip(args, strides):  # noqa: B905 - since Python 3.10
+            if steps is not None:
+                there = torch.full_like(places, each[3])
+                for index, step in zip(indices, steps):  # noqa: B905 - since Python 3.10
+                    there += index * step
+                each = each[0].at(there)  # noqa: PLW2901
+                if each is None:
+                    return None
+            found.append(each)
+        return operator(*found, **kwargs)
+
+    return Made(torch, at, depth) if depth <= DEEPEST else None
+
+
+def _strides(given, shape):
+    """Return by how much the place of a tensor's element moves for each dimension of what it is broadcast to."""
+    _, size, stride, _ = given
+    steps = [0 if length == 1 else step for length, step in zip(size, stride)]  # noqa: B905 - since Python 3.10
+    return [0] * (len(shape) - len(size)) + steps

@@ -1,0 +1,103 @@
+"""What torch's allocator says of itself: how much each device has served, and its peaks, whatever a script resets."""
+
+import functools
+
+PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+_RESETS = (
+    "_cuda_resetPeakMemoryStats",
+    "_cuda_resetAccumulatedMemoryStats",
+    "_accelerator_resetPeakStats",
+    "_accelerator_resetAccumulatedStats",
+)
+"""Functions of torch._C by which a script starts the allocator's statistics anew."""
+RISE = 1.001
+"""A peak that rises by less is none: scripts keep a loss, 512 bytes, of each step."""
+_TOTALS = (
+    ("allocation", "allocated"),
+    ("allocated_bytes", "allocated"),
+    ("requested_bytes", "allocated"),
+    ("allocated_bytes", "freed"),
+)
+
+
+class Served:
+    """The statistics of the devices of one process; those before a reset count on."""
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self):
+        """Start as a process that has not used a device."""
+        self._torch = None
+        self._forgotten = {}
+        self._told = {}
+        self.devices = (0,)
+        self.counts = [0]
+        """How many allocations each device had served when it was last asked."""
+        self.allocated = 0
+        """Bytes that were allocated then, on all of them."""
+        self.peaks, self.totals = {}, {}
+        """By device: {peak: bytes}; (allocations, bytes, requested bytes, freed bytes) so far."""
+
+    def install(self, torch):
+        """Be there before a script asks for its peaks and resets them."""
+        for name in _RESETS:
+            if hasattr(torch._C, name):
+                setattr(torch._C, name, self._around_reset(getattr(torch._C, name)))
+
+    def begin(self, torch):
+        """CUDA is in use from now on."""
+        self._torch = torch
+        self.devices = range(torch.cuda.device_count())
+
+    def look(self):
+        """Ask torch; return `counts`."""
+        if self._torch is None:
+            return self.counts
+        counts, allocated = [], 0
+        for device in self.devices:
+            stats = self._torch._C._cuda_memoryStats(device)
+            known = self.peaks.get(device, {})
+            self.peaks[device] = {name: max(stats[name]["all"]["peak"], known.get(name, 0)) for name in PEAKS}
+            self.totals[device] = tuple(stats[name]["all"][part] for name, part in _TOTALS)
+            counts.append(self.totals[device][0] + self._forgotten.get(device, 0))
+            allocated += stats["allocated_bytes"]["all"]["current"]
+        self.counts, self.allocated = counts, allocated
+        return counts
+
+    def grew(self):
+        """Whether a peak has risen since this last said so."""
+        grew = risen(self._told, self.peaks)
+        if grew:
+            self._told = dict(self.peaks)
+        return grew
+
+    def peak(self):
+        """Return the most bytes that were ever allocated on one device."""
+        return max((peaks["allocated_bytes"] for peaks in self.peaks.values()), default=0)
+
+    def freed(self):
+        """Whether anything was ever given back."""
+        return any(self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"] for device in self.devices)
+
+    def _around_reset(self, reset):
+        @functools.wraps(reset)
+        def wrapped(*args, **kwargs):
+            before = self.look()
+            reset(*args, **kwargs)
+            if self._torch is not None:
+                after = self.look()
+                for device in self.devices:
+                    self._forgotten[device] = self._forgotten.get(device, 0) + before[device] - after[device]
+                self.look()
+
+        return wrapped
+
+
+def risen(before, now):
+    """Whether a peak of a device is higher than it was, by more than `RISE`."""
+    return any(
+        peak > RISE * before.get(device, {}).get(name, 0)
+        for device, peaks in now.items()
+        for name, peak in peaks.items()
+    )

@@ -1,0 +1,32 @@
+"""What of a script ran in its dry run, in one line of words."""
+
+from xmem_slurm.trace import Loop, Seen, Trace
+
+
+def seen_words(trace: Trace) -> str:
+    """Say how many steps, batches, evaluations and checkpoints were seen, and whether the script came to its end."""
+    seen = trace.seen or Seen(trace.steps)
+    words = [f"{_count(seen.steps, 'optimizer step')} seen"] if seen.steps or seen.evaluation is None else []
+    if seen.batches is not None:
+        words.append(f"{_part(*seen.batches)} batches")
+    if seen.evaluation is not None:
+        batches, of = seen.evaluation
+        words.append(f"an evaluation ({_part(batches, of)} batches)" if batches else "an evaluation")
+    if seen.checkpoints:
+        words.append(_count(seen.checkpoints, "checkpoint"))
+    words += (
+        ["the script's end"] if seen.end else [f"{loop.where} at {_part(loop.done, loop.of)}" for loop in _known(seen)]
+    )
+    return ", ".join(words)
+
+
+def _known(seen: Seen) -> list[Loop]:
+    return [loop for loop in seen.loops if loop.done is not None and loop.of is not None and loop.of > 1]
+
+
+def _part(done: int | None, of: int | None) -> str:
+    return f"{done or 0:,}" + (f" of {of:,}" if of is not None else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
