@@ -114,10 +114,11 @@ def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Part
     """Compare two histories, allocation by allocation; None if the dry one is the same, or a beginning of the other.
 
     Between two allocations the order of frees has no meaning: what counts is how much lives at each. A dry run may end
-    early, when its steps no longer change the peak.
+    early, when its steps no longer change the peak, or leave repeated ones out: they are the same until there.
     """
+    until = dry.seen.whole_until if dry.seen is not None else None
     for number, (real, planned) in enumerate(zip_longest(_moments(measured), _moments(dry))):
-        if planned is None:
+        if planned is None or number == until:
             return None
         if real != planned:
             operator = operators[number] if number < len(operators) else "after the last"

@@ -128,10 +128,10 @@ def _array(orders: Sequence[str], budget: Budget, where: DryRuns) -> list[bytes 
 
 
 def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
-    """Have sbatch run the tasks, and wait as long as answers come; return its last words.
+    """Have sbatch run the tasks, and wait as long as they begin and answer; return its last words.
 
-    No task may take longer than its budget, and none may wait longer for its turn than the site has it: the tasks that
-    are left are then given up.
+    No task may take longer than its budget, and while none runs none may wait longer for its turn than the site has it:
+    the tasks that are left are then given up.
     """
     command = ["sbatch", "--quiet", "--wait", f"--job-name={folder.name}", f"--array=0-{count - 1}%{where.at_once}"]
     command += [f"--output={folder}/%a.out", *elsewhere.words(budget, where), f"--wrap={shlex.join(_PROGRAM)}"]
@@ -141,13 +141,16 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
             waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environ)
         except OSError as error:
             return f"sbatch: {error.strerror}"
-        patience = where.wait_seconds + budget.longest + elsewhere.START_SECONDS
-        answers, until = 0, time.monotonic() + patience
+        answers, begun, patience = 0, 0, where.wait_seconds + elsewhere.START_SECONDS
+        until = time.monotonic() + patience
         try:
             while waiting.poll() is None and answers < count and time.monotonic() < until:
                 time.sleep(_POLL_SECONDS)
-                if (now := len(list(folder.glob("*.answer")))) > answers:
-                    answers, until = now, time.monotonic() + patience
+                now = [len(list(folder.glob(f"*.{kind}"))) for kind in ("answer", "begun")]
+                if now != [answers, begun]:
+                    answers, begun = now
+                    patience = (budget.longest if begun > answers else where.wait_seconds) + elsewhere.START_SECONDS
+                    until = time.monotonic() + patience
         finally:
             if waiting.poll() is None and answers < count:
                 with suppress(OSError):
@@ -175,6 +178,7 @@ def _last_line(file: Path) -> str:
 def task() -> None:
     """Be a task of the array: run what is ordered of it, and leave the answer beside the order, whole or not at all."""
     order = Path(os.environ.pop("XMEM_ORDERS"), f"{os.environ['SLURM_ARRAY_TASK_ID']}.json")
+    order.with_suffix(".begun").touch()
     part = order.with_suffix(".part")
     part.write_text(elsewhere.answer(order.read_text(encoding="utf-8")), encoding="utf-8")
     part.replace(order.with_suffix(".answer"))

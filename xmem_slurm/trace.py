@@ -159,6 +159,8 @@ class Seen:
     checkpoints: int = 0
     phases: Sequence[Phase] = ()
     """Steps that differed from those before them, the first of them."""
+    whole_until: int | None = None
+    """How many of the trace's allocations come before the first step that is left out; None: none is."""
 
 
 class File(NamedTuple):
@@ -338,7 +340,15 @@ def _seen(raw: dict[str, Any] | None) -> Seen | None:
     pairs = {name: tuple(raw[name]) if raw[name] is not None else None for name in ("evaluation", "batches")}
     loops = [Loop(**each) for each in raw["loops"]]
     phases = [Phase(**each) for each in raw["phases"]]
-    return Seen(raw["steps"], raw["end"], loops, checkpoints=raw["checkpoints"], phases=phases, **pairs)
+    return Seen(
+        raw["steps"],
+        raw["end"],
+        loops,
+        checkpoints=raw["checkpoints"],
+        phases=phases,
+        whole_until=raw["whole_until"],
+        **pairs,
+    )
 
 
 def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:

@@ -185,7 +185,7 @@ def test_a_sweep_whose_array_does_not_run_asks_for_the_largest_gpu(login: Login,
         table, told = table.replace('"cpu"', '"nowhere"'), "partition nowhere: .*nvalid partition"
     elif fault == "the partition is full":
         holder = login.cluster.slurm("sbatch", "--parsable", "-pcpu", "--exclusive", "-o/dev/null", "--wrap=sleep 600")
-        told = "no answer within 32 s"
+        told = "no answer within 31 s"
     else:
         path, told = "/nowhere", "sbatch: No such file"
     login.configure(table)

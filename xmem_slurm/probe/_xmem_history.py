@@ -239,6 +239,11 @@ class History:
         """Return the number of the site of each allocation."""
         return [site for piece in self._pieces.get(device, ()) for site in piece.sites]
 
+    def whole_until(self, device):
+        """Return how many allocations come before the first that is left out; None: none is."""
+        numbers = (number for piece in self._pieces.get(device, ()) for number in piece.numbers)
+        return next((kept for kept, number in enumerate(numbers) if kept != number), None)
+
     def marks(self, device):
         """Return `marks` of a trace."""
         place = self.places(device)

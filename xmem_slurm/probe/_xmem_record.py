@@ -338,18 +338,19 @@ class Recorder:
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
             "recorded": self._served.peaks.get(device, {}),
-            "seen": self._seen(state),
+            "seen": self._seen(state, device),
             "doubts": self._doubts(state),
             "peers": _xmem_peers.differing(),
             "changed": _xmem_advice.changed(),
         }
 
-    def _seen(self, state):
+    def _seen(self, state, device):
         return {
             **self._course.seen,
             "steps": self._steps.number,
             "end": state == "exit" and self._error is None,
             "loops": self._course.loops(),
+            "whole_until": self._history.whole_until(device),
         }
 
     def _doubts(self, state):
