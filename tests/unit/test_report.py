@@ -19,6 +19,7 @@ from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report import html, perfetto, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import Remedy, outlooks, remedy
+from xmem_slurm.report.seen import seen_words
 from xmem_slurm.rewrite import Change
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Share
@@ -60,6 +61,24 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
     assert [(option["name"], option["fits"]) for option in found["options"]] == list(FITS.items())
     assert (found["choice"], found["wall_seconds"]) == ("l4", 8.25)
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (trace.Seen(40, end=True, batches=(20, 20)), "40 optimizer steps seen, 20 of 20 batches, the script's end"),
+        (
+            trace.Seen(9, end=True, batches=(20, 20), evaluation=(2, 50), checkpoints=1),
+            (
+                "9 optimizer steps seen, 20 of 20 batches, an evaluation (2 of 50 batches), 1 checkpoint,"
+                " the script's end, with loops over data cut short"
+            ),
+        ),
+        (trace.Seen(9, loops=[trace.Loop("train.py:3", 9, 90)]), "9 optimizer steps seen, train.py:3 at 9 of 90"),
+    ],
+)
+def test_what_was_seen_in_words(seen: trace.Seen, words: str) -> None:
+    assert seen_words(dataclasses.replace(GPT2, seen=seen)) == words
 
 
 def test_the_published_schema_is_the_one_that_is_kept() -> None:

@@ -14,9 +14,11 @@ def seen_words(trace: Trace) -> str:
         words.append(f"an evaluation ({_part(batches, of)} batches)" if batches else "an evaluation")
     if seen.checkpoints:
         words.append(_count(seen.checkpoints, "checkpoint"))
-    words += (
-        ["the script's end"] if seen.end else [f"{loop.where} at {_part(loop.done, loop.of)}" for loop in _known(seen)]
-    )
+    if seen.end:
+        cut = any(part is not None and (part[1] or 0) > part[0] for part in (seen.batches, seen.evaluation))
+        words.append("the script's end" + (", with loops over data cut short" if cut else ""))
+    else:
+        words += [f"{loop.where} at {_part(loop.done, loop.of)}" for loop in _known(seen)]
     return ", ".join(words)
 
 
