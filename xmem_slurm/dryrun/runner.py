@@ -13,7 +13,8 @@ from pathlib import Path
 import platformdirs
 
 from xmem_slurm import trace
-from xmem_slurm.dryrun import offline, sandbox, shims, spending, stand_in
+from xmem_slurm.device import ask, builder
+from xmem_slurm.dryrun import building, offline, own_folder, sandbox, shims, spending, stand_in
 from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, UnusedGpu
@@ -117,25 +118,29 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         SandboxError: this machine cannot throw away what the script writes; nothing was run.
         NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
     """
-    cache = platformdirs.user_cache_path("xmem-slurm")
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(prefix="xmem-", dir=_temporary_folder()) as scratch:
-        folder = Path(scratch).resolve()
+    stand_ins = builder.cache_folder()
+    builder.making(stand_ins).mkdir(parents=True, exist_ok=True, mode=0o700)
+    with own_folder.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
         traces.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(job, gpu, budget, folder, traces)
-        outcome = sandbox.run(
-            [str(script), *job.arguments],
-            cwd=job.folder,
-            environ=environ,
-            stdin=None,
-            limits=budget.limits(),
-            keep=[folder, cache],
-            cover=covers(environ["PATH"], folder / "bin"),
-            meter=traces / _METER,
-        )
+        with building.serving(folder):
+            outcome = sandbox.run(
+                [str(script), *job.arguments],
+                cwd=job.folder,
+                environ=environ,
+                stdin=None,
+                limits=budget.limits(),
+                show=[folder, stand_ins],
+                hide=_not_for_jobs(stand_ins),
+                results=traces,
+                cover=covers(environ["PATH"], folder / "bin"),
+                meter=traces / _METER,
+            )
         spending.add(outcome.spent_seconds)
+        if outcome.kept_back:
+            raise NoEstimate(f"the dry run left {outcome.kept_back}")
         files = trace.read_files(traces / _FILES)
         missing = offline.missing(traces)
         found = [replace(_with_end(each, outcome, missing), files=files) for each in _read(traces)]
@@ -151,12 +156,18 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         return DryRun(found, outcome)
 
 
-def _temporary_folder() -> Path | None:
+def _not_for_jobs(stand_ins: Path) -> list[Path]:
+    """Return what of our own a job has no part in: kept answers, scripts of other jobs, locks of builds."""
+    others = [each for each in stand_ins.parent.iterdir() if each != stand_ins]
+    return [*others, builder.making(stand_ins), platformdirs.user_state_path("xmem-slurm")]
+
+
+def _temporary_folder() -> Path:
     """Return where our folder can be: in the user's place for such, unless the sandbox hides that."""
     usual = Path(tempfile.gettempdir()).resolve()
     if HIDDEN not in (usual, *usual.parents):
         return usual
-    return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), None)
+    return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), usual)
 
 
 def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
@@ -208,6 +219,8 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
         **offline.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
+        "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),
+        "XMEM_DEVICE_PLANS": str(traces / "plans"),
         "XMEM_PROFILE_MEMORY_BYTES": str(budget.memory_bytes),
         "XMEM_CPU_SECONDS": str(budget.seconds - LAST_WORDS_SECONDS),
         "XMEM_DEADLINE": str(spending.now().wall + budget.longest - LAST_WORDS_SECONDS),

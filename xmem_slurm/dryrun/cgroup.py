@@ -1,0 +1,90 @@
+"""Is there a control group that a dry run can have for itself, in which the kernel holds it to its limits?
+
+There is where the nearest group above this process that hands out memory and pids is ours to divide: for root, and for
+a user whose session is in a subtree that systemd has delegated (a terminal under `systemd --user`). It is not where
+sshd starts a session: that group is root's. Then what `inside` limits and `watch` counts is what holds.
+
+Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, "Delegation Containment" and "No Internal Process
+Constraint": a new group beside this process's own, below one that we may write to, is one that we may move to.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from xmem_slurm.dryrun import mounts
+
+_PREFIX = "xmem-slurm-"
+_PERIOD = 100_000
+"""Microseconds: cpu.max is said as so many of so many."""
+_EMPTY_SECONDS = 1.0
+"""How long the kernel may take to see that the last process of a group is gone."""
+
+
+def divisible() -> Path | None:
+    """Return the group in which one for a dry run can be made, or None."""
+    mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    top = next((each.point for each in mounts.visible(mountinfo) if each.kind == "cgroup2"), None)
+    own = next(
+        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
+    )
+    if top is None or own is None or ".." in own:
+        return None
+    here = top / own.lstrip("/")
+    return next((group for group in (here, *here.parents) if group.is_relative_to(top) and _may_divide(group)), None)
+
+
+def _may_divide(group: Path) -> bool:
+    try:
+        given = (group / "cgroup.subtree_control").read_text().split()
+    except OSError:
+        return False
+    return {"memory", "pids"} <= {*given} and all(os.access(each, os.W_OK) for each in (group, group / "cgroup.procs"))
+
+
+@contextmanager
+def own(memory_bytes: int, processes: int, cpus: int) -> Iterator[Path | None]:
+    """Give a group with these limits and no process in it, None where there can be none; it goes at the end.
+
+    What a killed dry run left goes first.
+    """
+    above = divisible()
+    if above is None:
+        yield None
+        return
+    for left in above.glob(f"{_PREFIX}*"):
+        if not Path("/proc", left.name.removeprefix(_PREFIX)).exists():
+            with suppress(OSError):  # another user's, or its last process is just ending
+                left.rmdir()
+    group = above / f"{_PREFIX}{os.getpid()}"
+    try:
+        group.mkdir()
+        settings = {
+            "memory.max": str(memory_bytes),
+            "memory.swap.max": "0",
+            "memory.oom.group": "1",
+            "pids.max": str(processes),
+            "cpu.max": f"{cpus * _PERIOD} {_PERIOD}",
+        }
+        for name, value in settings.items():
+            with suppress(FileNotFoundError):  # no swap here, or CPU time is not handed out
+                (group / name).write_text(value)
+    except OSError:
+        _remove(group)
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    until = time.monotonic() + _EMPTY_SECONDS
+    while group.exists() and time.monotonic() < until:
+        try:
+            group.rmdir()
+        except OSError:
+            time.sleep(0.01)
