@@ -167,10 +167,10 @@ def _enter(root: int) -> None:
 def _checked(said: dict[str, Any]) -> needs.Needs:
     """Believe nothing: another process than ours may have written it."""
     versions = said["versions"]
-    texts = [str(versions[name]) for name in ("torch", "torch_commit")]
-    numbers = [int(versions[name]) for name in ("cuda", "cublas", "cudnn", "nccl")]
+    cuda, cublas, cudnn, nccl = (int(versions[name]) for name in ("cuda", "cublas", "cudnn", "nccl"))
+    told = needs.Versions(str(versions["torch"]), str(versions["torch_commit"]), cuda, cublas, cudnn, nccl)
     libraries = [
         needs.Library(str(soname), {str(tag): frozenset(map(str, names)) for tag, names in symbols.items()})
         for soname, symbols in said["libraries"]
     ]
-    return needs.Needs(str(said["torch"]), needs.Versions(*texts, *numbers), tuple(libraries))
+    return needs.Needs(str(said["torch"]), told, tuple(libraries))

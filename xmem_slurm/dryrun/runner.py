@@ -12,7 +12,7 @@ from pathlib import Path
 
 import platformdirs
 
-from xmem_slurm import trace
+from xmem_slurm import trace, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.dryrun import building, offline, own_folder, sandbox, shims, spending, stand_in
 from xmem_slurm.dryrun.covers import covers
@@ -38,6 +38,8 @@ _METER = "spent"
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem_files.py)."""
 _SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
+_MOST_NOTED = 1000
+"""Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
 _UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
 _UNREACHED = (
@@ -143,7 +145,7 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             raise NoEstimate(f"the dry run left {outcome.kept_back}")
         files = trace.read_files(traces / _FILES)
         missing = offline.missing(traces)
-        found = [replace(_with_end(each, outcome, missing), files=files) for each in _read(traces)]
+        found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
@@ -187,13 +189,24 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> tra
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:
-    return f"nothing could be written to {', '.join(outcome.read_only)} in the dry run"
+    return untrusted.plain(f"nothing could be written to {', '.join(outcome.read_only)} in the dry run")
 
 
-def _read(folder: Path) -> list[trace.Trace]:
-    """Read what the probe left: traces of the stand-in device, and profiles of steps on the CPU."""
-    found = [trace.read(file) for file in sorted(folder.glob("*.json.gz"))]
-    return found + [orchestrate(recording.read(file)) for file in sorted(folder.glob(f"*{recording.SUFFIX}"))]
+def read(folder: Path) -> list[trace.Trace]:
+    """Read what the probe left: traces of the stand-in device, and profiles of steps on the CPU.
+
+    Raises:
+        NoEstimate: one of them is none, or all together are too large.
+    """
+    allowance = untrusted.Allowance()
+    found = [trace.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
+    for file in sorted(folder.glob(f"*{recording.SUFFIX}")):
+        profile = recording.read(file, allowance)
+        try:
+            found.append(orchestrate(profile))
+        except untrusted.DAMAGE as error:  # a form that no profiler gives it
+            raise NoEstimate(f"{file}: not a profile of this program's ({type(error).__name__})") from error
+    return found
 
 
 def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
@@ -241,9 +254,9 @@ def _write_program(path: Path, text: bytes) -> Path:
 
 
 def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
-    notes = traces / "notes.jsonl"
-    if notes.is_file():
-        return str(json.loads(notes.read_text(encoding="utf-8").splitlines()[0]))
+    note = _first_note(traces / "notes.jsonl")
+    if note is not None:
+        return note
     if outcome.stopped is not None:
         more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
         return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used{more}"
@@ -257,6 +270,15 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
     if found:
         return _UNUSED
     return f"{_UNREACHED if unreached else _UNSEEN} (python -I, python -E and env -i hide it)"
+
+
+def _first_note(notes: Path) -> str | None:
+    try:
+        return untrusted.plain(str(json.loads(untrusted.read(notes, MIB).partition(b"\n")[0])))[:_MOST_NOTED]
+    except FileNotFoundError:
+        return None
+    except untrusted.DAMAGE:
+        return "the script wrote into the notes of its dry run"
 
 
 _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
@@ -280,5 +302,5 @@ def _raised_at(lines: Sequence[str]) -> str:
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
-    said = f": {last[:200]}{_raised_at(lines)}" if last else ""
+    said = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
     return said + (f" ({_read_only(outcome)})" if outcome.read_only else "")
