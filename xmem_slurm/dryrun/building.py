@@ -150,8 +150,10 @@ def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
             [each.soname, {tag: sorted(names) for tag, names in each.symbols.items()}] for each in found.libraries
         ]
         said = {"torch": found.torch_folder, "versions": versions, "libraries": libraries}
-    except (DeviceBuildError, OSError, MemoryError, RuntimeError) as error:  # RuntimeError: a ring of symlinks
+    except DeviceBuildError as error:
         said = {"error": str(error)}
+    except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: a ring of symlinks
+        said = {"error": f"torch in {torch} cannot be read: {error}".removesuffix(": ")}
     with os.fdopen(sending, "wb") as file:
         file.write(json.dumps(said).encode())
 

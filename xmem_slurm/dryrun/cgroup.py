@@ -26,22 +26,43 @@ _EMPTY_SECONDS = 1.0
 def divisible() -> Path | None:
     """Return the group in which one for a dry run can be made, or None."""
     mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    return above(mountinfo, Path("/proc/self/cgroup").read_text(errors="surrogateescape"))
+
+
+def told() -> str:
+    """Say in one line what holds dry runs to their limits on this machine, for who runs this."""
+    group = divisible()
+    if group is None:
+        return (
+            "dry runs here are held to their limits by resource limits, a filter of system calls and a watch: there is "
+            "no control group (v2) with memory and pids that this user may divide"
+        )
+    cpus = "" if "cpu" in _given(group) else "; CPUs by affinity, as cpu is not handed out there"
+    return f"dry runs here are held to their limits by a control group of their own, in {group}{cpus}"
+
+
+def above(mountinfo: str, own: str) -> Path | None:
+    """Return the same from the texts of a process's mountinfo (proc_pid_mountinfo(5)) and cgroup (cgroups(7))."""
     top = next((each.point for each in mounts.visible(mountinfo) if each.kind == "cgroup2"), None)
-    own = next(
-        (line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), None
-    )
-    if top is None or own is None or ".." in own:
+    place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), None)
+    if top is None or place is None or ".." in place:  # it is outside of what is mounted here
         return None
-    here = top / own.lstrip("/")
+    here = top / place.lstrip("/")
     return next((group for group in (here, *here.parents) if group.is_relative_to(top) and _may_divide(group)), None)
 
 
 def _may_divide(group: Path) -> bool:
+    return {"memory", "pids"} <= _given(group) and all(
+        os.access(each, os.W_OK) for each in (group, group / "cgroup.procs")
+    )
+
+
+def _given(group: Path) -> set[str]:
+    """Return what a group hands out to those in it."""
     try:
-        given = (group / "cgroup.subtree_control").read_text().split()
+        return {*(group / "cgroup.subtree_control").read_text().split()}
     except OSError:
-        return False
-    return {"memory", "pids"} <= {*given} and all(os.access(each, os.W_OK) for each in (group, group / "cgroup.procs"))
+        return set()
 
 
 @contextmanager
@@ -50,15 +71,15 @@ def own(memory_bytes: int, processes: int, cpus: int) -> Iterator[Path | None]:
 
     What a killed dry run left goes first.
     """
-    above = divisible()
-    if above is None:
+    parent = divisible()
+    if parent is None:
         yield None
         return
-    for left in above.glob(f"{_PREFIX}*"):
+    for left in parent.glob(f"{_PREFIX}*"):
         if not Path("/proc", left.name.removeprefix(_PREFIX)).exists():
             with suppress(OSError):  # another user's, or its last process is just ending
                 left.rmdir()
-    group = above / f"{_PREFIX}{os.getpid()}"
+    group = parent / f"{_PREFIX}{os.getpid()}"
     try:
         group.mkdir()
         settings = {

@@ -203,7 +203,8 @@ class _Group:
 
     def join(self) -> None:
         if self._procs is not None:
-            os.write(self._procs, b"0")
+            with suppress(OSError):  # then it is held as where there is none
+                os.write(self._procs, b"0")
 
     def was_killed(self) -> bool:
         """Whether it went beyond its memory, and the kernel killed all of it."""
