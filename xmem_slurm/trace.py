@@ -34,19 +34,22 @@ by the probe, so that a reader sees either the last complete state of a process 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
 
-import gzip
-import json
 import os
 import re
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xmem_slurm import untrusted
 from xmem_slurm.errors import NoEstimate
+
+if TYPE_CHECKING:
+    from xmem_slurm import tracefile
 
 SCHEMA_VERSION = 1
 
@@ -276,79 +279,81 @@ def fail_on_any_gpu(traces: Sequence[Trace]) -> bool:
     return bool(failed) and all(trace.fails_on_any_gpu for trace in failed)
 
 
-def read(path: Path) -> Trace:
-    """Read a trace file.
+def read(path: Path, allowance: untrusted.Allowance | None = None) -> Trace:
+    """Read a trace file. The job could have written it, so its size is bounded, that of all by `allowance`.
 
     Raises:
         NoEstimate: the file is not a trace of this schema version.
     """
+    from xmem_slurm import tracefile  # noqa: PLC0415 - what looks up a kept answer needs no pydantic
+
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            raw = json.load(file)
+        raw = untrusted.read_json(path, allowance or untrusted.Allowance())
         if raw["schema_version"] != SCHEMA_VERSION:
-            raise NoEstimate(f"{path}: trace of schema version {raw['schema_version']}, not {SCHEMA_VERSION}")
-        return _from_json(raw)
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
+        return _from_file(tracefile.checked(raw, tracefile.TraceFile))
+    except untrusted.DAMAGE as error:
         raise NoEstimate(f"{path}: not a trace: {error}") from error
 
 
+MOST_LOGGED_BYTES = 64 << 20
+"""Of files.log: 100 bytes a file, and 4,000 for each Python that imports torch."""
+_LINE = re.compile(rb"([RDAWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
+
+
 def read_files(log: Path) -> list[File]:
-    """Read what all Pythons of a dry run noted (form: probe/_xmem_files.py), the first time of each path first."""
-    if not log.is_file():
+    """Read what all Pythons of a dry run noted (form: probe/_xmem_files.py), the first time of each path first.
+
+    What is no such note says that not all of them are there.
+    """
+    try:
+        lines = untrusted.read(log, MOST_LOGGED_BYTES).split(b"\0")[:-1]
+    except FileNotFoundError:
         return []
-    noted = (line.split(b" ", 3) for line in log.read_bytes().split(b"\0")[:-1])
-    return [File(kind.decode(), int(size), int(mtime), os.fsdecode(path)) for kind, size, mtime, path in noted]
+    except (OSError, ValueError):
+        return [File("T", 0, 0, "")]
+    noted = [_LINE.fullmatch(line) for line in lines]
+    return [File(n[1].decode(), int(n[2]), int(n[3]), os.fsdecode(n[4])) if n else File("T", 0, 0, "") for n in noted]
 
 
-def process_fields(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Process` from a file's object."""
-    raw = {"component": 0, **raw, "gpu": Gpu(**raw["gpu"])}
-    return {each.name: raw[each.name] for each in fields(Process)}
+def process_fields(found: "tracefile.TraceFile | tracefile.ProfileFile") -> dict[str, Any]:
+    """Return the fields of a `Process` from a file."""
+    return {each.name: getattr(found, each.name) for each in fields(Process)} | {"gpu": Gpu(**dict(found.gpu))}
 
 
-def _from_json(raw: dict[str, Any]) -> Trace:
-    columns = raw["events"]
-    history = list(zip(columns["action"], columns["address"], columns["size"], columns["stream"], strict=True))
+def _from_file(raw: "tracefile.TraceFile") -> Trace:
+    columns = raw.events
+    history = list(zip(columns.action, columns.address, columns.size, columns.stream, strict=True))
     requests, events, freed_at = _number(history)
-    marks = [Mark(mark["kind"], mark["allocations"]) for mark in raw["marks"]]
-    tagged, names = _resolve_tags(history, raw["tags"])
+    marks = [Mark(mark.kind, mark.allocations) for mark in raw.marks]
+    tagged, names = _resolve_tags(history, raw.tags)
     allocations = [
         Allocation(size, stream, tagged.get(number) or _by_phase(number, freed_at.get(number), marks))
         for number, (size, stream) in enumerate(requests)
     ]
-    sites, made_at = _sites(raw.get("sites", {"found": [], "of": []}), len(requests), names)
+    sites, made_at = _sites(raw.sites, len(requests), names)
     return Trace(
         **process_fields(raw),
         allocations=allocations,
         events=events,
         marks=marks,
-        doubts=[Doubt(**doubt) for doubt in raw["doubts"]],
-        recorded=raw["recorded"],
-        seen=_seen(raw.get("seen")),
-        place=raw.get("place", ""),
-        lived=tuple(raw.get("lived", (0.0, 0.0))),
-        peers=raw.get("peers", ()),
-        changed=raw.get("changed", ""),
+        doubts=[Doubt(**dict(doubt)) for doubt in raw.doubts],
+        recorded=raw.recorded,
+        seen=_seen(raw.seen),
+        place=raw.place,
+        lived=raw.lived,
+        peers=raw.peers,
+        changed=raw.changed,
         sites=sites,
         made_at=made_at,
     )
 
 
-def _seen(raw: dict[str, Any] | None) -> Seen | None:
+def _seen(raw: Any) -> Seen | None:
     if raw is None:
         return None
-    pairs = {name: tuple(raw[name]) if raw[name] is not None else None for name in ("evaluation", "batches")}
-    loops = [Loop(**each) for each in raw["loops"]]
-    phases = [Phase(**each) for each in raw["phases"]]
-    return Seen(
-        raw["steps"],
-        raw["end"],
-        loops,
-        checkpoints=raw["checkpoints"],
-        phases=phases,
-        whole_until=raw["whole_until"],
-        **pairs,
-    )
+    loops = [Loop(**dict(each)) for each in raw.loops]
+    return Seen(**{**dict(raw), "loops": loops, "phases": [Phase(**dict(each)) for each in raw.phases]})
 
 
 def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:
@@ -361,7 +366,7 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
     events: list[Event] = []
     freed_at: dict[int, int] = {}
     live: dict[int, int] = {}
-    moving: list[int] = []
+    moving: deque[int] = deque()
     streams: dict[int, int] = {0: 0}
     releasing = False
     for action, address, size, stream in history:
@@ -385,32 +390,32 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
     return requests, events, freed_at
 
 
-def _move(action: str, address: int, live: dict[int, int], moving: list[int]) -> None:
+def _move(action: str, address: int, live: dict[int, int], moving: deque[int]) -> None:
     """Take an allocation from its old address, or put the first of those that were taken to its new one."""
     if action == "moved_from":
         moving.append(live.pop(address))
     else:
-        live[address] = moving.pop(0)
+        live[address] = moving.popleft()
 
 
-def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> tuple[dict[int, Category], dict[int, str]]:
+def _resolve_tags(history: list[_Entry], tags: Sequence[Any]) -> tuple[dict[int, Category], dict[int, str]]:
     """Turn "these addresses held PARAM after n allocations" into categories, and names, of allocation numbers.
 
     The first tag of an allocation stands: a gradient that becomes optimizer state was allocated as a gradient.
     """
     categories: dict[int, Category] = {}
     names: dict[int, str] = {}
-    pending = sorted(tags, key=lambda tag: tag["allocations"])
+    pending = sorted(tags, key=lambda tag: tag.allocations)[::-1]
     live: dict[int, int] = {}
-    moving: list[int] = []
+    moving: deque[int] = deque()
     made = 0
 
     def settle(until: int | None) -> None:
-        while pending and (until is None or pending[0]["allocations"] < until):
-            tag = pending.pop(0)
-            for address, name in zip(tag["addresses"], tag.get("names") or repeat(""), strict=False):
+        while pending and (until is None or pending[-1].allocations < until):
+            tag = pending.pop()
+            for address, name in zip(tag.addresses, tag.names or repeat(""), strict=False):
                 if address in live:
-                    categories.setdefault(live[address], Category(tag["category"]))
+                    categories.setdefault(live[address], Category(tag.category))
                     if name:
                         names.setdefault(live[address], name)
 
@@ -425,14 +430,14 @@ def _resolve_tags(history: list[_Entry], tags: list[dict[str, Any]]) -> tuple[di
     return categories, names
 
 
-def _sites(raw: dict[str, Any], count: int, names: dict[int, str]) -> tuple[list[Site], list[int]]:
+def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Site], list[int]]:
     """Return the sites, and the number of that of each of `count` allocations: those in `names` have these modules."""
-    made_at = list(raw["of"])
+    made_at = raw.of
     if not made_at:
         return [], []
-    if len(made_at) != count or max(made_at) >= len(raw["found"]):
+    if len(made_at) != count or max(made_at) >= len(raw.found):
         raise ValueError("it has other sites than allocations")
-    sites = [Site(*each) for each in raw["found"]]
+    sites = [Site(*each) for each in raw.found]
     renamed: dict[Site, int] = {}
     for allocation, name in names.items():
         site = sites[made_at[allocation]]._replace(module=name)

@@ -34,7 +34,9 @@ def main() -> int:
             environ=request["environ"],
             stdin=None if stdin is None else stdin.encode(),
             limits=sandbox.Limits(**request["limits"]),
-            keep=[Path(folder) for folder in request["keep"]],
+            show=[Path(folder) for folder in request["show"]],
+            hide=[Path(folder) for folder in request["hide"]],
+            results=None if request["results"] is None else Path(request["results"]),
             cover={Path(file): Path(ours) for file, ours in request["cover"].items()},
             meter=None if request["meter"] is None else Path(request["meter"]),
         )

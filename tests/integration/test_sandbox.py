@@ -56,7 +56,8 @@ class User:
             "environ": {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder / "home"), "LC_ALL": "C"},
             "stdin": settings.get("stdin"),
             "limits": LIMITS | settings.get("limits", {}),
-            "keep": [str(folder) for folder in settings.get("keep", [])],
+            **{name: [str(folder) for folder in settings.get(name, [])] for name in ("show", "hide")},
+            "results": str(settings["results"]) if "results" in settings else None,
             "cover": {str(file): str(ours) for file, ours in settings.get("cover", {}).items()},
             "meter": settings.get("meter"),
             "user": self.number,
@@ -272,14 +273,25 @@ def test_what_is_mounted_below_a_read_only_folder(user: User, mode: str) -> None
     assert ("Permission denied" if closed else "Read-only file system") in outcome["output_tail"]
 
 
-def test_kept_folders_keep(user: User) -> None:
-    keep = user.work / "keep"
-    keep.mkdir()
-    user.own(keep)
-    outcome = user.run("echo yes > keep/file; echo no > other; mkdir keep/sub; echo deep > keep/sub/x", keep=[keep])
-    assert outcome["returncode"] == 0
-    assert (keep / "file").read_text() == "yes\n"
-    assert (keep / "sub" / "x").read_text() == "deep\n"
+def folder_of(user: User, name: str) -> Path:
+    """Make a folder in the working directory."""
+    folder = user.work / name
+    folder.mkdir()
+    user.own(folder)
+    return folder
+
+
+def test_only_results_come_out(user: User) -> None:
+    out, shown, hidden = (folder_of(user, name) for name in ("out", "shown", "hidden"))
+    for folder in (out, shown, hidden):
+        (folder / "before").write_text("before\n")
+    script = "ls out hidden; cat shown/before; echo yes > out/file; echo no > other; mkdir out/sub; ln -s file out/link"
+    script += "; touch shown/x hidden/x; rm -f shown/before"
+    outcome = user.run(script, show=[shown], hide=[hidden], results=out)
+    assert outcome["output_tail"].startswith("hidden:\n\nout:\nbefore\n")
+    assert outcome["output_tail"].count("Read-only file system") == 3
+    assert {each.name: each.read_text() for each in out.iterdir()} == {"before": "before\n", "file": "yes\n"}
+    assert [*shown.iterdir(), *hidden.iterdir()] == [shown / "before", hidden / "before"]
     assert not (user.work / "other").exists()
 
 
@@ -297,7 +309,7 @@ def test_a_covered_program_is_ours_by_every_path_and_only_inside(user: User) -> 
     )
     script += " 2>/dev/null; bin/tool; exec /usr/bin/head -c 9 /usr/bin/id"
     cover = {theirs / "link": ours / "tool", Path("/usr/bin/id"): ours / "tool", Path("/run/no/tool"): ours / "tool"}
-    outcome = user.run(script, keep=[ours], cover=cover)
+    outcome = user.run(script, show=[ours], cover=cover)
     assert (outcome["output_tail"], outcome["returncode"]) == ("ours\n" * 4 + "#!/bin/sh", 0)
     assert (theirs / "tool").read_text() == "#!/bin/sh\necho theirs\n"
     assert (ours / "tool").read_text() == "#!/bin/sh\necho ours\n"
@@ -314,13 +326,11 @@ def test_no_process_survives(user: User) -> None:
 
 
 def test_time_is_limited_and_sigterm_comes_first(user: User) -> None:
-    keep = user.work / "keep"
-    keep.mkdir()
-    user.own(keep)
-    script = """trap 'echo bye > keep/word; exit 3' TERM; while :; do sleep 0.1; done"""
-    outcome = user.run(script, limits={"seconds": 0.5}, keep=[keep])
+    out = folder_of(user, "out")
+    script = """trap 'echo bye > out/word; exit 3' TERM; while :; do sleep 0.1; done"""
+    outcome = user.run(script, limits={"seconds": 0.5}, results=out)
     assert (outcome["stopped"], outcome["returncode"]) == ("time", 3)
-    assert (keep / "word").read_text() == "bye\n"
+    assert (out / "word").read_text() == "bye\n"
 
 
 BUSY = "python3 -c 'import time\nwhile time.process_time() < 0.4: pass'"
@@ -440,12 +450,10 @@ def test_files_are_limited(user: User, place: str) -> None:
 
 
 def test_one_file_is_limited(user: User) -> None:
-    keep = user.work / "keep"
-    keep.mkdir()
-    user.own(keep)
-    outcome = user.run(f"exec head -c {20 * MIB} /dev/zero > keep/x", keep=[keep], limits={"scratch_bytes": 10 * MIB})
+    out = folder_of(user, "out")
+    outcome = user.run(f"exec head -c {20 * MIB} /dev/zero > out/x", results=out, limits={"scratch_bytes": 10 * MIB})
     assert outcome["returncode"] == -signal.SIGXFSZ
-    assert (keep / "x").stat().st_size == 10 * MIB
+    assert (out / "x").stat().st_size == 10 * MIB
 
 
 def test_the_network_is_out_of_reach_and_loopback_works(user: User) -> None:
@@ -579,19 +587,15 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-STAYER = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; echo > keep/started; sleep 1000"""
+STAYER = """(trap '' TERM INT; setsid bash -c 'sleep 1000; :' "$0" &) ; sleep 1000"""
 
 
 @contextmanager
 def started(user: User, **settings: Any) -> "Iterator[subprocess.Popen[str]]":
     """Start a script that does not end, and go on when it runs; a test that fails does not wait for it."""
-    keep = user.work / "keep"
-    keep.mkdir()
-    user.own(keep)
-    with user.start(STAYER, keep=[keep], **settings) as process:
+    with user.start(STAYER, **settings) as process:
         try:
-            wait_until((keep / "started").exists)
-            assert user.alive(besides=process.pid) != []
+            wait_until(lambda: any(line.startswith("bash\0-c\0sleep 1000") for line in user.alive()))
             yield process
         finally:
             process.kill()
@@ -625,7 +629,7 @@ def test_a_signal_that_we_ignore_does_not_end_it(user: User) -> None:
 def test_what_is_missing_is_named(user: User) -> None:
     """In a user namespace whose own limit on user namespaces is 0, with no capability."""
     inner = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --inh-caps -all --bounding-set -all "$@"'
-    request = {"argv": ["true"], "cwd": "/", "environ": {}, "stdin": None, "limits": LIMITS, "keep": [], "user": None}
+    request = {"argv": ["true"], "cwd": "/", "environ": {}, "stdin": None, "limits": LIMITS, "user": None}
     process = subprocess.run(
         ["unshare", "--user", "--map-root-user", "sh", "-c", inner, "sh", sys.executable, str(DRIVER)],
         input=json.dumps(request),

@@ -5,6 +5,7 @@ The torch here is a fake: a folder with torch's version.py and one library that 
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -92,9 +93,18 @@ def test_exports_what_torch_needs_and_the_whole_public_interface(fake_torch: Pat
 
 def test_identity_follows_torch_and_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
+    library = fake_torch / "lib" / "libtorch_cuda.so"
+    before = library.stat()
     folders = {builder.build(fake_torch, cache)}
+    os.utime(library, ns=(1, 1))
+    folders.add(builder.build(fake_torch, cache))
+    assert len(folders) == 1
 
-    os.utime(fake_torch / "lib" / "libtorch_cuda.so", ns=(1, 1))
+    # Another torch that looks the same from outside: it does not come by this one's build, nor this one by its.
+    shutil.rmtree(tmp_path / "link")
+    link(tmp_path, "libcudart.so.13", ["cudaMemset", "cudaGraphDebugDotPrint"], library)
+    assert library.stat().st_size == before.st_size
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
     folders.add(builder.build(fake_torch, cache))
 
     (fake_torch / "version.py").write_text(VERSION_PY.replace("70d99e9", "another"))
@@ -161,12 +171,12 @@ def test_a_killed_build_leaves_nothing_in_the_way(
         os.killpg(killed.pid, signal.SIGKILL)
     folder = cache / "xmem-slurm" / "device"
     assert builder.cached_builds(folder) == []
-    assert list(folder.glob(".*"))
+    assert list(builder.making(folder).glob("*/"))
 
     (tmp_path / "slow").unlink()
     done = builder.build(fake_torch, folder)
     assert (done / builder.MANIFEST).is_file()
-    assert not list(folder.glob(".*"))
+    assert not list(builder.making(folder).glob("*/"))
 
 
 def test_no_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,6 +214,28 @@ def test_not_a_torch_for_which_there_are_stand_ins(fake_torch: Path, text: str |
         (fake_torch / "version.py").write_text(text)
     with pytest.raises(DeviceBuildError, match=message):
         builder.build(fake_torch)
+
+
+@pytest.mark.parametrize("text", ["cuda = '13.'", "cuda = '1e9.0'", "cuda = '13.0'\n__version__ = '\x1b[2J'"])
+def test_a_torch_whose_files_say_what_no_torch_says(fake_torch: Path, tmp_path: Path, text: str) -> None:
+    (fake_torch / "version.py").write_text(text)
+    with pytest.raises(DeviceBuildError, match=r"^torch"):
+        builder.build(fake_torch, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        needs.Library("libcudart.so.13", {"": frozenset({'x(void){}\n#include "/etc/passwd"'})}),
+        needs.Library("libcudart.so.13", {"X; };": frozenset()}),
+        needs.Library("../libcudart.so.13", {}),
+        needs.Library("libcudart.so.13,--version-script", {}),
+        needs.Library("libc.so.6", {}),
+    ],
+)
+def test_only_names_are_compiled(library: needs.Library) -> None:
+    with pytest.raises(DeviceBuildError, match=r"^torch in / needs "):
+        needs.Needs("/", needs.Versions("2.11.0", "", 13000, 0, 0, 0), (library,))
 
 
 def test_a_cuda_version_without_cuda_libraries(fake_torch: Path, tmp_path: Path) -> None:
@@ -249,7 +281,7 @@ def test_no_room_is_one_line_on_stderr(fake_torch: Path, tmp_path: Path) -> None
     assert ran.stdout == ""
     assert ran.stderr.count("\n") == 1
     assert "cannot write the stand-in CUDA libraries" in ran.stderr
-    assert not list((tmp_path / "cache" / "xmem-slurm" / "device").glob(".*"))
+    assert not list(builder.making(tmp_path / "cache" / "xmem-slurm" / "device").glob("*/"))
 
 
 def test_the_command_imports_nothing_heavy() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm.dryrun import cgroup
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
 from xmem_slurm.report import files
@@ -41,6 +42,7 @@ def check(
         wrong += found
     if loaded is None or wrong:
         raise SiteError(f"{path}: wrong in {len(wrong)} points" + ("" if loaded else "; the cluster was not asked yet"))
+    typer.echo(cgroup.told())
     groups, asked = len(loaded.nodes), " in the file; the cluster was not asked" if offline else ""
     what = f"{len(loaded.option)} GPU options on {groups} groups of nodes"
     typer.echo(f"{path}: site {loaded.name}: {what}: no errors{asked}")

@@ -1,9 +1,10 @@
 """The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the user's cache.
 
 A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs and `build.json`.
-The identity covers everything that the result depends on: torch's files, our sources, the compiler. A build is made in
-a temporary folder beside it under a lock and renamed into place, so that a reader sees a whole build or none, two
-builds at once do the work once, and what a killed build leaves is swept away by the next.
+The identity covers everything that the result depends on, by content: what torch needs, our sources, the compiler. So
+no torch, whatever its files are made to look like, comes by the build of another. A build is made in `<cache>/making`
+under a lock and renamed into place, so that a reader sees a whole build or none, two builds at once do the work once,
+and what a killed build leaves is swept away by the next.
 """
 
 import errno
@@ -51,35 +52,43 @@ def build(torch_dir: Path, cache: Path | None = None, cudnn: Path | None = None)
     """Return the folder with the stand-ins for the torch package in `torch_dir`, building them if there are none yet.
 
     `cudnn` is a file of the real cuDNN that this torch would load, if one is known: its version becomes the stand-in's.
-    Raises DeviceBuildError: no CUDA build of torch there, no compiler, a compiler error, no room in the cache, or a
-    cache that others could have written to: the libraries run in the user's name.
+    Raises DeviceBuildError: no CUDA build of torch there, or as `make` does.
     """
-    torch = torch_dir.resolve()
-    versions = needs.read_versions(torch, cudnn)
+    return make(needs.read(torch_dir.resolve(), cudnn), cache)
+
+
+def make(wanted: needs.Needs, cache: Path | None = None) -> Path:
+    """Return the folder with the stand-ins for a torch that needs this, building them if there are none yet.
+
+    Raises DeviceBuildError: no compiler, a compiler error, no room in the cache, or a cache that others could have
+    written to: the libraries run in the user's name.
+    """
     compiler = find_compiler()
-    try:
-        identity = _identity(torch, versions, compiler)
-    except OSError as error:
-        raise DeviceBuildError(f"cannot read the libraries of torch in {torch}: {error.strerror}") from error
     folder = cache if cache is not None else cache_folder()
-    done = folder / identity
+    done = folder / _identity(wanted, compiler)
     try:
         make_own(folder, done)
         if (done / MANIFEST).is_file():
             return done
-        with _locked(folder / f"{identity}.lock"):
+        making(folder).mkdir(mode=0o700, exist_ok=True)
+        with _locked(making(folder) / f"{done.name}.lock"):
             if not (done / MANIFEST).is_file():
-                _build_into(done, torch, versions, compiler[0])
+                _build_into(done, wanted, compiler[0])
     except OSError as error:
         raise DeviceBuildError(f"cannot write the stand-in CUDA libraries to {folder}: {error.strerror}") from error
     return done
+
+
+def making(folder: Path) -> Path:
+    """Where builds of the cache `folder` are made: its locks are there too, and a dry run sees nothing of it."""
+    return folder / "making"
 
 
 def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
     """The finished builds in the cache, by torch version."""
     folder = cache if cache is not None else cache_folder()
     found = []
-    for manifest in folder.glob(f"[!.]*/{MANIFEST}"):
+    for manifest in folder.glob(f"*/{MANIFEST}"):
         try:
             about = json.loads(manifest.read_text(encoding="utf-8"))
             found.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
@@ -115,11 +124,11 @@ def find_compiler() -> tuple[str, str]:
     raise DeviceBuildError("no C compiler: install gcc, or name one in CC, to build the stand-in CUDA libraries")
 
 
-def _identity(torch: Path, versions: needs.Versions, compiler: tuple[str, str]) -> str:
-    digest = hashlib.sha256(repr((versions, compiler)).encode())
-    for path in needs.shared_objects(torch):
-        facts = path.stat()
-        digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+def _identity(wanted: needs.Needs, compiler: tuple[str, str]) -> str:
+    libraries = [
+        (each.soname, [(tag, sorted(names)) for tag, names in each.symbols.items()]) for each in wanted.libraries
+    ]
+    digest = hashlib.sha256(repr((wanted.versions, libraries, compiler)).encode())
     ours = [*generate.SOURCES.rglob("*"), *Path(__file__).parent.glob("*.py")]
     for path in sorted(path for path in ours if path.is_file()):
         digest.update(path.relative_to(Path(__file__).parent).as_posix().encode() + b"\0" + path.read_bytes())
@@ -138,18 +147,19 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build_into(done: Path, torch: Path, versions: needs.Versions, compiler: str) -> None:
-    prefix = f".{done.name}."
-    for left in done.parent.glob(f"{prefix}*"):
+def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
+    place, prefix = making(done.parent), f"{done.name}."
+    for left in place.glob(f"{prefix}*/"):
         shutil.rmtree(left, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=prefix, dir=done.parent))
+    work = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+    versions, libraries = wanted.versions, wanted.libraries
     try:
-        libraries = needs.read_libraries(torch)
         with ThreadPoolExecutor(COMPILERS_AT_ONCE) as pool:
             compiling = [pool.submit(_compile, each, work, versions, compiler) for each in libraries]
             for finished in [*compiling, pool.submit(_compile_helper, work, compiler)]:
                 finished.result()
-        about = {**asdict(versions), "torch_folder": str(torch), "libraries": [each.soname for each in libraries]}
+        sonames = [each.soname for each in libraries]
+        about = {**asdict(versions), "torch_folder": wanted.torch_folder, "libraries": sonames}
         (work / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         work.chmod(0o755)
         try:

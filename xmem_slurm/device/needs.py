@@ -1,4 +1,7 @@
-"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from files, nothing run."""
+"""What a CUDA build of torch needs from NVIDIA: versions, libraries and symbols, read from files, nothing run.
+
+The files may be a job's own work: what is read of them is bounded, and names that a compiler is given are checked.
+"""
 
 import re
 from collections import defaultdict
@@ -58,6 +61,12 @@ _UNVERSIONED = (  # symbols without a version tag belong to a library by their p
     ("cuda", "libcudart"),
 )
 _DRIVER = re.compile(r"cu[A-Z]")
+_SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_TAG = re.compile(r"[\w.]{0,100}", re.ASCII)
+_SONAME = re.compile(r"[\w-]+\.so(\.\d+)*", re.ASCII)
+_RELEASE = re.compile(r"[\w.+-]{0,100}", re.ASCII)
+_MOST_TEXT = 1 << 20
+"""Bytes of version.py and of METADATA that are read; torch's have 300 and 30,000."""
 
 # What the stand-ins say when neither the installed wheels nor torch's requirements name a version.
 _DEFAULT_CUDNN = {12: "9.1.0", 13: "9.13.0"}
@@ -94,6 +103,31 @@ class Library:
         return _stem(self.soname)
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """All that a build of stand-ins is made from, and where the torch is that needs it."""
+
+    torch_folder: str
+    versions: Versions
+    libraries: tuple[Library, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what is no name of C's, of the linker's or of a file in the cache: it may come from anybody."""
+        texts = [(self.versions.torch, _RELEASE), (self.versions.torch_commit, _RELEASE)]
+        for library in self.libraries:
+            texts.append((library.soname, _SONAME))
+            for tag, symbols in library.symbols.items():
+                texts += [(tag, _TAG), *((symbol, _SYMBOL) for symbol in symbols)]
+        wrong = [text for text, form in texts if not form.fullmatch(text)]
+        if wrong or any(library.stem not in STAND_INS for library in self.libraries):
+            raise DeviceBuildError(f"torch in {self.torch_folder} needs {(wrong or ['other libraries'])[0]!r:.60}")
+
+
+def read(torch: Path, cudnn: Path | None = None) -> Needs:
+    """Read what the torch in folder `torch` needs; raises DeviceBuildError. `cudnn`: see `read_versions`."""
+    return Needs(str(torch), read_versions(torch, cudnn), tuple(read_libraries(torch)))
+
+
 def shared_objects(torch: Path) -> list[Path]:
     """Torch's own shared objects."""
     return sorted([*torch.glob("lib/*.so*"), *torch.glob("*.so")])
@@ -106,14 +140,14 @@ def read_versions(torch: Path, cudnn: Path | None = None) -> Versions:
     name has the version: libcudnn_graph.so.9.10.2.
     """
     try:
-        text = (torch / "version.py").read_text(encoding="utf-8")
+        text = _text(torch / "version.py")
     except OSError as error:
         raise DeviceBuildError(f"no torch in {torch}: {error.strerror} (version.py)") from error
     values = dict(re.findall(r"^(\w+)(?:\s*:[^=]*)?\s*=\s*'([^']*)'", text, re.MULTILINE))
     version = values.get("__version__", "unknown")
     if "cuda" not in values:
         raise DeviceBuildError(f"torch {version} in {torch} is not a CUDA build")
-    major, minor = (int(part) for part in values["cuda"].split(".")[:2])
+    major, minor, _ = _numbers(values["cuda"])
     if major not in _DEFAULT_CUDNN:
         raise DeviceBuildError(f"torch {version} is built for CUDA {values['cuda']}; CUDA 12 and 13 have stand-ins")
     return Versions(
@@ -186,11 +220,23 @@ def _required(torch: Path, library: str) -> str | None:
     """The version of NVIDIA's wheel that torch's requirements name."""
     pattern = re.compile(rf"^Requires-Dist: nvidia-{library}(?:-cu\d+)?==([\d.]+)", re.MULTILINE)
     for metadata in torch.parent.glob("torch-*.dist-info/METADATA"):
-        if found := pattern.search(metadata.read_text(encoding="utf-8", errors="replace")):
+        if found := pattern.search(_text(metadata)):
             return found[1]
     return None
 
 
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_MOST_TEXT).decode(errors="replace")
+
+
 def _encode(version: str) -> int:
-    major, minor, patch = (int(part) for part in [*version.split("."), "0", "0"][:3])
+    major, minor, patch = _numbers(version)
     return 10000 * major + 100 * minor + patch
+
+
+def _numbers(version: str) -> list[int]:
+    parts = [*version.split("."), "0", "0"][:3]
+    if not all(re.fullmatch(r"\d{1,4}", part, re.ASCII) for part in parts):
+        raise DeviceBuildError(f"torch's files name a version {version!r:.60}")
+    return [int(part) for part in parts]

@@ -6,7 +6,8 @@
     command   gives up its privileges and becomes the user's program
 
 Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON each time:
-{"ready": [read-only folders]}, then what `_Tending` returns; or {"failed": stage, "errno"}.
+{"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be handed out; or
+{"failed": stage, "errno"}.
 None of these functions returns: the process ends in them.
 """
 
@@ -26,7 +27,7 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmem_slurm.dryrun import linux, mounts, newroot, progress, watch
+from xmem_slurm.dryrun import linux, mounts, newroot, progress, results, syscalls, watch
 from xmem_slurm.units import GIB
 
 GRACE_SECONDS = 5.0
@@ -53,6 +54,8 @@ KEPT_CAPABILITIES = frozenset(
 """What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below the overlay."""
 
 _OUR_PROCESSES = 2  # keeper and first
+_FIRST_TO_GO = b"1000"
+"""The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
@@ -82,8 +85,8 @@ class Limits:
 class Command:
     """The program to run, and its world.
 
-    `stdin`, `output` and `meter` are open descriptors; stdin None is /dev/null. What was spent of `Limits.seconds` is
-    written to `meter` again and again, as a double.
+    `stdin` and `output` are open descriptors; stdin None is /dev/null. What was spent of `Limits.seconds` is written to
+    `meter`, a path inside, again and again, as a double. `group` is a control group to run it in.
     """
 
     argv: Sequence[str]
@@ -92,7 +95,8 @@ class Command:
     stdin: int | None
     output: int
     limits: Limits
-    meter: int | None = None
+    meter: Path | None = None
+    group: Path | None = None
 
 
 class StageError(Exception):
@@ -169,20 +173,45 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
+    group = _Group(command.group)
+    handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     try:
         linux.unshare(linux.CLONE_NEWNS)
         root = newroot.build(plan)
     except OSError as error:
         raise StageError("mounts", error) from error
     _raise_loopback()
-    child = os.fork()
+    tending = _Tending(command, root, group)
+    child = tending.child = os.fork()
     if child == 0:
+        group.join()
         _become(command, plan)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
-    _tell(status, _Tending(child, command, root).until_the_end())
+    report = tending.until_the_end()
+    _tell(status, report | {"kept_back": None if handed_out is None else results.hand_out(root.results, handed_out)})
     os._exit(0)
+
+
+class _Group:
+    """The command's control group, opened where its files are there; nothing, where it has none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._procs = None if folder is None else os.open(folder / "cgroup.procs", os.O_WRONLY)
+        self._events = None if folder is None else os.open(folder / "memory.events", os.O_RDONLY)
+
+    def join(self) -> None:
+        if self._procs is not None:
+            with suppress(OSError):  # then it is held as where there is none
+                os.write(self._procs, b"0")
+
+    def was_killed(self) -> bool:
+        """Whether it went beyond its memory, and the kernel killed all of it."""
+        if self._events is None:
+            return False
+        counts = dict(line.split() for line in os.pread(self._events, 4096, 0).decode().splitlines())
+        return counts.get("oom_kill", "0") != "0"
 
 
 def _raise_loopback() -> None:
@@ -196,11 +225,12 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, child: int, command: Command, root: newroot.Built) -> None:
-        self.child = child
+    def __init__(self, command: Command, root: newroot.Built, group: _Group) -> None:
+        self.child = 0
         self.limits = command.limits
-        self.meter = command.meter
+        self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
         self.root = root
+        self.group = group
         self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
@@ -223,6 +253,8 @@ class _Tending:
                 break
             signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(look, end) - time.monotonic()))
         self._kill()
+        if stopped is None and self.group.was_killed():
+            stopped = "memory"
         self.progress.look(())
         return {
             "returncode": self.code,
@@ -236,7 +268,7 @@ class _Tending:
         now = self._look()
         memory = now.memory_bytes
         if memory > self.limits.memory_bytes:
-            memory = watch.proportional(self.own_number, self.root.scratch)
+            memory = watch.proportional(self.own_number, self.root.scratch, self.root.results)
         self.peak = max(self.peak, memory)
         if memory > self.limits.memory_bytes:
             return "memory"
@@ -245,11 +277,23 @@ class _Tending:
         return "processes" if now.threads > self.limits.processes else None
 
     def _look(self) -> watch.Usage:
-        found = watch.usage(self.own_number, self.root.scratch)
+        found = watch.usage(self.own_number, self.root.scratch, self.root.results)
         self.progress.look(found.processes)
+        for number in found.processes:
+            self._first_to_go(number)
         if self.meter is not None:
             os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
         return found
+
+    def _first_to_go(self, number: int) -> None:
+        """Keep a process the one that is killed where this machine is out of memory; one that will not be ends now."""
+        score = Path("/proc", str(number), "oom_score_adj")
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if score.read_bytes().strip() != _FIRST_TO_GO:
+                try:
+                    score.write_bytes(_FIRST_TO_GO)
+                except PermissionError:
+                    os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
 
     def _ask_to_end(self, end: float) -> None:
         """Let all processes write what they have; `end` is when the time on the wall is up."""
@@ -296,6 +340,8 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        linux.leave_session_keyring()
+        syscalls.give_up()
         os.chdir(command.cwd)
         for number in _ALL_SIGNALS - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError, ValueError):  # the C library keeps two for itself
@@ -311,22 +357,18 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
 
 
 def _limit(limits: Limits, plan: mounts.Plan) -> None:
-    _lower(resource.RLIMIT_CORE, 1)  # not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5))
-    _lower(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
-    _lower(resource.RLIMIT_FSIZE, limits.scratch_bytes)
+    linux.lower_limit(
+        resource.RLIMIT_CORE, 1
+    )  # not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5))
+    linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
+    linux.lower_limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)
+    linux.lower_limit(resource.RLIMIT_RTPRIO, 0)
     if plan.user_namespace:
         # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed
         # and stops the run, where a refused fork might only be tried again.
-        _lower(resource.RLIMIT_NPROC, 2 * limits.processes + _OUR_PROCESSES)
+        linux.lower_limit(resource.RLIMIT_NPROC, 2 * limits.processes + _OUR_PROCESSES)
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, random.sample(allowed, min(limits.cpus, len(allowed))))
     os.nice(limits.nice)
     linux.lower_io_priority()
-    Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _lower(which: int, value: int) -> None:
-    """Set a resource limit, soft and hard; one that is lower already stays."""
-    hard = resource.getrlimit(which)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(which, (value, value))
+    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)

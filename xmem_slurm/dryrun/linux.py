@@ -1,13 +1,14 @@
 """The Linux system calls that the sandbox needs and Python 3.11 does not offer.
 
 Each function is one call and raises OSError with the call's errno. Numbers are from the kernel's headers
-(include/uapi/linux/{sched,mount,prctl,capability,ioprio}.h, v6.18); they are the same on x86-64 and aarch64 but for
-ioprio_set.
+(include/uapi/linux/{sched,mount,prctl,capability,ioprio,keyctl}.h, v6.18); they are the same on x86-64 and aarch64 but
+for ioprio_set and keyctl.
 """
 
 import ctypes
 import os
 import platform
+import resource
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -28,6 +29,7 @@ MS_PRIVATE = 0x40000
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 
@@ -42,6 +44,8 @@ CAP_SYS_ADMIN = 21
 
 _MNT_DETACH = 2
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
 
@@ -83,9 +87,9 @@ def pivot_root(new_root: StrPath, put_old: StrPath) -> None:
     _check(_libc.pivot_root(os.fsencode(new_root), os.fsencode(put_old)), str(new_root))
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int, more: int = 0) -> None:
     """Set one attribute of this process."""
-    arguments = [ctypes.c_ulong(word) for word in (value, 0, 0, 0)]
+    arguments = [ctypes.c_ulong(word) for word in (value, more, 0, 0)]
     _check(_libc.prctl(ctypes.c_int(option), *arguments), "prctl")
 
 
@@ -106,6 +110,23 @@ def has_capability(capability: int) -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> capability & 1)
     return False
+
+
+def lower_limit(which: int, value: int) -> None:
+    """Set a resource limit, soft and hard; one that is lower already stays."""
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value))
+
+
+def leave_session_keyring() -> None:
+    """Have an empty session keyring: that of the login holds Kerberos tickets and keys of encrypted folders.
+
+    A kernel without key rings has none to leave.
+    """
+    number = _SYS_KEYCTL.get(platform.machine())
+    if number is not None:
+        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
 
 
 def lower_io_priority() -> None:

@@ -6,17 +6,16 @@ All paths are absolute.
 import os
 import platform
 import re
-import shutil
 import stat
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm.dryrun import linux
+from xmem_slurm.dryrun import linux, own_folder
 from xmem_slurm.errors import SandboxError
 from xmem_slurm.units import MIB
 
@@ -41,8 +40,9 @@ class Plan:
     """What a new root is made from. No path has a symlink in it.
 
     `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
-    not ours (see `foreign`); `keep` the folders whose writes are real; `cover` files, each with the one in one of those
-    folders that is seen in its place. `layers` is a folder on disk for what it writes,
+    not ours (see `foreign`). `show` are folders that are there as they are outside, read-only; `hide` such as are there
+    empty; `results` is one that is empty at first, and what is in it at the end is handed out. `cover` are files, each
+    with the one in a shown folder that is seen in its place. `layers` is a folder on disk for what the job writes,
     where a tmpfs will not do (see `layers_on_disk`).
     """
 
@@ -50,7 +50,9 @@ class Plan:
     sockets: Sequence[Path]
     writable: Sequence[Path]
     foreign: Sequence[Path]
-    keep: Sequence[Path]
+    show: Sequence[Path]
+    hide: Sequence[Path]
+    results: Path | None
     cover: Mapping[Path, Path]
     scratch_bytes: int
     user_namespace: bool
@@ -162,26 +164,15 @@ def layers_on_disk() -> Iterator[Path]:
         SandboxError: there is none.
     """
     for place in dict.fromkeys(("/var/tmp", tempfile.gettempdir())):  # noqa: S108 - mkdtemp makes it ours
-        try:
-            folder = Path(tempfile.mkdtemp(prefix="xmem-layers-", dir=place)).resolve()
-        except OSError:
-            continue
-        try:
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(own_folder.made(Path(place), "xmem-layers-"))
+            except OSError:
+                continue
             if _keeps_marks(str(folder)):
                 yield folder
                 return
-        finally:
-            _remove(folder)
     raise SandboxError(
         f"no sandbox here: Linux {platform.release()} needs a folder for temporary files with extended attributes; "
         "set TMPDIR to one on a local disk (or use Linux 6.6)"
     )
-
-
-def _remove(folder: Path) -> None:
-    """Remove a tree of our own, whatever the modes in it."""
-    for parent, names, _ in os.walk(folder):
-        for path in (Path(parent, name) for name in names):
-            if not path.is_symlink():
-                path.chmod(stat.S_IRWXU)
-    shutil.rmtree(folder)

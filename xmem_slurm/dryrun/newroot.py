@@ -14,6 +14,8 @@ Kept out of reach:
 - Every other socket that /proc/net/unix lists is whited out: ssh agents, X11, tmux, databases.
 - Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
 - /proc is new; /proc/sys and the like, and all of /sys, are read-only.
+- Folders of our own are shown read-only or empty (`mounts.Plan`), but for one for results, on a tmpfs of its own: what
+  is in it is looked at and copied out when nothing runs any more (`results`).
 
 Note [Owners inside a user namespace]
 Only our own user and group exist there. Copying a file up into the upper layer gives it its old owner and group, and
@@ -31,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from xmem_slurm.dryrun import linux
+from xmem_slurm.dryrun import linux, results
 from xmem_slurm.dryrun.mounts import Plan, visible
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -53,13 +55,16 @@ _BASE = Path("/tmp")  # noqa: S108 - only a folder that every machine has, to mo
 _OLD = Path("/old")
 _NEW = Path("/new")
 _LAYERS = Path("/layers")
+_EMPTY = Path("/empty")
+_RESULTS = Path("/results")
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A new root: descriptors of the tmpfs that it is on and of `Plan.layers`; the folders that became read-only."""
+    """A new root: its tmpfs, that of its results, `Plan.layers`, all open; and the folders that became read-only."""
 
     scratch: int
+    results: int
     layers: int | None
     read_only: list[str]
 
@@ -73,12 +78,15 @@ def build(plan: Plan) -> Built:
     inodes = max(100_000, plan.scratch_bytes // 8192)  # each costs about 1 KiB of kernel memory
     options = f"size={plan.scratch_bytes},nr_inodes={inodes},mode=755"
     linux.mount("tmpfs", _BASE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-    for folder in (_OLD, _NEW, _LAYERS):
+    for folder in (_OLD, _NEW, _LAYERS, _EMPTY, _RESULTS):
         _under(_BASE, folder).mkdir()
     linux.pivot_root(_BASE, _under(_BASE, _OLD))
     os.chdir("/")
     linux.mount(_NEW, _NEW, None, linux.MS_BIND)
     scratch = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    options = f"size={results.MOST_BYTES},nr_inodes={results.MOST_INODES},mode=755"
+    linux.mount("tmpfs", _RESULTS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+    made = os.open(_RESULTS, os.O_RDONLY | os.O_DIRECTORY)
     layers = None if plan.layers is None else os.open(_old(plan.layers), os.O_RDONLY | os.O_DIRECTORY)
     root = _NewRoot(plan)
     root.make()
@@ -86,7 +94,7 @@ def build(plan: Plan) -> Built:
     linux.pivot_root(".", ".")
     linux.detach(".")
     os.chdir("/")
-    return Built(scratch, layers, root.read_only)
+    return Built(scratch, made, layers, root.read_only)
 
 
 @dataclass
@@ -115,9 +123,13 @@ class _NewRoot:
             raise self._refusal
         _bind(_old(Path("/sys")), _new(Path("/sys")), read_only=True)
         self._proc()
-        for folder in self.plan.keep:
+        for folder in self.plan.show:
             _new(folder).mkdir(parents=True, exist_ok=True)
-            _bind(_old(folder), _new(folder))
+            _bind(_old(folder), _new(folder), read_only=True)
+        for folder in filter(_is_folder, map(_new, self.plan.hide)):
+            _bind(_EMPTY, folder, read_only=True)
+        if self.plan.results is not None:
+            _bind(_RESULTS, _new(self.plan.results))
         for file, ours in self.plan.cover.items():
             with suppress(OSError):  # it is in a folder that is not shown
                 _bind(_old(ours), _new(file), read_only=True)
@@ -145,7 +157,7 @@ class _NewRoot:
     def _known(self, folder: Path) -> set[str]:
         """Return the names in a folder that mounts, or the job's own folders, lie below."""
         mounts = [mount.point for mount in self.plan.mounts]
-        places = [*mounts, *self.plan.writable, *self.plan.keep]
+        places = [*mounts, *self.plan.writable, *self.plan.show]
         return {place.relative_to(folder).parts[0] for place in places if folder in place.parents}
 
     def _entry(self, path: Path) -> None:

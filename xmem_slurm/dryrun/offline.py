@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from xmem_slurm import untrusted
 from xmem_slurm.dryrun.workers import find
 
 
@@ -49,6 +50,7 @@ ONCE = {
 _LOG = "network.log"
 _MOST_SAID = 200
 """Characters of what was asked for."""
+_MOST_LOGGED_BYTES = 1 << 20
 _URL = re.compile(r"[a-z][a-z0-9+]*://\S+")
 _HERE = re.compile(r"\b(localhost|127(\.\d+){3}|" + re.escape(os.uname().nodename) + r")\b|::1|^file:")
 
@@ -72,8 +74,9 @@ def fetch(name: str, arguments: Sequence[str]) -> None:
 
 def missing(traces: Path) -> str:
     """Return in words what the script's programs could not fetch, or nothing; `traces` is the folder of the notes."""
-    log = traces / _LOG
-    if not log.is_file():
+    try:
+        lines = untrusted.read(traces / _LOG, _MOST_LOGGED_BYTES).decode(errors="replace").splitlines()
+    except (OSError, ValueError):
         return ""
-    asked = dict.fromkeys(log.read_text(encoding="utf-8", errors="replace").splitlines())
-    return f"; the script had asked for {', '.join(asked)[:_MOST_SAID]}, and a dry run has no network"
+    asked = untrusted.plain(", ".join(dict.fromkeys(lines))[:_MOST_SAID])
+    return f"; the script had asked for {asked}, and a dry run has no network"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import platformdirs
 
-from xmem_slurm import trace
-from xmem_slurm.dryrun import offline, sandbox, shims, spending, stand_in
+from xmem_slurm import trace, untrusted
+from xmem_slurm.device import ask, builder
+from xmem_slurm.dryrun import building, offline, own_folder, sandbox, shims, spending, stand_in
 from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, UnusedGpu
@@ -37,6 +38,8 @@ _METER = "spent"
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem_files.py)."""
 _SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
+_MOST_NOTED = 1000
+"""Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
 _UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
 _UNREACHED = (
@@ -117,28 +120,32 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         SandboxError: this machine cannot throw away what the script writes; nothing was run.
         NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
     """
-    cache = platformdirs.user_cache_path("xmem-slurm")
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(prefix="xmem-", dir=_temporary_folder()) as scratch:
-        folder = Path(scratch).resolve()
+    stand_ins = builder.cache_folder()
+    builder.making(stand_ins).mkdir(parents=True, exist_ok=True, mode=0o700)
+    with own_folder.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
         traces.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(job, gpu, budget, folder, traces)
-        outcome = sandbox.run(
-            [str(script), *job.arguments],
-            cwd=job.folder,
-            environ=environ,
-            stdin=None,
-            limits=budget.limits(),
-            keep=[folder, cache],
-            cover=covers(environ["PATH"], folder / "bin"),
-            meter=traces / _METER,
-        )
+        with building.serving(folder):
+            outcome = sandbox.run(
+                [str(script), *job.arguments],
+                cwd=job.folder,
+                environ=environ,
+                stdin=None,
+                limits=budget.limits(),
+                show=[folder, stand_ins],
+                hide=_not_for_jobs(stand_ins),
+                results=traces,
+                cover=covers(environ["PATH"], folder / "bin"),
+                meter=traces / _METER,
+            )
         spending.add(outcome.spent_seconds)
+        if outcome.kept_back:
+            raise NoEstimate(f"the dry run left {outcome.kept_back}")
         files = trace.read_files(traces / _FILES)
         missing = offline.missing(traces)
-        found = [replace(_with_end(each, outcome, missing), files=files) for each in _read(traces)]
+        found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
@@ -151,12 +158,18 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         return DryRun(found, outcome)
 
 
-def _temporary_folder() -> Path | None:
+def _not_for_jobs(stand_ins: Path) -> list[Path]:
+    """Return what of our own a job has no part in: kept answers, scripts of other jobs, locks of builds."""
+    others = [each for each in stand_ins.parent.iterdir() if each != stand_ins]
+    return [*others, builder.making(stand_ins), platformdirs.user_state_path("xmem-slurm")]
+
+
+def _temporary_folder() -> Path:
     """Return where our folder can be: in the user's place for such, unless the sandbox hides that."""
     usual = Path(tempfile.gettempdir()).resolve()
     if HIDDEN not in (usual, *usual.parents):
         return usual
-    return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), None)
+    return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), usual)
 
 
 def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
@@ -176,13 +189,24 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> tra
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:
-    return f"nothing could be written to {', '.join(outcome.read_only)} in the dry run"
+    return untrusted.plain(f"nothing could be written to {', '.join(outcome.read_only)} in the dry run")
 
 
-def _read(folder: Path) -> list[trace.Trace]:
-    """Read what the probe left: traces of the stand-in device, and profiles of steps on the CPU."""
-    found = [trace.read(file) for file in sorted(folder.glob("*.json.gz"))]
-    return found + [orchestrate(recording.read(file)) for file in sorted(folder.glob(f"*{recording.SUFFIX}"))]
+def read(folder: Path) -> list[trace.Trace]:
+    """Read what the probe left: traces of the stand-in device, and profiles of steps on the CPU.
+
+    Raises:
+        NoEstimate: one of them is none, or all together are too large.
+    """
+    allowance = untrusted.Allowance()
+    found = [trace.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
+    for file in sorted(folder.glob(f"*{recording.SUFFIX}")):
+        profile = recording.read(file, allowance)
+        try:
+            found.append(orchestrate(profile))
+        except untrusted.DAMAGE as error:  # a form that no profiler gives it
+            raise NoEstimate(f"{file}: not a profile of this program's ({type(error).__name__})") from error
+    return found
 
 
 def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
@@ -208,6 +232,8 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
         **offline.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
+        "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),
+        "XMEM_DEVICE_PLANS": str(traces / "plans"),
         "XMEM_PROFILE_MEMORY_BYTES": str(budget.memory_bytes),
         "XMEM_CPU_SECONDS": str(budget.seconds - LAST_WORDS_SECONDS),
         "XMEM_DEADLINE": str(spending.now().wall + budget.longest - LAST_WORDS_SECONDS),
@@ -228,9 +254,9 @@ def _write_program(path: Path, text: bytes) -> Path:
 
 
 def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
-    notes = traces / "notes.jsonl"
-    if notes.is_file():
-        return str(json.loads(notes.read_text(encoding="utf-8").splitlines()[0]))
+    note = _first_note(traces / "notes.jsonl")
+    if note is not None:
+        return note
     if outcome.stopped is not None:
         more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
         return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used{more}"
@@ -244,6 +270,15 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
     if found:
         return _UNUSED
     return f"{_UNREACHED if unreached else _UNSEEN} (python -I, python -E and env -i hide it)"
+
+
+def _first_note(notes: Path) -> str | None:
+    try:
+        return untrusted.plain(str(json.loads(untrusted.read(notes, MIB).partition(b"\n")[0])))[:_MOST_NOTED]
+    except FileNotFoundError:
+        return None
+    except untrusted.DAMAGE:
+        return "the script wrote into the notes of its dry run"
 
 
 _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
@@ -267,5 +302,5 @@ def _raised_at(lines: Sequence[str]) -> str:
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
-    said = f": {last[:200]}{_raised_at(lines)}" if last else ""
+    said = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
     return said + (f" ({_read_only(outcome)})" if outcome.read_only else "")

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
 
-from xmem_slurm.dryrun import inside, mounts
+from xmem_slurm.dryrun import cgroup, inside, mounts
 from xmem_slurm.dryrun.inside import Limits
 from xmem_slurm.errors import SandboxError
 from xmem_slurm.units import GIB, KIB, MIB
@@ -52,7 +52,7 @@ class Outcome:
     `seconds` is wall time, set-up included; `spent_seconds` is what counted against its limit (`progress`), and
     `cpu_seconds` how much of that was CPU time. `peak_memory_bytes` is host memory, sampled, the files that it wrote
     included. `output_tail` is the end of stdout and stderr together. `read_only` are the folders that it could not
-    write to because no layer could be put over them.
+    write to because no layer could be put over them. `kept_back` says why not all of its results came out, if so.
     """
 
     returncode: int | None
@@ -63,6 +63,7 @@ class Outcome:
     read_only: tuple[str, ...] = ()
     spent_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    kept_back: str | None = None
 
 
 def available() -> None:
@@ -72,7 +73,7 @@ def available() -> None:
         SandboxError: it does not work here; says what is missing and what an administrator would change.
     """
     limits = Limits(seconds=10, wall_seconds=60, memory_bytes=GIB, processes=64, scratch_bytes=16 * MIB)
-    run(["true"], cwd=Path("/"), environ={"PATH": os.defpath}, stdin=None, limits=limits, keep=[])
+    run(["true"], cwd=Path("/"), environ={"PATH": os.defpath}, stdin=None, limits=limits)
 
 
 def run(
@@ -82,20 +83,25 @@ def run(
     environ: Mapping[str, str],
     stdin: bytes | None,
     limits: Limits,
-    keep: Sequence[Path],
+    show: Sequence[Path] = (),
+    hide: Sequence[Path] = (),
+    results: Path | None = None,
     cover: Mapping[Path, Path] = MappingProxyType({}),
     meter: Path | None = None,
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
-    Writes go to a layer that vanishes, but those to the folders `keep`, which must exist. In the place of each file
-    that `cover` names, by whatever path, the command finds the file that it is mapped to, which must be in such a
-    folder. What the command leaves
-    running is killed when it ends, as Slurm does with a batch script's. When time is up all its processes get SIGTERM,
-    and SIGKILL five seconds later, counted as its time is. What it has spent of that so far stands in the file `meter`,
-    a double, brought up to date several times a second. A command that cannot be started ends with a shell's 126 or 127
-    and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then do to this process what they would have
-    done.
+    All writes go to a layer that vanishes. The folders `show`, which must exist, are there read-only, as they are
+    outside at any time; the folders `hide` are empty. `results`, a folder in one of those that are shown, is empty and
+    can be written to: what is in it at the end is copied to the real one, as `results.hand_out` has it. In the place of
+    each file that `cover` names, by whatever path, the command finds the file that it is mapped to, which must be in a
+    shown folder.
+
+    What the command leaves running is killed when it ends, as Slurm does with a batch script's. When time is up all its
+    processes get SIGTERM, and SIGKILL five seconds later, counted as its time is. What it has spent of that so far
+    stands inside in the file `meter`, a double, brought up to date several times a second. A command that cannot be
+    started ends with a shell's 126 or 127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then
+    do to this process what they would have done.
 
     Raises:
         SandboxError: this machine refuses what the sandbox needs; the command was not started.
@@ -103,7 +109,8 @@ def run(
     started = time.monotonic()
     with ExitStack() as stack:
         signals = stack.enter_context(_caught_signals())
-        plan = _plan(cwd, environ, limits, stack, keep=keep, cover=cover)
+        plan = _plan(cwd, environ, limits, stack, show=show, hide=hide, results=results, cover=cover)
+        group = stack.enter_context(cgroup.own(limits.memory_bytes, 2 * limits.processes, limits.cpus))
         output, output_end = os.pipe()
         status, status_end = os.pipe()
         stack.callback(os.close, output)
@@ -115,11 +122,7 @@ def run(
             if stdin is not None:
                 given = _as_file(stdin)
                 theirs.callback(os.close, given)
-            gauge = None
-            if meter is not None:
-                gauge = os.open(meter, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                theirs.callback(os.close, gauge)
-            command = inside.Command(argv, cwd, environ, given, output_end, limits, gauge)
+            command = inside.Command(argv, cwd, environ, given, output_end, limits, meter, group)
             keeper = _fork_keeper(command, plan, status_end)
         listening = _Listening(keeper, output, status, signals)
         try:
@@ -135,7 +138,9 @@ def _plan(
     limits: Limits,
     stack: ExitStack,
     *,
-    keep: Sequence[Path],
+    show: Sequence[Path],
+    hide: Sequence[Path],
+    results: Path | None,
     cover: Mapping[Path, Path],
 ) -> mounts.Plan:
     user_namespace = mounts.needs_user_namespace()
@@ -147,7 +152,9 @@ def _plan(
         sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape")),
         writable=mounts.places_to_write(cwd, environ),
         foreign=mounts.foreign(cwd.resolve()) if user_namespace else (),
-        keep=[folder.resolve(strict=True) for folder in keep],
+        show=[folder.resolve(strict=True) for folder in show],
+        hide=[folder.resolve() for folder in hide],
+        results=None if results is None else results.resolve(strict=True),
         cover={file.resolve(): ours.resolve(strict=True) for file, ours in cover.items()},
         scratch_bytes=limits.scratch_bytes,
         user_namespace=user_namespace,
@@ -265,6 +272,7 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
         read_only=tuple(facts["ready"]),
         spent_seconds=facts["spent_seconds"],
         cpu_seconds=facts["cpu_seconds"],
+        kept_back=facts["kept_back"],
     )
 
 

@@ -22,8 +22,8 @@ class Usage:
     processes: Sequence[int]
 
 
-def usage(first: int, scratch: int) -> Usage:
-    """Add up everything below process `first` (its number in this /proc), and what `scratch`, a tmpfs, holds.
+def usage(first: int, *scratch: int) -> Usage:
+    """Add up everything below process `first` (its number in this /proc), and what each `scratch`, a tmpfs, holds.
 
     Pages that forked processes share are counted once for each, so the sum may be too high: see `proportional`. Shared
     memory is in `scratch` as a rule (/dev/shm, a mapped file); the larger of the two is taken.
@@ -33,25 +33,25 @@ def usage(first: int, scratch: int) -> Usage:
     for process in _descendants(first):
         numbers.append(process.number)
         threads += process.threads
-        anonymous += process.anonymous
+        anonymous += process.anonymous + process.tables
         shared += process.shared
-    return Usage(threads, anonymous + max(shared, _held(scratch)), numbers)
+    return Usage(threads, anonymous + max(shared, sum(map(_held, scratch))), numbers)
 
 
-def proportional(first: int, scratch: int) -> int:
+def proportional(first: int, *scratch: int) -> int:
     """Return the memory of `usage`, shared pages counted once: exact, and slow (the kernel walks all page tables)."""
     anonymous = shared = 0
     for process in _descendants(first):
         try:
             text = Path(f"/proc/{process.number}/smaps_rollup").read_bytes()
         except PermissionError:  # a program that may not be read
-            anonymous += process.anonymous
+            anonymous += process.anonymous + process.tables
             continue
         except OSError:  # it has ended
             continue
-        anonymous += _number(text, b"\nPss_Anon:") * KIB
+        anonymous += _number(text, b"\nPss_Anon:") * KIB + process.tables
         shared += _number(text, b"\nPss_Shmem:") * KIB
-    return anonymous + max(shared, _held(scratch))
+    return anonymous + max(shared, sum(map(_held, scratch)))
 
 
 def on_disk(folder: int) -> int:
@@ -71,6 +71,8 @@ class _Process:
     threads: int
     anonymous: int
     shared: int
+    tables: int
+    """The page tables of all that it has touched: a terabyte of nothing takes 2 GiB of them."""
 
 
 def _descendants(first: int) -> Iterable[_Process]:
@@ -83,7 +85,7 @@ def _descendants(first: int) -> Iterable[_Process]:
         except OSError:  # it has ended
             continue
         parent = _number(text, b"\nPPid:")
-        sizes = [_number(text, key) * KIB for key in (b"\nRssAnon:", b"\nRssShmem:")]
+        sizes = [_number(text, key) * KIB for key in (b"\nRssAnon:", b"\nRssShmem:", b"\nVmPTE:")]
         children[parent].append(_Process(int(folder.name), parent, _number(text, b"\nThreads:"), *sizes))
     waiting = [first]
     while waiting:

@@ -19,13 +19,12 @@ Scopes are operators, too: "nn.Module: NAME", "xmem::backward", "Optimizer.step#
 redirection's "xmem::to_device", "xmem::on_device", "xmem::to_host".
 """
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xmem_slurm import tracefile, untrusted
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.trace import Doubt, Process, process_fields
 
@@ -87,44 +86,46 @@ class Recording(Process):
         return int(major), int(minor)
 
 
-def read(path: Path) -> Recording:
-    """Read a recording.
+def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
+    """Read a recording. The job could have written it, so its size is bounded, that of all by `allowance`.
 
     Raises:
         NoEstimate: the file is not a recording of this schema version.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            raw = json.load(file)
+        raw = untrusted.read_json(path, allowance or untrusted.Allowance())
         if raw["schema_version"] != SCHEMA_VERSION:
-            raise NoEstimate(f"{path}: profile of schema version {raw['schema_version']}, not {SCHEMA_VERSION}")
+            raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
+        found = tracefile.checked(raw, tracefile.ProfileFile)
         return Recording(
-            **process_fields(raw),
-            rows=_rows(raw["rows"]),
-            tags=[Tag(tag["category"], tag["addresses"]) for tag in raw["tags"]],
-            seconds=raw["seconds"],
-            peak_resident_bytes=raw["peak_resident_bytes"],
-            library_doubts=_doubts(raw.get("library_doubts")),
-            made_up=_doubts(raw.get("made_up")) or (),
+            **process_fields(found),
+            rows=_rows(found.rows),
+            tags=[Tag(tag.category, tag.addresses) for tag in found.tags],
+            seconds=found.seconds,
+            peak_resident_bytes=found.peak_resident_bytes,
+            library_doubts=_doubts(found.library_doubts),
+            made_up=_doubts(found.made_up) or (),
         )
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+    except untrusted.DAMAGE as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error
 
 
-def _doubts(raw: list[dict[str, Any]] | None) -> list[Doubt] | None:
-    return None if raw is None else [Doubt(**doubt) for doubt in raw]
+def _doubts(raw: list[tracefile.Doubt] | None) -> list[Doubt] | None:
+    return None if raw is None else [Doubt(**dict(doubt)) for doubt in raw]
 
 
-def _rows(raw: list[list[Any]]) -> list[Operator | Memory]:
+def _rows(raw: Sequence[Any]) -> list[Operator | Memory]:
     last = list(range(len(raw)))
     for number in range(len(raw) - 1, -1, -1):
         parent = raw[number][1]
+        if parent >= number:
+            raise ValueError("an operator that began before the one that it is part of")
         if parent >= 0:
             last[parent] = max(last[parent], last[number])
     return [_row(row, last[number]) for number, row in enumerate(raw)]
 
 
-def _row(row: list[Any], last: int) -> Operator | Memory:
+def _row(row: Sequence[Any], last: int) -> Operator | Memory:
     if row[0] == "m":
         return Memory(row[1], row[2], row[3])
     inputs = tuple(Tensor(address, tuple(shape), dtype) for address, shape, dtype in row[3])

@@ -2,8 +2,9 @@
  *
  * From 9.8 on cuDNN answers such questions for a GPU that is described to it, on a machine that has none. A question is
  * text: the version, the GPU, then the descriptors of heuristics, each after those that it refers to. Answers are kept
- * in the folder `plans` beside this library, so that a known operation needs no helper. The folder has a fixed number
- * of files; each holds a question and its answer, and is renamed into place.
+ * in the folder that XMEM_DEVICE_PLANS names (in a dry run its own: an answer is a job's word, and of no use to others),
+ * else in `plans` beside this library, so that a known operation needs no helper. The folder has a fixed number of files;
+ * each holds a question and its answer, and is renamed into place.
  *
  * The helper is started by the first question that has no answer there. It is asked through its standard input, a
  * socket, and ends when that is closed or when nobody asks for a while. Whatever fails means no answer, and no answer
@@ -189,10 +190,19 @@ static uint64_t hash_of(const char *question) {
     return hash;
 }
 
+static int path_of_plans(char *path, size_t size, const char *name) {
+    const char *folder = getenv("XMEM_DEVICE_PLANS");
+    char beside[64];
+    if (folder && *folder)
+        return snprintf(path, size, "%s%s", folder, name) < (int)size;
+    snprintf(beside, sizeof beside, "plans%s", name);
+    return path_beside(path, size, beside);
+}
+
 static int path_of_slot(char *path, size_t size, uint64_t hash, unsigned way) {
     char name[32];
-    snprintf(name, sizeof name, "plans/%03x.%u", (unsigned)(hash % SETS), way % WAYS);
-    return path_beside(path, size, name);
+    snprintf(name, sizeof name, "/%03x.%u", (unsigned)(hash % SETS), way % WAYS);
+    return path_of_plans(path, size, name);
 }
 
 /* Whether an answer is whole: it ends with its last line. */
@@ -236,7 +246,7 @@ static char *known_answer(const char *question) {
 static void keep(const char *question, const char *answer) {
     char folder[4096], path[4096], part[4096];
     uint64_t hash = hash_of(question);
-    if (!path_beside(folder, sizeof folder, "plans") || !path_beside(part, sizeof part, "plans/.XXXXXX"))
+    if (!path_of_plans(folder, sizeof folder, "") || !path_of_plans(part, sizeof part, "/.XXXXXX"))
         return;
     mkdir(folder, 0700);
     unsigned way = 0;

@@ -1,0 +1,388 @@
+"""What a hostile job tries from inside the sandbox. Each function is one attempt, and raises Escaped where it works.
+
+Run by the system's Python in a dry run, each attempt in a process of its own: `hostile_probes.py` prints a JSON object
+with what came of each. What it takes is the standard library; system calls are made without the C library's help.
+"""
+
+import ctypes
+import json
+import mmap
+import os
+import platform
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+
+libc = ctypes.CDLL(None, use_errno=True)
+X86 = platform.machine() == "x86_64"
+NUMBERS = {  # on x86-64, on aarch64
+    "add_key": (248, 217), "bpf": (321, 280), "clone": (56, 220), "clone3": (435, 435), "fsopen": (430, 430),
+    "init_module": (175, 105), "io_uring_setup": (425, 425), "keyctl": (250, 219), "memfd_create": (319, 279),
+    "memfd_secret": (447, 447), "mount": (165, 40), "move_mount": (429, 429), "msgget": (68, 186),
+    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": (428, 428), "pivot_root": (155, 41),
+    "prctl": (157, 167), "ptrace": (101, 117), "reboot": (169, 142), "request_key": (249, 218),
+    "sched_setaffinity": (203, 122), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
+    "settimeofday": (164, 170), "shmget": (29, 194), "swapon": (167, 224), "syslog": (103, 116), "unshare": (272, 97),
+    "userfaultfd": (323, 282),
+}  # fmt: skip
+NEWUSER, NEWNS, NEWIPC, NEWNET = 0x10000000, 0x20000, 0x08000000, 0x40000000
+
+
+class Escaped(Exception):  # noqa: N818 - it is what happened
+    """It worked."""
+
+
+def call(name: str, *arguments: object) -> int:
+    """Make a system call; return its result, or the errno as a negative number."""
+    given = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = int(libc.syscall(ctypes.c_long(NUMBERS[name][0 if X86 else 1]), *given))
+    return -ctypes.get_errno() if result == -1 else result
+
+
+def refused(name: str, *arguments: object) -> None:
+    result = call(name, *arguments)
+    if result >= 0:
+        raise Escaped(f"{name} returned {result}")
+
+
+def denied(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except OSError:
+        return
+    raise Escaped("it was allowed")
+
+
+# -- memory that no limit of a process counts --------------------------------------------------------------------------
+
+
+def memory_file() -> None:
+    refused("memfd_create", b"x", 0)
+
+
+def secret_memory_file() -> None:
+    refused("memfd_secret", 0)
+
+
+def system_v_shared_memory() -> None:
+    refused("shmget", 0, 1 << 30, 0o1600)
+
+
+def system_v_semaphores() -> None:
+    refused("semget", 0, 32000, 0o1600)
+
+
+def system_v_messages() -> None:
+    refused("msgget", 0, 0o1600)
+
+
+def io_uring() -> None:
+    refused("io_uring_setup", 4096, bytes(120))
+
+
+def page_faults_by_hand() -> None:
+    refused("userfaultfd", 0)
+
+
+def a_bpf_map() -> None:
+    refused("bpf", 0, bytes(72), 72)
+
+
+def locked_limits_of_data() -> None:
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    denied_value(lambda: resource.setrlimit(resource.RLIMIT_DATA, (most + 1, most + 1)))
+
+
+def denied_value(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except (OSError, ValueError):
+        return
+    raise Escaped("it was allowed")
+
+
+def locked_limits_of_file_size() -> None:
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    denied_value(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most + 1, most + 1)))
+
+
+# -- namespaces and mounts ---------------------------------------------------------------------------------------------
+
+
+def a_user_namespace() -> None:
+    refused("unshare", NEWUSER)
+
+
+def a_user_namespace_with_mounts() -> None:
+    refused("unshare", NEWUSER | NEWNS)
+
+
+def a_user_namespace_by_clone() -> None:
+    result = call("clone", NEWUSER | signal.SIGCHLD, 0, 0, 0, 0)
+    if result == 0:
+        os._exit(0)
+    if result > 0:
+        raise Escaped("clone made one")
+
+
+def a_user_namespace_by_clone3() -> None:
+    arguments = NEWUSER.to_bytes(8, "little") + bytes(24) + int(signal.SIGCHLD).to_bytes(8, "little") + bytes(24)
+    result = call("clone3", arguments, 64)
+    if result == 0:
+        os._exit(0)
+    if result > 0:
+        raise Escaped("clone3 made one")
+
+
+def an_ipc_namespace() -> None:
+    refused("unshare", NEWIPC)
+
+
+def a_mount_namespace() -> None:
+    refused("unshare", NEWNS)
+
+
+def a_network_namespace() -> None:
+    refused("unshare", NEWNET)
+
+
+def the_namespaces_of_process_1() -> None:
+    for name in ("user", "mnt", "net", "ipc", "pid"):
+        try:
+            descriptor = os.open(f"/proc/1/ns/{name}", os.O_RDONLY)
+        except OSError:
+            continue
+        refused("setns", descriptor, 0)
+
+
+def a_tmpfs() -> None:
+    refused("mount", b"none", b"/tmp", b"tmpfs", 0, None)
+
+
+def a_tmpfs_by_the_new_calls() -> None:
+    refused("fsopen", b"tmpfs", 0)
+
+
+def a_tmpfs_in_a_namespace_by_unshare_1() -> None:
+    if os.system("unshare --user --map-root-user --mount mount -t tmpfs none /mnt 2> /dev/null") == 0:
+        raise Escaped("it was mounted")
+
+
+def a_remount_that_may_be_written() -> None:
+    refused("mount", b"none", b"/sys", None, 0x1020, None)
+
+
+def a_copy_of_the_mounts() -> None:
+    descriptor = call("open_tree", -100, b"/", 0x1)
+    if descriptor >= 0:
+        refused("move_mount", descriptor, b"", -100, b"/mnt", 4)
+
+
+def another_root() -> None:
+    refused("pivot_root", b"/tmp", b"/tmp")
+
+
+def a_root_above_this_one() -> None:
+    denied(lambda: os.chroot("/tmp"))
+
+
+def files_by_their_handle() -> None:
+    handle = ctypes.create_string_buffer((128).to_bytes(4, "little") + bytes(132), 136)
+    mount = ctypes.c_int()
+    libc.syscall(
+        ctypes.c_long(NUMBERS["name_to_handle_at"][0 if X86 else 1]), -100, b"/tmp", handle, ctypes.byref(mount), 0
+    )
+    refused("open_by_handle_at", os.open("/tmp", os.O_RDONLY), handle.raw, 0)
+
+
+# -- who is outside ----------------------------------------------------------------------------------------------------
+
+
+def tracing_process_1() -> None:
+    refused("ptrace", 16, 1, 0, 0)
+
+
+def memory_of_process_1() -> None:
+    denied(lambda: os.open("/proc/1/mem", os.O_RDONLY))
+
+
+def the_root_of_process_1() -> None:
+    denied(lambda: list(Path("/proc/1/root").iterdir()))
+
+
+def open_files_of_process_1() -> None:
+    for number in range(64):
+        denied(lambda number=number: os.open(f"/proc/1/fd/{number}", os.O_RDONLY))  # type: ignore[misc]
+
+
+def killing_process_1() -> None:
+    os.kill(1, signal.SIGKILL)
+    os.kill(1, signal.SIGTERM)
+    denied(lambda: os.kill(os.getppid() + 100_000, 0))
+
+
+def the_session_s_keys() -> None:
+    if "xmem-secret" in Path("/proc/keys").read_text():
+        raise Escaped("a key of the login is there")
+
+
+def asking_for_keys() -> None:
+    refused("request_key", b"user", b"xmem-secret", None, 0)
+    refused("keyctl", 0, -3, 0)
+
+
+def leaving_keys() -> None:
+    refused("add_key", b"user", b"left", b"x", 1, -4)
+
+
+def a_socket_to_the_hypervisor() -> None:
+    denied(lambda: socket.socket(40, socket.SOCK_STREAM))
+
+
+def packets_of_the_machine() -> None:
+    denied(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW).bind(("eth0", 0)))
+
+
+def the_network() -> None:
+    denied(lambda: socket.create_connection(("192.0.2.1", 80), 1))
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def more_cpus() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    if os.sched_getaffinity(0) != before:
+        raise Escaped("it has more")
+
+
+def a_real_time_schedule() -> None:
+    denied(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+
+
+def a_better_nice_value() -> None:
+    denied(lambda: os.nice(-1))
+
+
+def _outlive(*, unseen: bool) -> None:
+    """Be one that is not killed where memory is short: raised again, or ended, within a moment."""
+    child = os.fork()
+    if child == 0:
+        score, until = Path("/proc/self/oom_score_adj"), time.monotonic() + 10
+        try:
+            score.write_text("0")
+            call("prctl", 4, 0 if unseen else 1, 0, 0, 0)
+        except OSError:
+            os._exit(9)
+        while score.read_text().strip() != "1000" and time.monotonic() < until:
+            time.sleep(0.02)
+        os._exit(0 if time.monotonic() > until else 9)
+    if os.waitpid(child, 0)[1] == 0:
+        raise Escaped("it stays")
+
+
+def surviving_where_memory_is_short() -> None:
+    _outlive(unseen=False)
+
+
+def surviving_where_memory_is_short_unseen() -> None:
+    _outlive(unseen=True)
+
+
+def settings_of_the_kernel() -> None:
+    for name in ("kernel/core_pattern", "vm/drop_caches", "user/max_user_namespaces", "kernel/shmmax"):
+        denied(lambda name=name: Path("/proc/sys", name).write_text("1"))  # type: ignore[misc]
+
+
+def keys_of_the_kernel() -> None:
+    denied(lambda: Path("/proc/sysrq-trigger").write_text("h"))
+
+
+def files_of_sys() -> None:
+    for folder, _, names in os.walk("/sys/fs"):
+        for name in names[:20]:
+            denied(lambda path=Path(folder, name): path.open("r+b"))  # type: ignore[misc]
+
+
+def control_groups() -> None:
+    for folder in Path("/sys/fs/cgroup").glob("*"):
+        if folder.is_dir():
+            denied(lambda folder=folder: (folder / "xmem-hostile").mkdir())  # type: ignore[misc]
+
+
+def a_device() -> None:
+    denied(lambda: os.mknod("/tmp/disk", 0o60600, os.makedev(254, 0)))
+
+
+def modules_swap_time_and_name() -> None:
+    refused("init_module", bytes(8), 8, b"")
+    refused("swapon", b"/tmp", 0)
+    refused("settimeofday", bytes(16), None)
+    refused("sethostname", b"x", 1)
+    refused("syslog", 5, None, 0)
+    refused("reboot", 0xFEE1DEAD, 672274793, 0, 0)
+
+
+def privileges_by_exec() -> None:
+    lines = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    if (lines["NoNewPrivs"], lines["Seccomp"]) != ("1", "2"):
+        raise Escaped(str(lines))
+
+
+def calls_of_32_bit_programs() -> None:
+    """getpid by `int 0x80`, where numbers mean other calls."""
+    if not X86:
+        return
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(bytes.fromhex("b814000000cd80c3"))
+    function = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+    if function() > 0:
+        raise Escaped("the kernel answers")
+
+
+def calls_of_x32_programs() -> None:
+    if X86 and libc.syscall(ctypes.c_long(0x40000000 | 39)) > 0:
+        raise Escaped("the kernel answers")
+
+
+def a_core_pattern_s_program() -> None:
+    if resource.getrlimit(resource.RLIMIT_CORE) != (1, 1):
+        raise Escaped("core files")
+
+
+def attempts() -> dict[str, Callable[[], None]]:
+    """By name, all of the above."""
+    helpers = {attempts, main, call, refused, denied, denied_value, _outlive}
+    return {name: each for name, each in globals().items() if isinstance(each, FunctionType) and each not in helpers}
+
+
+def main() -> None:
+    said = {}
+    for name, attempt in attempts().items():
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                attempt()
+                outcome = "held"
+            except Escaped as error:
+                outcome = f"escaped: {error}"
+            except BaseException as error:
+                outcome = f"{type(error).__name__}: {error}"
+            os.write(writing, outcome.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as file:
+            said[name] = file.read().decode() or "it died"
+        os.waitpid(child, 0)
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

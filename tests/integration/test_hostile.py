@@ -1,0 +1,339 @@
+"""Hostile jobs: what they try on the machine, on our own files and on whoever reads what comes out, and that it fails.
+
+As root most of it is tried twice, by root and by nobody. `hostile_probes` is what runs inside, once for each of them.
+"""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration import hostile_probes
+from tests.integration.test_sandbox import IS_ROOT, MIB, NOBODY, User, folder_of, user, wait_until
+from xmem_slurm.dryrun import cgroup, results, runner
+from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.slurm import edit
+
+__all__ = ["user"]
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+GPU = load_catalogue()["h100-sxm5-80gb"]
+BUDGET = runner.Budget(seconds=60, memory_bytes=512 * MIB, scratch_bytes=64 * MIB, processes=64, cpus=1)
+ROOM = {"memory_bytes": 200 * MIB, "scratch_bytes": 1024 * MIB}
+"""So that memory is the limit that is met."""
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["root", "nobody"] if IS_ROOT else ["self"])
+def tried(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Have all of `hostile_probes` tried in one dry run, by a login session that has a key."""
+    with tempfile.TemporaryDirectory(prefix="hostile-", dir="/tmp") as name:
+        one = User(NOBODY if request.param == "nobody" else None, Path(name))
+        for folder in (one.folder, one.work, one.folder / "home"):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o755)
+            one.own(folder)
+        shutil.copy(hostile_probes.__file__, one.work)
+        code = "from tests.integration import hostile_probes as h; h.call('keyctl', 1, None)\n"
+        code += "key = h.call('add_key', b'user', b'xmem-secret', b'x', 1, -3)\n"
+        code += "assert h.call('keyctl', 5, key, 0x3f000000) == 0\n"  # seen by those who have it
+        code += "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+        within = [sys.executable, "-c", code]
+        outcome = one.run("", argv=[SYSTEM_PYTHON, "hostile_probes.py"], within=within, limits={"cpus": 1})
+        yield json.loads(outcome["output_tail"].splitlines()[-1])
+
+
+@pytest.mark.parametrize("attempt", hostile_probes.attempts())
+def test_an_attempt_on_the_machine_fails(tried: dict[str, str], attempt: str) -> None:
+    assert tried[attempt] == "held"
+
+
+def python(code: str) -> list[str]:
+    return [SYSTEM_PYTHON, "-c", f"import mmap, os, time\n{code}\ntime.sleep(60)"]
+
+
+MEMORY = {
+    "page tables of a terabyte of nothing": "m = mmap.mmap(-1, 1 << 40, 0x4022, mmap.PROT_READ)\nm.madvise(15)\n"
+    "for place in range(0, 1 << 40, 1 << 21): m[place]",
+    "deleted files that are held open": "for n in range(9):\n f = os.open('x', os.O_RDWR | os.O_CREAT); os.unlink('x')\n"
+    " os.write(f, bytes(40 << 20))",
+    "files in its own shared memory": "open('/dev/shm/x', 'wb').write(bytes(300 << 20))",
+    "results": "for n in range(9): open(f'out/{n}', 'wb').write(bytes(28 << 20))",
+    "many small files": "for n in range(80_000):\n d = f'd{n // 2000}'; os.makedirs(d, exist_ok=True)\n"
+    " open(f'{d}/{n}', 'wb').write(bytes(4096))",
+}
+
+
+@pytest.mark.parametrize("where", MEMORY)
+def test_memory_counts_wherever_it_is(user: User, where: str) -> None:
+    outcome = user.run("", argv=python(MEMORY[where]), limits=ROOM, results=folder_of(user, "out"))
+    assert (outcome["stopped"], outcome["output_tail"]) == ("memory", "")
+
+
+def test_a_control_group_holds_what_the_watch_may_miss(user: User) -> None:
+    """All at once, between two looks."""
+    if user.number is not None or cgroup.divisible() is None:
+        pytest.skip("there is no control group (v2) with memory and pids here that this user may divide")
+    left = set(cgroup.divisible().glob("xmem-slurm-*"))  # type: ignore[union-attr]
+    outcome = user.run("", argv=python("x = bytearray(1 << 30)"), limits={**ROOM, "memory_bytes": 64 * MIB})
+    assert (outcome["stopped"], outcome["peak_memory_bytes"] < 128 * MIB) == ("memory", True)
+    assert set(cgroup.divisible().glob("xmem-slurm-*")) == left  # type: ignore[union-attr]
+
+
+# -- what comes out ----------------------------------------------------------------------------------------------------
+
+MADE = """
+import os
+os.chdir("out")
+os.mkfifo("fifo.json.gz"); os.symlink("/etc/passwd", "link.json.gz"); os.mkdir("folder.json.gz")
+os.mknod("device.json.gz", 0o20666, os.makedev(1, 5)) if not os.getuid() else None
+os.link("good.json.gz", "hard.json.gz") if os.path.exists("good.json.gz") else None
+open("good.json.gz", "w").write("good"); os.chmod("good.json.gz", 0)
+open("with\\nnewline", "w"); open("-rf *", "w"); open(b"\\xff\\xfe", "w"); open("x" * 200, "w")
+"""
+
+
+def test_only_ordinary_files_with_ordinary_names_come_out(user: User) -> None:
+    out = folder_of(user, "out")
+    (user.work / "made.py").write_text(MADE.replace("if not os.getuid() else None", "if False else None"))
+    assert user.run(f"{SYSTEM_PYTHON} made.py", results=out)["output_tail"] == ""
+    (only,) = out.iterdir()
+    assert (only.name, only.read_text(), only.stat().st_mode & 0o777) == ("good.json.gz", "good", 0o600)
+
+
+@pytest.mark.parametrize(
+    ("script", "kept_back"),
+    [
+        (f"cd out; for n in $(seq {results.MOST_FILES + 1}); do echo > $n; done", "2001 files as its traces"),
+        ("truncate -s 900M out/1.json.gz", "more than 256 MiB of traces"),
+        ("head -c 300M /dev/zero > out/1.json.gz; rm out/1.json.gz", None),
+    ],
+)
+def test_what_comes_out_is_bounded(user: User, script: str, kept_back: str | None) -> None:
+    out = folder_of(user, "out")
+    outcome = user.run(script, results=out, limits={"memory_bytes": 1024 * MIB, "scratch_bytes": 1024 * MIB})
+    assert (outcome["kept_back"] or "").startswith(kept_back or "")
+    assert sum(each.stat().st_size for each in out.iterdir()) <= results.MOST_BYTES
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A job's folder, with a home and kept answers beside it."""
+    with tempfile.TemporaryDirectory(prefix="hostile-", dir="/tmp") as name:
+        for folder in ("job", "home", "cache/xmem-slurm/estimates", "state/xmem-slurm/jobs/1"):
+            Path(name, folder).mkdir(parents=True)
+        Path(name, "cache").chmod(0o700)
+        Path(name, "cache/xmem-slurm/estimates/known.json").write_text("{}")
+        Path(name, "state/xmem-slurm/jobs/1/job.sh").write_text("#!/bin/sh\n")
+        monkeypatch.setenv("XDG_CACHE_HOME", f"{name}/cache")
+        monkeypatch.setenv("XDG_STATE_HOME", f"{name}/state")
+        monkeypatch.chdir(Path(name, "job"))
+        yield Path(name, "job")
+
+
+def job(place: Path, script: str, **environ: str) -> Job:
+    base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place.parent / "home"), "LANG": "C"}
+    base["XDG_CACHE_HOME"] = str(place.parent / "cache")
+    return from_submission(edit.Job(("--gres=gpu:1", "job.sh"), base | environ, script.encode()))
+
+
+def why(place: Path, script: str, **environ: str) -> str:
+    """Return why there is no estimate."""
+    with pytest.raises(NoEstimate) as caught:
+        runner.run(job(place, script, **environ), GPU, BUDGET)
+    return str(caught.value)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_nothing_of_ours_is_seen_or_changed(place: Path) -> None:
+    """Kept answers above all: a script that was only looked at wrote one, and the next submission ran its text."""
+    before = contents(place.parent / "cache"), contents(place.parent / "state"), set(place.parent.rglob("*"))
+    script = """#!/bin/bash
+    cd $XDG_CACHE_HOME/xmem-slurm
+    ls estimates ../../state/xmem-slurm device/making; cat estimates/known.json 2> /dev/null
+    for file in estimates/known.json device/evil device/making/evil "${0%/*}"/{slurm_script,bin/srun,bin/evil} \\
+        ../../state/xmem-slurm/evil
+    do (echo evil > $file) 2> /dev/null && echo "written: $file"; done
+    rm -rf estimates device; mv "${0%/*}/bin" /tmp/bin
+    (exec 9< device/making/x.lock) 2> /dev/null && echo locked
+    exit 9"""
+    said = why(place, script)
+    assert "written" not in said
+    assert "locked" not in said
+    after = contents(place.parent / "cache"), contents(place.parent / "state"), set(place.parent.rglob("*"))
+    assert after[:2] == before[:2] or not [name for name in after[0] if "evil" in name]
+    assert (place.parent / "cache/xmem-slurm/estimates/known.json").read_text() == "{}"
+
+
+HOSTILE_WORDS = r"\033]0;title\007\033[2J\rSubmitted batch job 1\302\233x\342\200\256"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"printf 'one\\nlast {HOSTILE_WORDS}\\n'; exit 3",
+        f"printf '\"{HOSTILE_WORDS}\"\\n' > $XMEM_TRACE_DIR/notes.jsonl",
+        "echo '\"a\\nSubmitted batch job 1\\n\\u001b[2J\"' > $XMEM_TRACE_DIR/notes.jsonl",
+        f"printf '{HOSTILE_WORDS}\\n' > $XMEM_TRACE_DIR/network.log; exit 3",
+        "mkfifo $XMEM_TRACE_DIR/notes.jsonl $XMEM_TRACE_DIR/files.log $XMEM_TRACE_DIR/network.log; exit 3",
+        "ln -s /dev/zero $XMEM_TRACE_DIR/notes.jsonl; ln -s /dev/zero $XMEM_TRACE_DIR/files.log; exit 3",
+        "head -c 20M /dev/zero > $XMEM_TRACE_DIR/notes.jsonl",
+        "head -c 2000 /dev/zero | tr '\\0' '[' > $XMEM_TRACE_DIR/notes.jsonl",
+        "echo > $XMEM_TRACE_DIR/notes.jsonl",
+        "echo '{' | gzip > $XMEM_TRACE_DIR/1-1.json.gz",
+        "head -c 4M /dev/zero | gzip > x; for n in $(seq 80); do cat x; done > $XMEM_TRACE_DIR/1-1.json.gz",
+        "rm -rf $XMEM_TRACE_DIR/* $XMEM_TRACE_DIR; exit 3",
+        "rm -f $XMEM_TRACE_DIR/spent; ln -s /etc/passwd $XMEM_TRACE_DIR/spent; sleep 0.3; exit 3",
+    ],
+)
+def test_what_it_says_is_one_plain_line(place: Path, script: str) -> None:
+    said = why(place, f"#!/bin/bash\n{script}\n")
+    assert said.isprintable()
+    assert len(said) < 1500
+
+
+def test_a_trace_of_its_own_making_is_checked_as_such(place: Path) -> None:
+    shutil.copy(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz", place / "trace.json.gz")
+    raw = json.loads(gzip.decompress((place / "trace.json.gz").read_bytes()))
+    raw["events"]["size"][0] = -5
+    (place / "trace.json.gz").write_bytes(gzip.compress(json.dumps(raw).encode()))
+    assert "not a trace: events.size.0" in why(place, "#!/bin/sh\ncp trace.json.gz $XMEM_TRACE_DIR/1-1.json.gz\n")
+
+
+# -- stand-ins that are asked for --------------------------------------------------------------------------------------
+
+ASK = """#!/bin/bash
+exec 2>&1
+ask() { python3 - "$1" <<'END'
+import json, os, socket, sys
+os.chdir(os.path.dirname(os.environ["XMEM_TRACE_DIR"]))
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect("ask")
+    asked.sendall(eval(sys.argv[1]))
+    print(asked.makefile().read() or "no answer")
+END
+}
+torch() { ask "json.dumps(['$1', '']).encode() + b'\\\\n'"; }
+"""
+"""Our shims are Python; a job's own connection to who builds them may say anything."""
+
+
+@pytest.fixture
+def fake_torch(place: Path) -> Path:
+    """A torch in the job's folder: version.py and a library that is linked to the CUDA runtime."""
+    torch = place / "site-packages" / "torch"
+    (torch / "lib").mkdir(parents=True)
+    (torch / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda = '13.0'\n")
+    (place / "used.c").write_text("int cudaMalloc(void) { return 0; }\n")
+    (place / "used.map").write_text("libcudart.so.13 { global: *; };\n")
+    (place / "user.c").write_text("int cudaMalloc(void);\nint use(void) { return cudaMalloc(); }\n")
+    gcc, name = ["gcc", "-shared", "-fPIC", "-o"], "libcudart.so.13"
+    script = ["-Wl,--version-script,used.map", f"-Wl,-soname,{name}"]
+    subprocess.run([*gcc, name, "used.c", *script], cwd=place, check=True)
+    subprocess.run([*gcc, torch / "lib" / "libtorch_cuda.so", "user.c", name], cwd=place, check=True)
+    return torch
+
+
+ASKED = {
+    "nonsense": ("ask 'b\"nonsense\\n\"'", "no answer"),
+    "a list of nothing": ("ask 'b\"[]\\n\"'", "no answer"),
+    "deep": ('ask \'b"[" * 16000 + b"\\n"\'', "no answer"),
+    "too long": ('ask \'b"x" * 100000 + b"\\n"\'', "Connection reset"),
+    "a relative path": ("torch site-packages/torch", "no answer"),
+    "no torch": ("torch /tmp", "no torch in /tmp"),
+    "a version that is a FIFO": (
+        "rm $T/version.py; mkfifo $T/version.py; (echo x > $T/version.py &) ; torch $T",
+        "CUDA",
+    ),
+    "a version without an end": ("ln -sf /dev/zero $T/version.py; torch $T", "is not a CUDA build"),
+    "a library without an end": ("ln -sf /dev/zero $T/lib/libtorch_cuda.so; torch $T", "64-bit"),
+    "a library that is cut off": ("truncate -s 2000 $T/lib/libtorch_cuda.so; torch $T", "beyond its end"),
+    "a library of 1 TiB of tables": (
+        "printf '\\377\\377\\377\\377' | dd of=$T/lib/libtorch_cuda.so bs=1 seek=58 conv=notrunc status=none; torch $T",
+        "cannot be read",
+    ),
+    "a symbol that is C": ("sed -i s/cudaMalloc/cuda=alloc/ $T/lib/libtorch_cuda.so; torch $T", "needs 'cuda=alloc'"),
+    "a library's name that is a path": (
+        "sed -i s/libcudart.so.13/libcudart.so.../ $T/lib/libtorch_cuda.so; torch $T",
+        "needs",
+    ),
+    "a version that is a command": ('sed -i "s/2.11.0/\\$(id)/" $T/version.py; torch $T', "needs"),
+    "a ring of links": ("rm -r $T; ln -s torch $T; torch $T", "Symlink loop"),
+    "more torches than a job has": ("for n in $(seq 9); do torch /tmp/$n; done", "more than 8 torches"),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_asking_for_stand_ins_says_no_and_no_more(place: Path, fake_torch: Path, what: str) -> None:
+    script, answer = ASKED[what]
+    said = why(place, f"{ASK}T={fake_torch}\n({script}) | tail -1\nexit 9\n")
+    assert answer in said
+    assert said.isprintable()
+    assert not list((place.parent / "cache/xmem-slurm/device").glob("*/build.json"))
+
+
+def test_an_environment_that_the_script_unpacks_has_stand_ins(place: Path, fake_torch: Path) -> None:
+    """It is nowhere but in the dry run, behind a link that means another place outside."""
+    script = f"{ASK}mkdir -p /tmp/env/real; cp -r {fake_torch} /tmp/env/real/torch; ln -s /tmp/env/real /tmp/env/link\n"
+    said = why(place, script + "torch /tmp/env/link/torch\nexit 9\n")
+    (built,) = (place.parent / "cache/xmem-slurm/device").glob("*/build.json")
+    assert f'["{built.parent}", ""]' in said
+    assert json.loads(built.read_text())["torch_folder"] == "/tmp/env/real/torch"
+
+
+# -- what is left ------------------------------------------------------------------------------------------------------
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.integration import test_hostile
+from xmem_slurm import handover
+with handover.clearing_up():
+    test_hostile.runner.run(test_hostile.job(Path.cwd(), sys.argv[1]), test_hostile.GPU, test_hostile.BUDGET)
+"""
+UNCATCHABLE = (signal.SIGKILL, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM, signal.SIGSEGV)
+"""Signals that nobody catches, or would."""
+
+
+def test_what_a_signal_leaves_is_cleared_by_the_next_start(place: Path) -> None:
+    temporary = place.parent / "tmp"
+    temporary.mkdir()
+    environ = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parents[2])}
+
+    def start(script: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-c", DRIVER, f"#!/bin/sh\n{script}\n"]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=place, env=environ)
+
+    def left() -> set[Path]:
+        return set(temporary.glob("xmem-*"))
+
+    with start("sleep 1000") as alive:
+        wait_until(lambda: len(left()) == 1)
+        (its_own,) = left()
+        killed = [start("sleep 1000") for _ in UNCATCHABLE]
+        wait_until(lambda: len(list(temporary.glob("*/ask"))) == 1 + len(UNCATCHABLE))
+        for process, number in zip(killed, UNCATCHABLE, strict=True):
+            process.send_signal(number)
+            assert process.wait() == -number
+        assert len(left()) == 1 + len(UNCATCHABLE)
+        wait_until(lambda: start("exit 3").wait() == 1 and left() == {its_own})  # when their last processes are gone
+        assert (its_own / "slurm_script").is_file()
+        alive.terminate()
+        assert alive.wait() == -signal.SIGTERM
+    assert left() == set()
