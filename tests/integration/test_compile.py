@@ -24,7 +24,7 @@ import torch
 HOW
 layer = torch.nn.Sequential(torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 4096), torch.nn.GELU("tanh")).cuda()
 optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
-train = compiled(lambda x: layer(x).float().softmax(-1).square().mean())
+train = compiled(lambda x: layer(x * (x != x.roll(1, 0))).float().softmax(-1).square().mean())
 for _ in range(6):
     train(torch.randn(4096, 1024, device="cuda")).backward()
     optimizer.step()

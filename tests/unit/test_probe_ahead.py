@@ -41,6 +41,26 @@ for e in range(3):
 """
 
 
+METHOD = """
+class T:
+  n = 0
+  def train(self):
+    step()
+    self.n += 1
+    self.maybe()
+  def maybe(self):
+    if self.n % 20 == 0: evaluate()
+t = T()
+for i in range(90): t.train()
+"""
+GENERATOR = """
+def batches():
+  for i in range(90):
+    yield 8 if i < 40 else 64
+for size in batches(): step()
+"""
+
+
 @pytest.fixture(autouse=True)
 def probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the probe's modules be found, which only the job's Python has on its path."""
@@ -201,6 +221,42 @@ def unseen(outlook: Any) -> list[tuple[str, int | None]]:
             5,
             [("evaluate()", None)],
         ),
+        "what follows a `continue`": (
+            "for i in range(99):\n  step()\n  if i % 20 < 19: continue\n  evaluate()",
+            5,
+            [("evaluate()", 16)],
+        ),
+        "in what is called with the step": (
+            "def maybe(s):\n  if s % 20 != 19: return\n  evaluate()\nfor i in range(99):\n  step()\n  maybe(i)",
+            5,
+            [("evaluate()", 16)],
+        ),
+        "a method that counts, and one that looks": (METHOD, 5, [("evaluate()", 16)]),
+        "a size of what is called with the epoch": (
+            "def set(e): act(8 << e // 3)\nfor e in range(9):\n  set(e)\n  for b in [1]: step()",
+            2,
+            [("8 << e // 3` of 16", 2)],
+        ),
+        "a log of the script's own that evaluates": (
+            "def log_it(): evaluate()\nfor i in range(99):\n  step()\n  if i % 20 == 19: log_it()",
+            5,
+            [("log_it()", 16)],
+        ),
+        "a log of the script's own": (
+            "def log_it(): print('step')\nfor i in range(99):\n  step()\n  if i % 20 == 19: log_it()",
+            5,
+            [],
+        ),
+        "how many were collected": (
+            "kept = []\nfor i in range(99):\n  kept.append(i)\n  if len(kept) > 50: grow()\n  step()",
+            5,
+            [("grow()", 46)],
+        ),
+        "sizes from a dict": (
+            "sizes = {20: 64}\nfor i in range(99):\n  act(sizes.get(i, 8))\n  step()",
+            5,
+            [("sizes.get(i, 8)` of 64", 16)],
+        ),
         "by a loss, something else": ("for i in range(9):\n  step()\n  if act(i): grow()", 5, []),
     }.values(),
 )
@@ -222,6 +278,10 @@ def test_more_conditions_than_can_be_computed_leave_nothing_certain(tmp_path: Pa
 def test_loops_tell_how_far_they_are(tmp_path: Path) -> None:
     script = "data = [0] * 40\nfor e in range(3):\n  for i, b in enumerate(data):\n    step()"
     assert [(done, of) for _, done, of in looked(tmp_path, script, 50).loops] == [(10, 40), (2, 3)]
+
+
+def test_a_generator_of_the_scripts_with_conditions_is_not_certain(tmp_path: Path) -> None:
+    assert not looked(tmp_path, GENERATOR, 5).certain
 
 
 def test_a_script_without_source_is_not_certain(tmp_path: Path) -> None:

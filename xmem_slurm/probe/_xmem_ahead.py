@@ -13,27 +13,42 @@ installed packages (Trainer, Lightning) are not looked into: there nothing is ce
 """
 
 import ast
+import inspect
 import math
 import re
-import sysconfig
 
 import _xmem_expressions
-from _xmem_loops import MOST_VALUES, Loop
-from _xmem_source import function, last_name, loops_at, names, statements, text, within
+from _xmem_expressions import held, is_pure
+from _xmem_loops import MOST_VALUES, Called, Loop
+from _xmem_source import (
+    branches,
+    calls,
+    function,
+    is_installed,
+    is_own,
+    last_name,
+    loops_at,
+    names,
+    own,
+    statements,
+    text,
+    within,
+)
 
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _HARMLESS = re.compile(
     r"print|debug|info|warn(ing)?|log(_\w+|ger)?|write(_\w+)?|add_(scalars?|text|histogram|images?|argument)|set_postfix(_str)?"
     r"|set_description|append"
     r"|format|join|item|tolist|time|perf_counter|flush|len|str|int|float|round|min|max|sum|range|enumerate|abs|dict|list"
     r"|close|strftime|now|seed|set_epoch|exit|finish|isfinite|isnan|getenv|get_last_lr|memory_\w+|max_memory_\w+"
-    r"|reset_\w+|makedirs|mkdir|exists|barrier|is_main_process|get_rank|destroy_process_group|zero_grad"
+    r"|reset_\w+|makedirs|mkdir|open|isinstance|items|sorted|exists|barrier|is_main_process|get_rank|destroy_process_group|zero_grad"
 )
 """Names of functions whose call says nothing about GPU memory that the loop has not shown."""
 _SAVING = re.compile(r"save|save_\w+|state_dict|dump|copyfile|symlink|unlink|remove|rename|replace|cpu")
 """Those of one process that writes a checkpoint of its own: nothing is gathered on the GPU."""
 SETS, ADDS_UP = "sets", "adds up"
 """What an assignment does: it does so once, or more each time."""
+_DEEP = 3
+"""Functions of the script's that call its functions are followed so far."""
 _EVALUATION = re.compile(r"\.eval\(|no_grad|inference_mode|eval|valid|test|generate|sample", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"save|checkpoint|state_dict", re.IGNORECASE)
 
@@ -75,13 +90,12 @@ def look(frame, alone, evaluated, saved, steps):
 def _look(frame, facts, outlook):
     inner = True
     while frame is not None:
-        file = frame.f_code.co_filename
-        if "site-packages" in file or "dist-packages" in file or file.startswith("<frozen"):
+        if is_installed(frame.f_code.co_filename):
             if not _is_torch(frame):
                 outlook.certain = outlook.certain and not loops_at(
                     function(frame.f_code, frame.f_globals), frame.f_lineno
                 )
-        elif not file.startswith(_LIBRARIES) and not frame.f_globals.get("__name__", "").startswith("_xmem"):
+        elif is_own(frame.f_code, frame.f_globals):
             node = function(frame.f_code, frame.f_globals)
             if node is None:
                 outlook.certain = False
@@ -99,14 +113,14 @@ class _Frame:
     """One function on the way to the step, and what its loops can still do."""
 
     def __init__(self, frame, function, facts, outlook, innermost):
-        self._frame, self._function, self._facts, self._outlook = frame, function, facts, outlook
-        self._innermost = innermost
+        self._function, self._facts, self._outlook = function, facts, outlook
+        self._innermost, self._line, self._deep = innermost, frame.f_lineno, 0
         self._names = {**frame.f_globals, **frame.f_locals}
         self._file = frame.f_code.co_filename.rpartition("/")[2]
 
     def look(self):
         """Look ahead; return whether there is no loop."""
-        line, loops = self._frame.f_lineno, loops_at(self._function, self._frame.f_lineno)
+        line, loops = self._line, loops_at(self._function, self._line)
         courses = [Loop(loop, self._names, line, self._facts["steps"], self._facts["left"]) for loop in loops]
         self._outlook.loops += [
             (self._where(loop), course.done, course.of)
@@ -117,8 +131,9 @@ class _Frame:
             within = loops[depth + 1] if depth + 1 < len(loops) else None
             if isinstance(loop, ast.For) and not innermost and not course.done and self._uses(loop):
                 self._outlook.certain = False
-            self._branches(loop, course, innermost)
-            self._sizes(loop, course, innermost)
+            if isinstance(loop, ast.For) and any(map(self._chooses, calls(loop))):
+                self._outlook.certain = False
+            self._body(loop, course, innermost)
             first_round = course.done is None or course.done <= 1
             if within is not None and first_round:
                 inner = courses[depth + 1]
@@ -138,6 +153,15 @@ class _Frame:
     def _add(self, node, iterations, innermost, what=None, *, early=False):
         self._outlook.unseen.append(
             Unseen(what or "`%s`" % text(node), self._where(node), iterations, innermost, early)
+        )
+
+    def _chooses(self, call):
+        """Whether it calls a generator of the script's with conditions: where that one is, is not known."""
+        target = own(held(call.func, self._names))
+        return (
+            target is not None
+            and inspect.isgeneratorfunction(target[0])
+            and any(isinstance(each, (ast.If, ast.IfExp)) for each in ast.walk(target[2]))
         )
 
     def _uses(self, loop):
@@ -164,20 +188,43 @@ class _Frame:
             node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Raise)
         ):
             return True
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        found = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
         if isinstance(node, ast.With):  # what it opens is no matter, what is done in it is
-            calls = [each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call)]
-        names = [last_name(each.func) for each in calls]
-        saves = self._facts["alone"] or self._facts["saved"]
-        return all(_HARMLESS.fullmatch(name) or (saves and _SAVING.fullmatch(name)) for name in names)
+            found = [each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call)]
+        return all(self._is_quiet(each, self._names, _DEEP) for each in found)
+
+    def _is_quiet(self, call, variables, deep):
+        """Whether a call only prints, logs or saves by its name, and if it is the script's own by what it calls."""
+        name, saves = last_name(call.func), self._facts["alone"] or self._facts["saved"]
+        if not (_HARMLESS.fullmatch(name) or (saves and _SAVING.fullmatch(name))):
+            return False
+        target = own(held(call.func, variables)) if deep else None
+        return target is None or all(
+            self._is_quiet(each, target[0].__globals__, deep - 1)
+            for each in ast.walk(target[2])
+            if isinstance(each, ast.Call)
+        )
 
     # -- branches ------------------------------------------------------------------------------------------------------
 
+    def _body(self, node, course, innermost):
+        """Note what a loop, or a function that one calls, does not do in each iteration."""
+        self._branches(node, course, innermost)
+        self._sizes(node, course, innermost)
+        if self._deep < _DEEP:
+            for statement in within(node):
+                for call in calls(statement):
+                    self._called(call, course, innermost)
+
     def _branches(self, loop, course, innermost):
-        for node in within(loop):
-            if isinstance(node, ast.If) and not _holds(node, self._frame.f_lineno):
-                for body, wanted in ((node.body, True), (node.orelse, False)):
-                    if body and not (all(map(self._is_harmless, body)) and not any(map(self._changes, body))):
+        for node, then, otherwise in branches(loop):
+            if not _holds(node, self._line):
+                for body, wanted in ((then, True), (otherwise, False)):
+                    if (
+                        body
+                        and not _within(body, self._line)
+                        and not (all(map(self._is_harmless, body)) and not any(map(self._changes, body)))
+                    ):
                         self._branch(node, body, wanted, course, innermost)
 
     def _branch(self, node, body, wanted, course, innermost):
@@ -196,7 +243,7 @@ class _Frame:
         past, future = values
         taken = [bool(value) is wanted for value in past]
         adds_up = any(self._changes(each) == ADDS_UP for each in body)
-        early = innermost and node.lineno < self._frame.f_lineno and taken[:1] == [True] and not any(taken[1:])
+        early = innermost and node.lineno < self._line and taken[:1] == [True] and not any(taken[1:])
         if adds_up or early or not any(taken):
             first = next((number for number, value in enumerate(future, 1) if bool(value) is wanted), None)
             if first is not None:
@@ -212,9 +259,31 @@ class _Frame:
                     found = found or SETS
                 elif isinstance(target, ast.Name) and isinstance(self._names.get(target.id), (int, tuple, type(None))):
                     again = isinstance(each, ast.AugAssign) or target.id in names(each.value)
+                    again = again and target.id in self._names
                     counts = again and isinstance(each.value, ast.Constant) and each.value.value == 1
                     found = found if counts else ADDS_UP if again else found or SETS
         return found
+
+    # -- functions of the script's -------------------------------------------------------------------------------------
+
+    def _called(self, call, course, innermost):
+        """Look into what a loop calls, with what that is given: `sample_every(step)`, `self.step += 1` in a method."""
+        target = own(held(call.func, self._names))
+        if target is None or is_pure(call, self._names):
+            return
+        found, bound, node = target
+        variables = {name: each for name, each in found.__globals__.items() if name not in found.__code__.co_varnames}
+        parameters, given = [each.arg for each in node.args.args], {}
+        if bound is not None:
+            variables[parameters.pop(0)] = bound
+        pairs = [*zip(parameters, call.args), *((each.arg, each.value) for each in call.keywords)]  # noqa: B905
+        for name, argument in pairs:
+            variables[name] = held(argument, self._names)
+            values = course.values(argument, call.lineno) if course.moves(argument) else None
+            if values is not None:
+                given[name] = values
+        course = Called(node, variables, given, course, call.lineno)
+        _Called(self, found, node, variables).look(course, innermost)
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -269,4 +338,21 @@ def _counts(node):
 
 
 def _holds(node, line):
-    return node.body[0].lineno <= line <= node.body[-1].end_lineno
+    return _within(node.body, line)
+
+
+def _within(body, line):
+    return body[0].lineno <= line <= body[-1].end_lineno
+
+
+class _Called(_Frame):
+    """A function of the script that a loop calls, and what it does only at some of its calls."""
+
+    def __init__(self, caller, found, node, variables):
+        self._function, self._facts, self._outlook = node, caller._facts, caller._outlook
+        self._line, self._deep, self._names = 0, caller._deep + 1, variables
+        self._file = found.__code__.co_filename.rpartition("/")[2]
+
+    def look(self, course, innermost):
+        """Look ahead: `course` is how its parameters move, in the innermost loop or not."""
+        self._body(self._function, course, innermost)

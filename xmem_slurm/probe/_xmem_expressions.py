@@ -103,7 +103,7 @@ def _may_be_called(function, variables, depth):
         return function.id not in variables
     found = held(function, variables)
     if isinstance(found, types.BuiltinFunctionType):
-        return found.__module__ == math.__name__
+        return found.__module__ == math.__name__ or (type(found.__self__) is dict and found.__name__ == "get")
     if not isinstance(found, types.FunctionType) or depth == _DEEP:
         return False
     node = _xmem_source.function(found.__code__, found.__globals__)

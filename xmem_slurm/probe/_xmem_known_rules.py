@@ -170,8 +170,9 @@ class Rules:
         if self._values.is_gradient(out):
             return
         if not any(self._values.has(each) for each in args):
-            value = self._plausible.of(name, args, out) if name in ("isnan", "isinf", "eq", "ne") else None
-            if value is not None and self._values.applies(out):
+            asked = name in ("isnan", "isinf", "eq", "ne") and self._values.applies(out)
+            value = self._plausible.of(name, args, out) if asked else None
+            if value is not None:
                 self._values.make(out, _xmem_known_lazy.Full(self._torch, value, out.dtype))
             return
         given = []

@@ -30,7 +30,7 @@ class Loop:
         self.done = self.of = None
         self.listed = set()
         """Variables that run through a list of the script's: what they are may be a size."""
-        self._aliases = {}  # attribute that is counted up, as text: name that stands for it
+        self._aliases = {}  # attribute or length that is counted up, as text: (what has it, its name)
         self._series = {}  # name: (its values in all iterations, the place of this iteration's, line of its change)
         if isinstance(loop, ast.For):
             self._for(loop.target, loop.iter)
@@ -108,22 +108,29 @@ class Loop:
                 self.of, self.done = int(end) + isinstance(test.ops[0], ast.LtE), at + 1
 
     def _counters(self, loop):
-        """Find what is counted up in it: `step += 1`."""
+        """Find what is counted up in it: `step += 1`, `losses.append(loss)`."""
         for node in within(loop):
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-                by, now = self._value(node.value), held(node.target, self._names)
-                name = (
-                    node.target.id if isinstance(node.target, ast.Name) else "".join(ast.unparse(node.target).split())
-                )
-                if type(by) is int and by > 0 and type(now) is int and name not in self._series:
-                    most = MOST_ITERATIONS if self.left is None else min(self.left, MOST_ITERATIONS)
-                    values = [now + by * number for number in range(1 - self._rounds, most + 1)]
-                    self._series[name] = values, self._rounds - 1, node.lineno
-                    if not isinstance(node.target, ast.Name):
-                        self._aliases[name] = self._names[name] = now
+                by, target = self._value(node.value), node.target
+                if type(by) is int and by > 0:
+                    of = (held(target.value, self._names), target.attr) if isinstance(target, ast.Attribute) else None
+                    self._counter("".join(ast.unparse(target).split()), held(target, self._names), by, node.lineno, of)
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                method = node.value.func
+                listed = held(method.value, self._names) if getattr(method, "attr", "") == "append" else None
+                if type(listed) is list:
+                    self._counter("len(%s)" % ast.unparse(method.value), len(listed), 1, node.lineno, (listed, "len"))
+
+    def _counter(self, name, now, by, line, of):
+        if type(now) is int and name not in self._series:
+            most = MOST_ITERATIONS if self.left is None else min(self.left, MOST_ITERATIONS)
+            values = [now + by * number for number in range(1 - self._rounds, most + 1)]
+            self._series[name] = values, self._rounds - 1, line
+            if of is not None:
+                self._names[name], self._aliases[name] = now, of
 
     def own(self, node):
-        """Return an expression with names for attributes that are counted up."""
+        """Return an expression with names for attributes and lengths that are counted up."""
         return _Renaming(self._aliases).visit(copy.deepcopy(node)) if self._aliases else node
 
     def _until_break(self, loop):
@@ -176,12 +183,52 @@ class Loop:
             return None
 
 
+class Called(Loop):
+    """A function that a loop calls once in each iteration, as if its body stood there.
+
+    `names` are the variables that it can see, `given` has of its parameters (values so far, those to come), where these
+    can be told. What the loop around, which calls it in this `line`, counts on an object, it may look at.
+    """
+
+    def __init__(self, node, names, given, loop, line):
+        self._names, self._budget = dict(names), loop._budget
+        self._line, self._rounds = 0, loop._rounds
+        self.done = self.of = None
+        self.left, self.listed, self._aliases = loop.left, set(), {}
+        self._series = {name: ([*past, *future], len(past), 0) for name, (past, future) in given.items()}
+        self._counted(node, loop, line)
+        self._counters(node)
+
+    def _counted(self, node, loop, line):
+        for each in ast.walk(node):
+            if isinstance(each, ast.Attribute):
+                owner = held(each.value, self._names)
+                for name, (counts, attribute) in loop._aliases.items():
+                    if owner is counts and each.attr == attribute:
+                        own, (values, now, _) = ast.unparse(each), loop._series[name]
+                        place = loop._place(name, line)
+                        first = max(0, place - now)  # what it had before it was counted up, the function did not see
+                        self._series[own] = values[first:], place - first + (line < loop._line), 0
+                        self._aliases[own] = owner, attribute
+                        self._names[own] = loop._names[name]
+
+    def moves(self, node):
+        """Whether an expression hangs on what it is given, or counts."""
+        return bool(names(self.own(node)) & set(self._series))
+
+
 class _Renaming(ast.NodeTransformer):
-    """Puts names in the place of attributes."""
+    """Puts names in the place of attributes and lengths."""
 
     def __init__(self, names):
         self._names = names
 
     def visit_Attribute(self, node):
+        return self._renamed(node)
+
+    def visit_Call(self, node):
+        return self._renamed(node)
+
+    def _renamed(self, node):
         text = ast.unparse(node)
         return ast.copy_location(ast.Name(text, ast.Load()), node) if text in self._names else self.generic_visit(node)

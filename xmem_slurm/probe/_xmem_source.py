@@ -2,8 +2,40 @@
 
 import ast
 import linecache
+import sysconfig
+import types
 
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _parsed = {}  # code: its node, or None
+_trees = {}  # file: its tree
+
+
+def is_installed(file):
+    """Whether a file is of an installed package."""
+    return "site-packages" in file or "dist-packages" in file or file.startswith("<frozen")
+
+
+def is_own(code, names):
+    """Whether a code is the script's, or of what lies beside it; `names` are its globals."""
+    file = code.co_filename
+    return not (is_installed(file) or file.startswith(_LIBRARIES) or str(names.get("__name__", "")).startswith("_xmem"))
+
+
+def own(found):
+    """Return (function, object it is bound to or None, its node) of what a script calls, if that is its own; or None.
+
+    What is called as a module's `forward` is that.
+    """
+    if not isinstance(found, (types.FunctionType, types.MethodType)):
+        kind = vars(type(found))
+        method = kind.get("forward", kind.get("__call__"))
+        found = types.MethodType(method, found) if isinstance(method, types.FunctionType) else None
+    bound, found = getattr(found, "__self__", None), getattr(found, "__func__", found)
+    found = getattr(found, "__wrapped__", found)
+    if not isinstance(found, types.FunctionType) or not is_own(found.__code__, found.__globals__):
+        return None
+    node = function(found.__code__, found.__globals__)
+    return (found, bound, node) if isinstance(node, ast.FunctionDef) else None
 
 
 def function(code, names):
@@ -11,9 +43,11 @@ def function(code, names):
     if code not in _parsed:
         _parsed[code] = None
         try:
-            tree = ast.parse("".join(linecache.getlines(code.co_filename, names)))
+            if code.co_filename not in _trees:
+                _trees[code.co_filename] = ast.parse("".join(linecache.getlines(code.co_filename, names)))
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             return None
+        tree = _trees[code.co_filename]
         if code.co_name == "<module>":
             _parsed[code] = tree if tree.body else None
         for node in ast.walk(tree):
@@ -53,6 +87,29 @@ def within(loop):
         yield node
         if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             waiting += statements(node)
+
+
+def branches(node):
+    """Yield (an `if`, what is done where it holds, what where it does not) of a loop or function, at any depth.
+
+    What follows `if ...: continue`, or `return`, is done where it does not hold.
+    """
+    blocks = [node.body]
+    while blocks:
+        block = blocks.pop(0)
+        for place, each in enumerate(block):
+            if isinstance(each, ast.If):
+                leaves = isinstance(each.body[-1], (ast.Continue, ast.Return))
+                yield each, each.body, each.orelse + (block[place + 1 :] if leaves else [])
+            if not isinstance(each, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                parts = [getattr(each, name, ()) for name in ("body", "orelse", "finalbody")]
+                blocks += [part for part in (*parts, *(one.body for one in getattr(each, "handlers", ()))) if part]
+
+
+def calls(statement):
+    """Return the calls of a statement itself, not those of the statements in it."""
+    inside = {id(part) for each in statements(statement) for part in ast.walk(each)}
+    return [each for each in ast.walk(statement) if isinstance(each, ast.Call) and id(each) not in inside]
 
 
 def names(node):
