@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError, XmemError
+from xmem_slurm.errors import NoEstimate, Refused, SlurmError, UnusedGpu, UsageError, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -68,7 +68,8 @@ def answer(job: Job, wishes: Wishes, name: str | None = None) -> "Answer":
         return job, ()
     request = job.request()
     words = own_words(job) if request.asks_for_gpu else {}
-    if wishes.off or "off" in words:
+    only_asked = "test-only" in request.settings and not wishes.dry_run
+    if wishes.off or "off" in words or only_asked:
         return job, ()
     if not request.asks_for_gpu:
         return _unasked(job, wishes, name)
@@ -93,7 +94,14 @@ def _known_or_sized(job: Job, request: Request, wishes: Wishes, name: str | None
 
     name = name or cache.key(job, wishes)
     kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
-    return kept if kept is not None else _size(job, refused, wishes, name)
+    if kept is not None:
+        return kept
+    words = client.refused(client.find_sbatch(job.environ), job.on_stdin())
+    if words is None:
+        return _size(job, refused, wishes, name)
+    if wishes.dry_run:
+        raise SlurmError(f"Slurm would refuse it ({words})")
+    return job, ()  # sbatch says so itself
 
 
 def _unasked(job: Job, wishes: Wishes, name: str | None) -> "Answer":

@@ -9,7 +9,7 @@ from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
-from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
+from xmem_slurm.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
 from xmem_slurm.sharing import is_held
 from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
 from xmem_slurm.slurm import edit, gres
@@ -17,7 +17,7 @@ from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
 
 Starts = Callable[[Sequence[str], int], Mapping[str, float]]
-"""Says when each of these options would be free for a component, in seconds since the epoch."""
+"""Says when each of these options would be free for a component, in seconds since the epoch; infinity: never."""
 
 
 _HERE = DryRuns()
@@ -89,9 +89,10 @@ def size_components(
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
 
-    The job is shown GPUs smaller by what the site's policy wants spared. `starts` is asked where the site ranks by
-    that. A component has a NoEstimate where it fails on the GPU that it asks for, too, where none of its processes was
-    seen, and where it asks for shares and the site lets none of that kind be changed.
+    The job is shown GPUs smaller by what the site's policy wants spared. Components are placed so that they can start
+    together: what one has or names is no other's. A component has a NoEstimate where it fails on the GPU that it asks
+    for, too, where none of its processes was seen, and where it asks for shares and the site lets none of that kind be
+    changed.
 
     Raises:
         XmemError: as `elsewhere.run` does, but for NoEstimate.
@@ -100,7 +101,17 @@ def size_components(
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
     requests, allowed = job.request().components, budget.within(site.dry_run)
     dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
-    return _each(components, lambda index: _size(requests[index], index, site, dry_runs, starts))
+    asked = {index: demand_of(requests[index], site) for index in job.request().with_gpus}
+    named = {index: Taken(demand, demand.option) for index, demand in asked.items() if demand.option is not None}
+
+    def size_one(index: int) -> Sizing:
+        others = [each for number, each in named.items() if number != index]
+        found = _size(asked[index], index, site, dry_runs, starts, taken=others)
+        if found.placement.choice is not None:
+            named[index] = Taken(asked[index], found.placement.choice)
+        return found
+
+    return _each(components, size_one)
 
 
 def on_one(
@@ -161,15 +172,18 @@ def _each(components: Sequence[int], size_one: Callable[[int], Sizing]) -> Mappi
     return found
 
 
-def _size(request: Request, component: int, site: Site, dry_runs: "_DryRuns", starts: Starts) -> Sizing:
-    started, gpus, demand = time.monotonic(), dry_runs.gpus, demand_of(request, site)
-    names = candidates(demand, site, gpus)
+def _size(
+    demand: Demand, component: int, site: Site, dry_runs: "_DryRuns", starts: Starts, *, taken: Sequence[Taken]
+) -> Sizing:
+    started, gpus = time.monotonic(), dry_runs.gpus
+    names = candidates(demand, site, gpus, taken)
+    known = starts(names, component)
+    names = [name for name in names if known.get(name) != NEVER]
     if demand.share is not None and not names:
         raise NoEstimate(f"the site file has no {demand.share} that this job could be given another number of")
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = _Estimates(dry_runs, component, demand.option or largest)
-    known = starts(names, component) if site.policy.order == "start" else {}
-    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, estimates), known)
+    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, estimates), known, taken=taken)
     return Sizing(estimates.on(placement.choice or largest), placement, time.monotonic() - started)
 
 

@@ -249,6 +249,28 @@ def test_what_one_place_sets_for_all_components_is_changed_for_all_or_not_at_all
         assert all("without changing another component" in line for line in kept)
 
 
+REFUSED = {
+    "an unknown type": (["--gres=gpu:nosuch:1"], {}, ""),
+    "more than there are": (["-Gh200:5"], {}, ""),
+    "with and without a type, by the environment": (["--gres=gpu:h200:1"], {"SBATCH_GPUS": "1"}, ""),
+    "with and without a type, in the script": ([], {"SBATCH_GRES": "gpu:1"}, "#SBATCH --gpus=h200:1\n"),
+    "a partition that is none": (["--gres=gpu:h200:1", "-pnowhere"], {}, ""),
+    "only asked": (["--gres=gpu:h200:1", "--test-only"], {}, ""),
+    "only asked, in the script": (["--gres=gpu:h200:1"], {}, "#SBATCH --test-only\n"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_sbatch_refuses_is_refused_in_its_words_alone(case: str, place: Place) -> None:
+    """Before a dry run is spent on it; `--test-only` submits nothing to begin with."""
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    argv, environ, lines = REFUSED[case]
+    (place.folder / "odd.sh").write_text(f"{H}{lines}{T}")
+    ours = place.submit([*FORCED, *argv, "odd.sh"], environ=environ)
+    assert ours == place.submit(["sbatch", *argv, "odd.sh"], environ=environ)
+    assert ours.jobs == []
+
+
 def test_an_array_of_a_het_job_is_refused_by_sbatch_itself(place: Place) -> None:
     place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
     (place.folder / "odd.sh").write_text(f"{H}#SBATCH -G1 --array=0-1\n#SBATCH hetjob\n#SBATCH -n1\n{T}")

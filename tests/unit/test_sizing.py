@@ -60,6 +60,22 @@ def test_a_job_whose_batches_vary_goes_where_it_fits_not_where_its_fragments_wou
     assert sized.estimate.uses_up_to_bytes > GPUS["h200"].total_bytes
 
 
+def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other both would go to the only node that has the cheapest GPUs on which they fit."""
+    monkeypatch.setattr(runner, "run", DryRuns(dataclasses.replace(LARGE, component=0)))
+    both = [dataclasses.replace(LARGE, component=n) for n in range(2)]
+    monkeypatch.setattr(runner, "run", lambda *_: runner.DryRun(both, sandbox.Outcome(0, None, 1.0, 0, b"")))
+
+    def choices(*asked: str) -> list[str | None]:
+        job = Job((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
+        sized = sizing.size_components(job, [0, 1], SITE, GPUS, runner.Budget())
+        return [each.placement.choice for each in sized.values() if isinstance(each, sizing.Sizing)]
+
+    assert choices("--gres=gpu:2", "--gres=gpu:2") == ["a100_80", "h200"]
+    assert choices("--gres=gpu:1", "--gres=gpu:1") == ["a100_80", "a100_80"]
+    assert choices("--gres=gpu:2", "--gres=gpu:a100_80:2") == ["h200", "a100_80"], "as it was asked for it could start"
+
+
 def test_what_cannot_fit_by_a_known_trace_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     dry_runs = DryRuns(LARGE)  # 43 GiB
     sized = size(monkeypatch, dry_runs)
