@@ -32,6 +32,7 @@ AS_WRITTEN = "submitted as written"
 
 _UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
 _UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of: it would start sooner without"
+_FINDS_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this can be changed in the script only"
 _ALL_THE_SAME = "XMEM_OFF=1 submits it all the same"
 
 
@@ -281,10 +282,11 @@ def _decide(
     Raises:
         UsageError: an ordinary job's request cannot be changed.
     """
-    from xmem_slurm import rewrite, sharing  # noqa: PLC0415
+    from xmem_slurm import jobsteps, rewrite, sharing  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
 
     request, ready = job.request(), job
+    itself = any(each.estimate.asks_for_script for each in sized.values()) or jobsteps.looks_up_itself(job)
     lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
     together: dict[tuple[str, bool], list[int]] = {}
     for index, each in sized.items():
@@ -302,7 +304,14 @@ def _decide(
         reason = "; ".join(_of(request, index, terminal.reason(sized[index])) for index in indexes)
         try:
             changed, changes = rewrite.rewrite(
-                ready, option, reason, granted, indexes, spelled=site.dialect, templates=site.templates
+                ready,
+                option,
+                reason,
+                granted,
+                indexes,
+                spelled=site.dialect,
+                templates=site.templates,
+                in_script=not itself,
             )
         except UsageError as error:
             if allowed and not request.others:
@@ -316,4 +325,6 @@ def _decide(
             typed = bool(request.components[index].gpu_types)
             told = terminal.outcome(own, sized[index], typed=typed) if allowed else terminal.advice(own, sized[index])
             lines[index].append(told)
+        if itself and allowed and changed.script != job.script:
+            lines[indexes[-1]].append(_FINDS_A_COPY)
     return ready, [_of(request, index, line) for index, told in sorted(lines.items()) for line in told]

@@ -128,6 +128,10 @@ class Doubt:
     share: float | None = None
 
 
+OWN_SCRIPT = Doubt("own-script", "the job asks Slurm for its own script", 1)
+"""No doubt about sizes: such a job is to find the script that was submitted, not a changed copy (`rewrite`)."""
+
+
 class Loop(NamedTuple):
     """A loop of the script: its place, the iteration that it was in at the end, of how many; None: not known."""
 

@@ -204,6 +204,36 @@ def test_a_forced_estimate_changes_the_gpu_and_nothing_else(
         assert Path(after["Command"]).name == "odd.sh"
 
 
+LOOKS = {
+    "scontrol": "cd $(dirname $(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print $2}'))\n",
+    "squeue": "HERE=$(dirname $(squeue -h -j $SLURM_JOB_ID -o %o))\n",
+    "by another script": ". ./where.sh\n",
+}
+
+
+@pytest.mark.parametrize("how", LOOKS)
+def test_a_job_that_looks_up_its_own_script_finds_its_users(how: str, place: Place) -> None:
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    (place.folder / "where.sh").write_text(f"#!/bin/sh\n{LOOKS['scontrol']}")
+    (place.folder / "odd.sh").write_text(f"{H}#SBATCH {AROUND}\n#SBATCH --gres=gpu:h200:1\n{LOOKS[how]}")
+    (before,) = place.submit(["sbatch", "-H", "odd.sh"]).jobs
+    ours = place.submit([*FORCED, "-H", "odd.sh"])
+    (after,) = ours.jobs
+    assert {name for name in before if before[name] != after.get(name)} == {"TresPerNode"}
+    assert after["TresPerNode"] == "gres:gpu:l4:1"
+    assert "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (--gres on the command line)" in ours.err
+
+
+def test_a_job_that_looks_up_its_own_script_is_told_where_that_is_a_copy(place: Place) -> None:
+    """Its own steps are changed with it, and that can be done in the script only."""
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    text = f"{H}#SBATCH --gres=gpu:h200:1\n{LOOKS['squeue']}srun --gres=gpu:h200:1 true\n"
+    (place.folder / "odd.sh").write_text(text)
+    ours = place.submit([*FORCED, "-H", "odd.sh"])
+    assert "xsbatch: the job asks Slurm for its script's path, and finds a copy" in ours.err
+    assert ours.jobs[0]["Command"] != str(place.folder / "odd.sh")
+
+
 HET = {
     "script": (
         ["-H", "odd.sh"],

@@ -13,7 +13,7 @@ from pathlib import Path
 import platformdirs
 
 from xmem_slurm import trace
-from xmem_slurm.dryrun import offline, sandbox, shims, spending, stand_in
+from xmem_slurm.dryrun import asked, offline, sandbox, shims, spending, stand_in
 from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, UnusedGpu
@@ -139,6 +139,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         files = trace.read_files(traces / _FILES)
         missing = offline.missing(traces)
         found = [replace(_with_end(each, outcome, missing), files=files) for each in _read(traces)]
+        if os.path.lexists(traces / asked.MARK):
+            found = [replace(each, doubts=[*each.doubts, trace.OWN_SCRIPT]) for each in found]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
