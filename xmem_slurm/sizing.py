@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm import ranks
+from xmem_slurm import kernels, ranks
 from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
@@ -61,6 +61,8 @@ class Sizing:
     placement: Placement
     seconds: float
     advice: Sequence[Advice] = ()
+    without_kernels: str = ""
+    """Why the GPU that the job names is none for its torch; empty where it is one."""
 
 
 def size(
@@ -184,7 +186,15 @@ def _size(
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = _Estimates(dry_runs, component, demand.option or largest)
     placement = place(demand, site, gpus, lambda name: _units(name, demand, site, estimates), known, taken=taken)
-    return Sizing(estimates.on(placement.choice or largest), placement, time.monotonic() - started)
+    found = estimates.on(placement.choice or largest)
+    named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
+    without = _without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
+    return Sizing(found, placement, time.monotonic() - started, without_kernels=without)
+
+
+def _without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:
+    compiled = ", ".join(arch_list)
+    return f"the job's torch has no kernels for {name} (compute capability {gpu.capability}): it has {compiled}"
 
 
 def _units(name: str, demand: Demand, site: Site, estimates: "_Estimates") -> int:
@@ -255,6 +265,12 @@ class _Estimates:
     component: int
     sure: str
     results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
+    arch_list: Sequence[str] = ()
+    """What the job's torch has kernels for, once that was seen."""
+
+    def has_kernels(self, name: str) -> bool:
+        """Whether the job's torch runs on the GPU of option `name`, as far as is known."""
+        return kernels.run_on(self.arch_list, self.dry_runs.gpus[name].capability)
 
     def on(self, name: str) -> Estimate:
         """Return the estimate on the GPU of option `name`, from a dry run of its kind."""
@@ -274,6 +290,8 @@ class _Estimates:
         The next option is dearer, never too small. A script that stops by itself is told at once.
         """
         gpu = self.dry_runs.gpus[name]
+        if not self.has_kernels(name):
+            return False
         if self.dry_runs.kind(name) not in self.results:
             known = [result for result in self.results.values() if isinstance(result, Estimate)]
             if known and not any(estimate.fits(gpu) for estimate in known):
@@ -285,7 +303,8 @@ class _Estimates:
         except NoEstimate as error:
             if error.on_any_gpu:
                 raise
-            self.on(self.sure)
+            if self.has_kernels(name) and self.has_kernels(self.sure):
+                self.on(self.sure)
             return False
 
     def _estimate(self, name: str) -> Estimate | NoEstimate:
@@ -294,9 +313,12 @@ class _Estimates:
         except NoEstimate as error:
             return error
         own = [trace for trace in traces if trace.component == self.component]
+        self.arch_list = next((trace.arch_list for trace in own if trace.arch_list), self.arch_list)
         files = [file for trace in traces for file in trace.files]
         if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
             return NoEstimate("no process of its own used GPU memory in the dry run", files, on_any_gpu=True)
+        if not self.has_kernels(name):
+            return NoEstimate(_without_kernels(name, self.dry_runs.gpus[name], self.arch_list), files)
         try:
             return estimate(own, name, self.dry_runs.gpus[name])
         except NoEstimate as error:

@@ -10,6 +10,7 @@ by the probe, so that a reader sees either the last complete state of a process 
     pid, argv, rank, world_size
     component       the component of a heterogeneous job that the process belongs to (XMEM_COMPONENT); else 0
     torch_version, cuda_version                      as torch says them; null for what is not there
+    arch_list       what torch has kernels for: "sm_90", "compute_120"; earlier releases did not write it
     allocator_settings                               PYTORCH_CUDA_ALLOC_CONF as the job set it
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
@@ -230,6 +231,8 @@ class Trace(Process):
     sites: Sequence[Site] = ()
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
+    arch_list: Sequence[str] = ()
+    """What the job's torch has kernels for (`kernels`); empty where that is not known."""
 
     def site_of(self, allocation: int) -> Site:
         """Return where an allocation was asked for."""
@@ -335,6 +338,7 @@ def _from_json(raw: dict[str, Any]) -> Trace:
         changed=raw.get("changed", ""),
         sites=sites,
         made_at=made_at,
+        arch_list=raw.get("arch_list", ()),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import as_of_22_05
+from xmem_slurm import sizing
 from xmem_slurm.dryrun import runner, sandbox
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
@@ -374,6 +375,19 @@ def test_slurm_says_of_a_job_in_a_dry_run_what_it_says_of_a_real_one(place: Plac
     place.say(script, *options, arguments=["an", "argument"])
     ours = base64.b64decode(place.tails[-1]).decode()
     assert as_of_22_05(real).splitlines() == ours.splitlines()
+
+
+@pytest.mark.torch
+def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
+    (place.folder / "train.py").write_text(TRAIN)
+    job = edit.Job(
+        ("--gres=gpu:1", "job.sh"), {"PATH": f"{place.python.parent}:/usr/bin:/bin"}, b"#!/bin/sh\npython train.py\n"
+    )
+    gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})  # of no release that is supported
+    (found,) = sizing.on_one(job, [0], "k40", gpu, BUDGET).values()
+    assert re.match(r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_", str(found)), (
+        found
+    )
 
 
 @pytest.mark.torch
