@@ -23,7 +23,7 @@ lint: .venv/ready
 	$(BIN)/lint-imports
 	cd xmem_slurm/device/src && ../../../$(BIN)/clang-format --dry-run -Werror *.h */*.h */*.c
 	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
-	$(BIN)/shellcheck .ci/* examples/*.sh examples/*/job.sh
+	$(BIN)/shellcheck .ci/* launchers/xsbatch examples/*.sh examples/*/job.sh
 
 docs: .venv/ready
 	$(BIN)/zensical build --strict

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError, XmemError
+from xmem_slurm.errors import NoEstimate, Refused, SlurmError, UnusedGpu, UsageError, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -32,6 +32,7 @@ AS_WRITTEN = "submitted as written"
 
 _UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
 _UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of: it would start sooner without"
+_FINDS_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this can be changed in the script only"
 _ALL_THE_SAME = "XMEM_OFF=1 submits it all the same"
 
 
@@ -68,7 +69,8 @@ def answer(job: Job, wishes: Wishes, name: str | None = None) -> "Answer":
         return job, ()
     request = job.request()
     words = own_words(job) if request.asks_for_gpu else {}
-    if wishes.off or "off" in words:
+    only_asked = "test-only" in request.settings and not wishes.dry_run
+    if wishes.off or "off" in words or only_asked:
         return job, ()
     if not request.asks_for_gpu:
         return _unasked(job, wishes, name)
@@ -93,7 +95,14 @@ def _known_or_sized(job: Job, request: Request, wishes: Wishes, name: str | None
 
     name = name or cache.key(job, wishes)
     kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
-    return kept if kept is not None else _size(job, refused, wishes, name)
+    if kept is not None:
+        return kept
+    words = client.refused(client.find_sbatch(job.environ), job.on_stdin())
+    if words is None:
+        return _size(job, refused, wishes, name)
+    if wishes.dry_run:
+        raise SlurmError(f"Slurm would refuse it ({words})")
+    return job, ()  # sbatch says so itself
 
 
 def _unasked(job: Job, wishes: Wishes, name: str | None) -> "Answer":
@@ -273,13 +282,15 @@ def _decide(
     Raises:
         UsageError: an ordinary job's request cannot be changed.
     """
-    from xmem_slurm import rewrite, sharing  # noqa: PLC0415
+    from xmem_slurm import jobsteps, rewrite, sharing  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
 
     request, ready = job.request(), job
+    itself = any(each.estimate.asks_for_script for each in sized.values()) or jobsteps.looks_up_itself(job)
     lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
     together: dict[tuple[str, bool], list[int]] = {}
     for index, each in sized.items():
+        lines[index] += [each.without_kernels] if each.without_kernels else []
         choice, pinned = each.placement.choice, wishes.keep_type or site.policy.keep_type
         if choice is None:
             nothing = f"stays as written: {terminal.too_small(each)}" if request.others else terminal.nothing_fits(each)
@@ -294,7 +305,14 @@ def _decide(
         reason = "; ".join(_of(request, index, terminal.reason(sized[index])) for index in indexes)
         try:
             changed, changes = rewrite.rewrite(
-                ready, option, reason, granted, indexes, spelled=site.dialect, templates=site.templates
+                ready,
+                option,
+                reason,
+                granted,
+                indexes,
+                spelled=site.dialect,
+                templates=site.templates,
+                in_script=not itself,
             )
         except UsageError as error:
             if allowed and not request.others:
@@ -308,4 +326,6 @@ def _decide(
             typed = bool(request.components[index].gpu_types)
             told = terminal.outcome(own, sized[index], typed=typed) if allowed else terminal.advice(own, sized[index])
             lines[index].append(told)
+        if itself and allowed and changed.script != job.script:
+            lines[indexes[-1]].append(_FINDS_A_COPY)
     return ready, [_of(request, index, line) for index, told in sorted(lines.items()) for line in told]

@@ -18,7 +18,7 @@ from xmem_slurm.allocator.replay import Replay, replay
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.margins import Margin
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.trace import Category, Doubt, Trace
+from xmem_slurm.trace import OWN_SCRIPT, Category, Doubt, Trace
 from xmem_slurm.units import MIB, round_up
 
 BASE_MARGIN = 0.02
@@ -158,6 +158,11 @@ class Estimate:
     def doubts(self) -> Sequence[Doubt]:
         """Everything that the dry run could not see, over all ranks."""
         return [doubt for rank in self.ranks for doubt in _doubts(rank.trace)]
+
+    @property
+    def asks_for_script(self) -> bool:
+        """Whether the job asked Slurm for the path of its own script."""
+        return any(doubt.code == OWN_SCRIPT.code for doubt in self.doubts)
 
     @property
     def engine(self) -> str:

@@ -4,7 +4,6 @@ exec keeps the process: its number, folder, limits, open files, terminal, and wh
 Python changed in it is undone here:
 
 - Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so across exec (`_PySignal_Init`, Python/pylifecycle.c).
-- In the C locale Python sets LC_CTYPE for itself and its children (PEP 538); sbatch would hand it to the job.
 - A script that could be read only once, from standard input or a pipe, is put back where it was read.
 """
 
@@ -26,17 +25,6 @@ _MARK = "xmem-slurm-was-here"
 
 class _Signalled(BaseException):
     """A signal asks us to end; past every `except Exception`, so that all is cleared away on the way out."""
-
-
-def environment() -> dict[str, str]:
-    """Return the environment that this process was started with."""
-    found = dict(os.environ)
-    if "LC_CTYPE" in found and "LC_ALL" not in found:
-        at_start = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
-        given = [entry.partition("=") for entry in at_start if entry.startswith("LC_CTYPE=")]
-        found.pop("LC_CTYPE")
-        found |= {name: value for name, _, value in given}
-    return found
 
 
 def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:

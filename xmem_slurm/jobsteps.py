@@ -4,6 +4,7 @@ Slurm refuses a step that asks for another type of GPU than its job has, or for 
 script or `--wrap` says as plain text can be changed; a script that it sources or runs is not ours to change.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,11 @@ from xmem_slurm import scriptfiles
 from xmem_slurm.slurm import body
 from xmem_slurm.slurm.body import Step
 from xmem_slurm.slurm.edit import Job
+
+_ASKS_FOR_ITSELF = re.compile(
+    rb"\bscontrol\b[^\n|;]*\bshow\b[^\n|;]*\bjob|\bsqueue\b[^\n|;]*(%\.?\d*o\b|Command)", re.IGNORECASE
+)
+"""Slurm's commands that print `Command=`, also as the words of another language's list."""
 
 
 class Retyped(NamedTuple):
@@ -32,6 +38,15 @@ def is_for_a_shell(job: Job) -> bool:
     """Whether a shell runs it."""
     script = job.parsed_script()
     return script is None or script.interpreter in body.SHELLS
+
+
+def looks_up_itself(job: Job) -> bool:
+    """Whether the job asks Slurm for the path of its own script, as far as its text tells, and that of what it runs."""
+    texts = [text(job)]
+    if is_for_a_shell(job):
+        folder = Path(job.request().chdir or ".").absolute()
+        texts += scriptfiles.scripts_run(text(job), folder, job.environ).values()
+    return any(_ASKS_FOR_ITSELF.search(each) for each in texts)
 
 
 def own_steps(job: Job) -> Sequence[Step]:

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from xmem_slurm.site.schema import Gpu, Nodes, Order, Share, Site
 from xmem_slurm.slurm import constraint, hostlist
 from xmem_slurm.units import MIB
 
 _ALIKE_SECONDS = 60
-_NEVER = float("inf")
-_WORST = (_NEVER, _NEVER)
+NEVER = float("inf")
+_WORST = (NEVER, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,13 @@ class Demand:
     def is_for_one_gpu(self) -> bool:
         """Whether the whole job has one GPU; `gpus_total` says so where the number on each node is left open."""
         return max(self.gpus_total, self.gpus_per_node * self.nodes) == 1
+
+
+class Taken(NamedTuple):
+    """What another component of the same job has, or names: components start together, or not at all."""
+
+    demand: Demand
+    option: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +106,22 @@ def place(
     gpus: Mapping[str, Gpu],
     units: Callable[[str], int],
     starts: Mapping[str, float] = MappingProxyType({}),
+    *,
+    taken: Sequence["Taken"] = (),
 ) -> Placement:
     """Ask `units` of each option that the job could go to, best first, until no other could be better.
 
     `units` says how many units of an option the job needs, 0 where it does not fit. One unit of a share is cheap, but
     how many are needed is known only once it has been asked: a whole GPU may still be cheaper. `starts` counts where
-    the site ranks by it; without it that order is the one by cost.
+    the site ranks by it; without it that order is the one by cost. What never starts (infinity) is no option. `taken`
+    is what the other components of the job have.
     """
     ranking = _Ranking(site, gpus, starts)
     verdicts: list[Verdict] = []
     choice, best = None, _WORST
     tied: list[str] = []
-    for name in sorted(candidates(demand, site, gpus), key=lambda name: (ranking.price(name, 1), *_size(name, gpus))):
+    possible = [name for name in candidates(demand, site, gpus, taken) if starts.get(name) != NEVER]
+    for name in sorted(possible, key=lambda name: (ranking.price(name, 1), *_size(name, gpus))):
         share = site.option[name].share
         hope = ranking.price(name, share.least if share is not None else 1)
         if hope >= best:
@@ -120,28 +132,28 @@ def place(
         verdicts.append(Verdict(name, gpus[name], needed > 0, needed, share))
         if needed and ranking.price(name, needed) < best:
             choice, best, tied = name, ranking.price(name, needed), []
-    return Placement(verdicts, choice, site.policy.order, tied, starts)
+    return Placement(verdicts, choice, site.policy.order, tied, starts if site.policy.order == "start" else {})
 
 
-def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]:
+def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu], taken: Sequence["Taken"] = ()) -> list[str]:
     """Return the options on whose nodes the job could run, best first by the site's order, then smallest.
 
     A job needs as many nodes of its partition as it asks for, with as many of the GPUs as it asks for on each of them,
-    and the features of its constraint; where a constraint cannot be judged from here the option stays in. Shares and
-    MIG instances are for jobs of one GPU: a process sees one instance only, and instances do not reach each other
-    (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for jobs whose partitions all allow sharing, too.
-    What the request itself names is open to it, whatever the policy's bounds.
+    beside those that are `taken`, as many in all, and the features of its constraint; where a constraint cannot be
+    judged from here the option stays in. Shares and MIG instances are for jobs of one GPU: a process sees one instance
+    only, and instances do not reach each other (NVIDIA's MIG User Guide, "CUDA Device Enumeration"). A share is for
+    jobs whose partitions all allow sharing, too. What the request itself names is open to it, whatever the policy's
+    bounds.
     """
-    open_to = [group for group in site.nodes if _is_open(group, demand, site)]
     asked = site.partitions_of(demand.partitions)
     allowed = bool(asked) and all(_allows_sharing(name, site) for name in asked)
     sharing = allowed and demand.is_for_one_gpu and not demand.alone
     kinds = (demand.share,) if demand.share is not None else (None, "shard", "mps")
-    most = site.policy.most_bytes or _NEVER
+    most = site.policy.most_bytes or NEVER
     possible = [
         name
         for name, option in site.option.items()
-        if sum(len(hostlist.expand(g.names)) for g in open_to if _has(g, name, demand, site)) >= demand.nodes
+        if _has_room(name, demand, site, taken)
         and (site.policy.least_bytes <= gpus[name].total_bytes <= most or name == demand.option)
         and (option.share.kind if option.share is not None else None) in kinds
         and (option.share is None or sharing)
@@ -152,12 +164,27 @@ def candidates(demand: Demand, site: Site, gpus: Mapping[str, Gpu]) -> list[str]
     return sorted(possible, key=lambda name: (ranking.price(name, 1), *_size(name, gpus)))
 
 
-def _has(group: Nodes, name: str, demand: Demand, site: Site) -> bool:
-    count = group.gpus.get(name, 0)
-    if demand.whole_nodes:
-        count = count if count == sum(n for each, n in group.gpus.items() if site.option[each].share is None) else 0
-        return count == demand.gpus_per_node
-    return count >= demand.gpus_per_node
+def _has_room(name: str, demand: Demand, site: Site, taken: Sequence[Taken]) -> bool:
+    """Whether enough nodes have enough GPUs of an option left; the other components get the fullest that will do."""
+    nodes = [group for group in site.nodes if name in group.gpus for _ in hostlist.expand(group.names)]
+    free, ours = [group.gpus[name] for group in nodes], [_is_open(group, demand, site) for group in nodes]
+    for other in (each.demand for each in taken if each.option == name):
+        theirs = [n for n, group in enumerate(nodes) if _is_open(group, other, site) and free[n] >= other.gpus_per_node]
+        for n in sorted(theirs, key=lambda n: (ours[n], free[n]))[: other.nodes]:
+            free[n] -= other.gpus_per_node
+    left = [free[n] if _serves(group, name, demand, site) else 0 for n, group in enumerate(nodes) if ours[n]]
+    enough = sum(count >= demand.gpus_per_node for count in left) >= demand.nodes
+    return enough and sum(left) >= demand.gpus_total
+
+
+def _serves(group: Nodes, name: str, demand: Demand, site: Site) -> bool:
+    if not demand.whole_nodes:
+        return True
+    return (
+        group.gpus[name]
+        == demand.gpus_per_node
+        == sum(n for each, n in group.gpus.items() if site.option[each].share is None)
+    )
 
 
 def _size(name: str, gpus: Mapping[str, Gpu]) -> tuple[int, str]:
@@ -189,7 +216,7 @@ class _Ranking:
             return units * unit_bytes(name, self.site, self.gpus), 0
         if order == "start":
             if name not in self.starts:
-                return _NEVER, cost
+                return NEVER, cost
             return (self.starts[name] - min(self.starts.values())) // _ALIKE_SECONDS, cost
         return cost, 0
 

@@ -1,6 +1,7 @@
 """Change a job's request to the GPU option chosen for it, where and as it was written, and nothing else."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from xmem_slurm.site import dialect
 from xmem_slurm.site.schema import Dialect, Option
 from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import Step
-from xmem_slurm.slurm.edit import Edit, Job, apply
+from xmem_slurm.slurm.edit import Edit, EditError, Job, apply
 from xmem_slurm.slurm.request import Request
 
 _ANY = Dialect()
@@ -43,11 +44,13 @@ def rewrite(
     *,
     spelled: Dialect = _ANY,
     templates: Path | None = None,
+    in_script: bool = True,
 ) -> tuple[Job, Sequence[Change]]:
     """Return the job with these components asking for `option`, and what was changed; the same job if they do already.
 
     How it is asked for is up to the site's dialect; of a share, what was `granted` of it. `templates` is the site's own
-    folder of templates.
+    folder of templates. Without `in_script` what the script says is overruled on the command line, and it stays as it
+    is, where that can be: the job's own steps are changed in the script alone.
 
     Raises:
         UsageError: the request cannot be changed without changing something else; the message says what.
@@ -61,6 +64,9 @@ def rewrite(
             for edit in _edits(request, option, granted, spelled, typed=typed)
             if edit.name != "mem" or not job.request().others  # it would be the next component's, too (Option.carried)
         ]
+        if not in_script:
+            with suppress(EditError):
+                return edits, apply(edits, *job, in_script=False)
         return edits, apply(edits, *job)
 
     edits, edited = changed(typed=True)

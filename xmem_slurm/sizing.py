@@ -4,12 +4,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm import ranks
+from xmem_slurm import kernels, ranks
 from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
-from xmem_slurm.placement import Demand, Placement, Verdict, candidates, place, unit_bytes
+from xmem_slurm.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
 from xmem_slurm.sharing import is_held
 from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
 from xmem_slurm.slurm import edit, gres
@@ -17,7 +17,7 @@ from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
 
 Starts = Callable[[Sequence[str], int], Mapping[str, float]]
-"""Says when each of these options would be free for a component, in seconds since the epoch."""
+"""Says when each of these options would be free for a component, in seconds since the epoch; infinity: never."""
 
 
 _HERE = DryRuns()
@@ -61,6 +61,8 @@ class Sizing:
     placement: Placement
     seconds: float
     advice: Sequence[Advice] = ()
+    without_kernels: str = ""
+    """Why the GPU that the job names is none for its torch; empty where it is one."""
 
 
 def size(
@@ -89,9 +91,10 @@ def size_components(
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
 
-    The job is shown GPUs smaller by what the site's policy wants spared. `starts` is asked where the site ranks by
-    that. A component has a NoEstimate where it fails on the GPU that it asks for, too, where none of its processes was
-    seen, and where it asks for shares and the site lets none of that kind be changed.
+    The job is shown GPUs smaller by what the site's policy wants spared. Components are placed so that they can start
+    together: what one has or names is no other's. A component has a NoEstimate where it fails on the GPU that it asks
+    for, too, where none of its processes was seen, and where it asks for shares and the site lets none of that kind be
+    changed.
 
     Raises:
         XmemError: as `elsewhere.run` does, but for NoEstimate.
@@ -100,7 +103,17 @@ def size_components(
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
     requests, allowed = job.request().components, budget.within(site.dry_run)
     dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
-    return _each(components, lambda index: _size(requests[index], index, site, dry_runs, starts))
+    asked = {index: demand_of(requests[index], site) for index in job.request().with_gpus}
+    named = {index: Taken(demand, demand.option) for index, demand in asked.items() if demand.option is not None}
+
+    def size_one(index: int) -> Sizing:
+        others = [each for number, each in named.items() if number != index]
+        found = _size(asked[index], index, site, dry_runs, starts, taken=others)
+        if found.placement.choice is not None:
+            named[index] = Taken(asked[index], found.placement.choice)
+        return found
+
+    return _each(components, size_one)
 
 
 def on_one(
@@ -161,16 +174,27 @@ def _each(components: Sequence[int], size_one: Callable[[int], Sizing]) -> Mappi
     return found
 
 
-def _size(request: Request, component: int, site: Site, dry_runs: "_DryRuns", starts: Starts) -> Sizing:
-    started, gpus, demand = time.monotonic(), dry_runs.gpus, demand_of(request, site)
-    names = candidates(demand, site, gpus)
+def _size(
+    demand: Demand, component: int, site: Site, dry_runs: "_DryRuns", starts: Starts, *, taken: Sequence[Taken]
+) -> Sizing:
+    started, gpus = time.monotonic(), dry_runs.gpus
+    names = candidates(demand, site, gpus, taken)
+    known = starts(names, component)
+    names = [name for name in names if known.get(name) != NEVER]
     if demand.share is not None and not names:
         raise NoEstimate(f"the site file has no {demand.share} that this job could be given another number of")
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = _Estimates(dry_runs, component, demand.option or largest)
-    known = starts(names, component) if site.policy.order == "start" else {}
-    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, estimates), known)
-    return Sizing(estimates.on(placement.choice or largest), placement, time.monotonic() - started)
+    placement = place(demand, site, gpus, lambda name: _units(name, demand, site, estimates), known, taken=taken)
+    found = estimates.on(placement.choice or largest)
+    named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
+    without = _without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
+    return Sizing(found, placement, time.monotonic() - started, without_kernels=without)
+
+
+def _without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:
+    compiled = ", ".join(arch_list)
+    return f"the job's torch has no kernels for {name} (compute capability {gpu.capability}): it has {compiled}"
 
 
 def _units(name: str, demand: Demand, site: Site, estimates: "_Estimates") -> int:
@@ -241,6 +265,12 @@ class _Estimates:
     component: int
     sure: str
     results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
+    arch_list: Sequence[str] = ()
+    """What the job's torch has kernels for, once that was seen."""
+
+    def has_kernels(self, name: str) -> bool:
+        """Whether the job's torch runs on the GPU of option `name`, as far as is known."""
+        return kernels.run_on(self.arch_list, self.dry_runs.gpus[name].capability)
 
     def on(self, name: str) -> Estimate:
         """Return the estimate on the GPU of option `name`, from a dry run of its kind."""
@@ -260,6 +290,8 @@ class _Estimates:
         The next option is dearer, never too small. A script that stops by itself is told at once.
         """
         gpu = self.dry_runs.gpus[name]
+        if not self.has_kernels(name):
+            return False
         if self.dry_runs.kind(name) not in self.results:
             known = [result for result in self.results.values() if isinstance(result, Estimate)]
             if known and not any(estimate.fits(gpu) for estimate in known):
@@ -271,7 +303,8 @@ class _Estimates:
         except NoEstimate as error:
             if error.on_any_gpu:
                 raise
-            self.on(self.sure)
+            if self.has_kernels(name) and self.has_kernels(self.sure):
+                self.on(self.sure)
             return False
 
     def _estimate(self, name: str) -> Estimate | NoEstimate:
@@ -280,9 +313,12 @@ class _Estimates:
         except NoEstimate as error:
             return error
         own = [trace for trace in traces if trace.component == self.component]
+        self.arch_list = next((trace.arch_list for trace in own if trace.arch_list), self.arch_list)
         files = [file for trace in traces for file in trace.files]
         if len(own) < len(traces) and not any(trace.allocations or trace.error for trace in own):
             return NoEstimate("no process of its own used GPU memory in the dry run", files, on_any_gpu=True)
+        if not self.has_kernels(name):
+            return NoEstimate(_without_kernels(name, self.dry_runs.gpus[name], self.arch_list), files)
         try:
             return estimate(own, name, self.dry_runs.gpus[name])
         except NoEstimate as error:

@@ -1,4 +1,4 @@
-"""When would Slurm start a job on each of these GPU options? Asked in parallel, within a few seconds, and fail-open."""
+"""When would Slurm start a job on each of these GPU options, if ever? Asked at once, within seconds, and fail-open."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ _AT_ONCE = 4
 
 def expected(sbatch: Path, job: Job, site: Site, names: Sequence[str], component: int = 0) -> Mapping[str, float]:
     """Return when Slurm expects to start the job on each option, in seconds since the epoch; of a share, on its least.
+
+    Infinity where it would refuse the job: more GPUs than there are of that kind, in this partition or for this user.
 
     Of a heterogeneous job, when it would start with this component on the option and the others as written.
 

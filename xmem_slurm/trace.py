@@ -10,6 +10,7 @@ by the probe, so that a reader sees either the last complete state of a process 
     pid, argv, rank, world_size
     component       the component of a heterogeneous job that the process belongs to (XMEM_COMPONENT); else 0
     torch_version, cuda_version                      as torch says them; null for what is not there
+    arch_list       what torch has kernels for: "sm_90", "compute_120"; earlier releases did not write it
     allocator_settings                               PYTORCH_CUDA_ALLOC_CONF as the job set it
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
@@ -131,6 +132,10 @@ class Doubt:
     share: float | None = None
 
 
+OWN_SCRIPT = Doubt("own-script", "the job asks Slurm for its own script", 1)
+"""No doubt about sizes: such a job is to find the script that was submitted, not a changed copy (`rewrite`)."""
+
+
 class Loop(NamedTuple):
     """A loop of the script: its place, the iteration that it was in at the end, of how many; None: not known."""
 
@@ -229,6 +234,8 @@ class Trace(Process):
     sites: Sequence[Site] = ()
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
+    arch_list: Sequence[str] = ()
+    """What the job's torch has kernels for (`kernels`); empty where that is not known."""
 
     def site_of(self, allocation: int) -> Site:
         """Return where an allocation was asked for."""
@@ -346,6 +353,7 @@ def _from_file(raw: "tracefile.TraceFile") -> Trace:
         changed=raw.changed,
         sites=sites,
         made_at=made_at,
+        arch_list=raw.arch_list,
     )
 
 

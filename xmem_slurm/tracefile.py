@@ -113,6 +113,7 @@ class TraceFile(_Process):
     peers: Counts = []
     changed: Text = ""
     sites: _Sites = _Sites()
+    arch_list: list[Text] = []
 
 
 _Tensor = tuple[Address, list[Count], Text]

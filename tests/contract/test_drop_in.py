@@ -204,6 +204,36 @@ def test_a_forced_estimate_changes_the_gpu_and_nothing_else(
         assert Path(after["Command"]).name == "odd.sh"
 
 
+LOOKS = {
+    "scontrol": "cd $(dirname $(scontrol show job $SLURM_JOB_ID | awk -F= '/Command=/{print $2}'))\n",
+    "squeue": "HERE=$(dirname $(squeue -h -j $SLURM_JOB_ID -o %o))\n",
+    "by another script": ". ./where.sh\n",
+}
+
+
+@pytest.mark.parametrize("how", LOOKS)
+def test_a_job_that_looks_up_its_own_script_finds_its_users(how: str, place: Place) -> None:
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    (place.folder / "where.sh").write_text(f"#!/bin/sh\n{LOOKS['scontrol']}")
+    (place.folder / "odd.sh").write_text(f"{H}#SBATCH {AROUND}\n#SBATCH --gres=gpu:h200:1\n{LOOKS[how]}")
+    (before,) = place.submit(["sbatch", "-H", "odd.sh"]).jobs
+    ours = place.submit([*FORCED, "-H", "odd.sh"])
+    (after,) = ours.jobs
+    assert {name for name in before if before[name] != after.get(name)} == {"TresPerNode"}
+    assert after["TresPerNode"] == "gres:gpu:l4:1"
+    assert "(--gres on the command line)" in ours.err
+
+
+def test_a_job_that_looks_up_its_own_script_is_told_where_that_is_a_copy(place: Place) -> None:
+    """Its own steps are changed with it, and that can be done in the script only."""
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    text = f"{H}#SBATCH --gres=gpu:h200:1\n{LOOKS['squeue']}srun --gres=gpu:h200:1 true\n"
+    (place.folder / "odd.sh").write_text(text)
+    ours = place.submit([*FORCED, "-H", "odd.sh"])
+    assert "xsbatch: the job asks Slurm for its script's path, and finds a copy" in ours.err
+    assert ours.jobs[0]["Command"] != str(place.folder / "odd.sh")
+
+
 HET = {
     "script": (
         ["-H", "odd.sh"],
@@ -247,6 +277,28 @@ def test_what_one_place_sets_for_all_components_is_changed_for_all_or_not_at_all
         kept = [line for line in ours.err.splitlines() if "stays as written" in line]
         assert len(kept) == (0 if choices == "l4" else 2)
         assert all("without changing another component" in line for line in kept)
+
+
+REFUSED = {
+    "an unknown type": (["--gres=gpu:nosuch:1"], {}, ""),
+    "more than there are": (["-Gh200:5"], {}, ""),
+    "with and without a type, by the environment": (["--gres=gpu:h200:1"], {"SBATCH_GPUS": "1"}, ""),
+    "with and without a type, in the script": ([], {"SBATCH_GRES": "gpu:1"}, "#SBATCH --gpus=h200:1\n"),
+    "a partition that is none": (["--gres=gpu:h200:1", "-pnowhere"], {}, ""),
+    "only asked": (["--gres=gpu:h200:1", "--test-only"], {}, ""),
+    "only asked, in the script": (["--gres=gpu:h200:1"], {}, "#SBATCH --test-only\n"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_sbatch_refuses_is_refused_in_its_words_alone(case: str, place: Place) -> None:
+    """Before a dry run is spent on it; `--test-only` submits nothing to begin with."""
+    place.environ["XMEM_SITE"] = str(EXAMPLE_SITE)
+    argv, environ, lines = REFUSED[case]
+    (place.folder / "odd.sh").write_text(f"{H}{lines}{T}")
+    ours = place.submit([*FORCED, *argv, "odd.sh"], environ=environ)
+    assert ours == place.submit(["sbatch", *argv, "odd.sh"], environ=environ)
+    assert ours.jobs == []
 
 
 def test_an_array_of_a_het_job_is_refused_by_sbatch_itself(place: Place) -> None:

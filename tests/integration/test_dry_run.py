@@ -1,5 +1,6 @@
 """A dry run of real job scripts, in the sandbox: what they find, what they leave (nothing), why there is no trace."""
 
+import base64
 import hashlib
 import os
 import re
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import as_of_22_05
+from xmem_slurm import sizing
 from xmem_slurm.dryrun import runner, sandbox
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
@@ -338,6 +341,70 @@ def test_a_login_shell_that_sets_its_own_path_is_followed(place: Place) -> None:
     assert [trace.steps for trace in found.traces] == [4]
 
 
+ASKED = r"""#!/bin/bash
+i=$SLURM_JOB_ID
+ask() {
+scontrol show job $i | grep -E '^ +(Command|WorkDir|StdErr|StdOut|StdIn)='
+scontrol show job $i | grep -oE '(JobName|JobState|Num[a-zA-Z]+|Features|Partition|CPUs/Task)=[^ ]*'
+scontrol show jobid=$i | awk -F= '/Command=/{print $2}'
+scontrol -o show job "$i" | tr ' ' '\n' | grep ^Command=
+scontrol show jobs $i -o | wc -l
+squeue -h -j $i -o '%o|%Z|%j|%T|%t|%D|%u|%P|%C|%K'
+squeue --noheader --jobs=$i --format='%.20j|%12P|%.2t'
+squeue -hj$i -o%o
+squeue -j $i -o '%o %T %.9P'
+squeue -h -j $i -O Command:60,Name:.20,JobID:4 | sed "s/$i *$/ID/"
+squeue -j $i | tail -1 | awk '{print $2, $3, $4, $5, $7}'
+scontrol show job 99999; echo $?
+}
+ask 2>&1 | base64 -w 0 | tee OUT
+"""
+
+
+@pytest.mark.slurm
+def test_slurm_says_of_a_job_in_a_dry_run_what_it_says_of_a_real_one(place: Place, cluster: Any) -> None:
+    """Many a script finds its folder by its own path."""
+    place.folder.parent.chmod(0o755)
+    place.folder.chmod(0o777)
+    options = ["-p", "gpu", "-c", "2", "-J", "named", "-C", "gpu_mem_24g", "-o", "out-%x.txt"]
+    script = ASKED.replace("OUT", str(place.folder / "said"))
+    Path("job.sh").write_text(script)
+    words = ["sbatch", "-W", "--gres=gpu:1", *options, "job.sh", "an", "argument"]
+    subprocess.run(words, env=cluster.environ, check=True)
+    real = base64.b64decode((place.folder / "said").read_bytes()).decode()
+    place.say(script, *options, arguments=["an", "argument"])
+    ours = base64.b64decode(place.tails[-1]).decode()
+    assert as_of_22_05(real).splitlines() == ours.splitlines()
+
+
+@pytest.mark.torch
+def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
+    (place.folder / "train.py").write_text(TRAIN)
+    job = edit.Job(
+        ("--gres=gpu:1", "job.sh"), {"PATH": f"{place.python.parent}:/usr/bin:/bin"}, b"#!/bin/sh\npython train.py\n"
+    )
+    gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})  # of no release that is supported
+    (found,) = sizing.on_one(job, [0], "k40", gpu, BUDGET).values()
+    assert re.match(r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_", str(found)), (
+        found
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("asks", "told"),
+    [
+        ("c = 'scon' + 'trol'; os.popen(c + ' show job ' + os.environ['SLURM_JOB_ID']).read()", True),
+        ("os.popen('squeue -h -o %o').read()", True),
+        ("os.popen('squeue -h -o %T; scontrol show hostnames').read()", False),
+    ],
+)
+def test_that_a_job_asks_for_its_own_script_is_told(place: Place, asks: str, told: bool) -> None:
+    (place.folder / "train.py").write_text(f"{TRAIN}{asks}\n")
+    (found,) = place.run("#!/bin/bash\npython train.py\n").traces
+    assert [doubt.code for doubt in found.doubts if doubt.code == "own-script"] == ["own-script"] * told
+
+
 ANSWERS = {
     "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits": "81079",
     "nvidia-smi --query-gpu=index,memory.used,temperature.gpu --format=csv,noheader": "0, 0 MiB, [N/A]",
@@ -347,7 +414,7 @@ ANSWERS = {
     "nvidia-smi --query-compute-apps=pid --format=csv,noheader; echo none": "none",
     "scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1": os.uname().nodename,
     "sbatch --dependency=afterok:$SLURM_JOB_ID next.sh": "Submitted batch job 0",
-    "squeue -h -j $SLURM_JOB_ID; scancel 7; echo done": "done",
+    "squeue -h -j 7; scancel 7; echo done": "done",
 }
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -195,7 +196,6 @@ def shell(code: str) -> list[str]:
 
 
 FAULTS: Mapping[str, list[str]] = {
-    "xmem-slurm is missing": ["/nowhere/xmem-slurm"],
     "it is killed": shell("kill -9 $$"),
     "it fails": shell("exit 3"),
     "it answers nothing": ["true"],
@@ -214,6 +214,15 @@ def test_whatever_answers_the_job_goes_as_written(filtered: Filtered, folder: Pa
     filtered.install(rewriting(), program=FAULTS[fault])
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
     assert not (folder / "pwned").exists()
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/usr/bin/python3"])
+def test_of_a_python_that_is_gone_no_user_hears(filtered: Filtered, folder: Path, python: str) -> None:
+    """`site check` tells the administrator (tests/integration/test_site.py). The other one has no package of ours."""
+    filtered.install(rewriting(), change=lambda text: text.replace(sys.executable, python))
+    done = filtered.sbatch("job.sh", cwd=folder)
+    as_written(filtered, done)
+    assert done.stderr == ""
 
 
 def test_a_dry_run_ends_with_the_sbatch_that_waits_for_it(filtered: Filtered, folder: Path) -> None:

@@ -36,6 +36,8 @@ def test_the_wheel_has_every_file_of_ours(built: Path) -> None:
         names = set(wheel.namelist())
     expected = shipped("xmem_slurm")
     expected |= {f"xmem_slurm/{name}" for name in shipped("templates")}
+    (scripts,) = {name.partition("/scripts/")[0] for name in names if "/scripts/" in name}
+    expected |= {f"{scripts}/scripts/{name.removeprefix('launchers/')}" for name in shipped("launchers")}
     expected |= {f"xmem_slurm/site_config/{name.removeprefix('site-config/')}" for name in shipped("site-config")}
     assert expected <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]

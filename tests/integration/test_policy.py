@@ -44,6 +44,17 @@ def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, job_p
     assert "Slurm did not say when each would start" in silent.stderr
 
 
+def test_a_job_goes_to_no_gpu_that_it_would_wait_for_in_vain(
+    cluster: Cluster, tmp_path: Path, job_python: Path
+) -> None:
+    """A site file may say more than the cluster has, and Slurm may allow a user less: it has the last word."""
+    site = tmp_path / "site.toml"
+    site.write_text(EXAMPLE_SITE.read_text().replace("gpus = { a100_80 = 2 }", "gpus = { a100_80 = 4 }"))
+    write_job(tmp_path, job_python, "--gres=gpu:h200:3 --constraint=a100|h200")
+    done = xsbatch(cluster, tmp_path, XMEM_SITE=str(site))
+    assert "the request stays as it is: h200 has" in done.stderr, done.stderr
+
+
 UNUSED = "import torch\ntorch.ones(9).sum()\n"
 NOTHING = "print('no torch here')\n"
 

@@ -1,12 +1,15 @@
 """Site files and the live cluster: discovered, compared, and each option tried."""
 
+import os
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, Cluster
+from xmem_slurm.filter import hooks
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
 
@@ -105,6 +108,27 @@ def test_the_hooks_are_installed_with_a_backup_and_can_be_looked_at_first(cluste
     assert len(list(tmp_path.iterdir())) == 3
     refused = site(cluster, "install", "--folder", "/nowhere/slurm")
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_a_python_that_does_not_start_the_filter_is_told_to_the_administrator(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "private").mkdir(mode=0o700)
+    closed = tmp_path / "private" / "python"
+    closed.symlink_to(sys.executable)
+    assert "/usr/bin/python3: ModuleNotFoundError: No module named 'xmem_slurm'" in (
+        hooks.unusable("/usr/bin/python3") or ""
+    )
+    if os.geteuid() == 0:
+        assert f"{closed}: Permission denied; the filter" in (hooks.unusable(str(closed)) or "")
+    site(cluster, "install", "--folder", str(tmp_path))
+    hook = tmp_path / "cli_filter.lua"
+    hook.write_text(hook.read_text().replace(sys.executable, "/nowhere/python"))
+    told = site(cluster, "check", "--folder", str(tmp_path))
+    assert told.returncode == 2
+    assert told.stdout.startswith("/nowhere/python: No such file or directory; the filter")
+    monkeypatch.setattr(os, "geteuid", lambda: 1)  # whether others can reach where these tests are is not asked here
+    assert hooks.unusable(sys.executable) is None
 
 
 @pytest.mark.torch

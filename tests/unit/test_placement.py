@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from xmem_slurm import resources
-from xmem_slurm.placement import Demand, candidates, place
+from xmem_slurm.placement import NEVER, Demand, Taken, candidates, place
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
 
@@ -35,6 +35,36 @@ def test_the_cheapest_that_fits_is_taken_and_dearer_ones_are_not_asked() -> None
     ]
 
 
+def test_what_never_starts_is_no_option() -> None:
+    starts = {"l4": NEVER, "a100_40": 9.0}
+    asked: list[str] = []
+    placement = place(demand(), SITE, GPUS, lambda name: asked.append(name) or 1, starts)
+    assert (placement.choice, asked) == ("a100_40", ["a100_40"])
+    assert not placement.starts, "the order is that of cost"
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "open_to"),
+    [
+        (demand(), [(demand(2), "a100_80")], ["l4", "a100_40", "h200"]),  # all two of the only node
+        (demand(2), [(demand(), "a100_80")], ["l4", "a100_40", "h200"]),
+        (demand(), [(demand(), "a100_80")], ["l4", "a100_40", "a100_80", "h200"]),
+        (demand(2, nodes=2), [(demand(), "a100_40")], ["l4"]),
+        (
+            demand(2),
+            [(demand(), "a100_40"), (demand(), "a100_40")],
+            ["l4", "a100_40", "a100_80", "h200"],
+        ),  # on one node
+        (demand(4), [(demand(4), "l4"), (demand(), "h200")], ["l4"]),
+        (demand(4), [(demand(4, nodes=2), "l4")], ["h200"]),
+    ],
+)
+def test_what_another_component_has_is_no_option(
+    asked: Demand, taken: list[tuple[Demand, str]], open_to: list[str]
+) -> None:
+    assert candidates(asked, SITE, GPUS, [Taken(*each) for each in taken]) == open_to
+
+
 def test_nothing_fits() -> None:
     assert place(demand(), SITE, GPUS, lambda name: 0).choice is None
 
@@ -49,6 +79,9 @@ def test_nothing_fits() -> None:
         (demand(8), []),
         (demand(2, nodes=2), ["l4", "a100_40"]),  # there are two nodes of these, and one of the others
         (demand(nodes=3), []),
+        (replace(demand(), gpus_total=4), ["l4", "a100_40", "h200"]),  # --gpus=4, on however many nodes
+        (replace(demand(), gpus_total=8), ["l4"]),
+        (replace(demand(), gpus_total=9), []),
         (demand(partitions=("cpu",)), []),
         (demand(partitions=("gpu", "cpu")), ["l4", "a100_40", "a100_80", "h200"]),
         (demand(constraint="a100"), ["a100_40", "a100_80"]),

@@ -60,12 +60,69 @@ def test_a_job_whose_batches_vary_goes_where_it_fits_not_where_its_fragments_wou
     assert sized.estimate.uses_up_to_bytes > GPUS["h200"].total_bytes
 
 
+def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other both would go to the only node that has the cheapest GPUs on which they fit."""
+    monkeypatch.setattr(runner, "run", DryRuns(dataclasses.replace(LARGE, component=0)))
+    both = [dataclasses.replace(LARGE, component=n) for n in range(2)]
+    monkeypatch.setattr(runner, "run", lambda *_: runner.DryRun(both, sandbox.Outcome(0, None, 1.0, 0, b"")))
+
+    def choices(*asked: str) -> list[str | None]:
+        job = Job((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
+        sized = sizing.size_components(job, [0, 1], SITE, GPUS, runner.Budget())
+        return [each.placement.choice for each in sized.values() if isinstance(each, sizing.Sizing)]
+
+    assert choices("--gres=gpu:2", "--gres=gpu:2") == ["a100_80", "h200"]
+    assert choices("--gres=gpu:1", "--gres=gpu:1") == ["a100_80", "a100_80"]
+    assert choices("--gres=gpu:2", "--gres=gpu:a100_80:2") == ["h200", "a100_80"], "as it was asked for it could start"
+
+
 def test_what_cannot_fit_by_a_known_trace_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     dry_runs = DryRuns(LARGE)  # 43 GiB
     sized = size(monkeypatch, dry_runs)
     assert [(v.name, v.fits) for v in sized.placement.verdicts][:2] == [("l4", False), ("a100_40", False)]
     assert sized.placement.choice == "a100_80"
     assert dry_runs.asked == described("l4", "a100_80")
+
+
+OLD = SITE.model_copy(
+    update={
+        "option": {
+            **SITE.option,
+            "v100": SITE.option["l4"].model_copy(update={"gpu": "v100-sxm2-32gb", "type": "v100"}),
+        },
+        "nodes": (*SITE.nodes, SITE.nodes[0].model_copy(update={"names": "v[1-2]", "gpus": {"v100": 4}})),
+    }
+)
+"""The same site with older GPUs, as cheap as the cheapest."""
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("asked", ["v100", "h200"])
+def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
+    fails: bool, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = option_gpus(OLD, load_catalogue())
+    modern = dataclasses.replace(GPT2, arch_list=["sm_75", "sm_80", "sm_86", "sm_90", "compute_90"])
+    failed = dataclasses.replace(modern, allocations=[], events=[], marks=[], error="no kernel image", state="exit")
+    asked_for: list[str] = []
+
+    def run(_job: object, gpu: Gpu, _budget: object) -> runner.DryRun:
+        asked_for.append(gpu.description)
+        found = failed if fails and gpu.capability == "7.0" else modern
+        return runner.DryRun([found], sandbox.Outcome(0, None, 1.0, 0, b""))
+
+    monkeypatch.setattr(runner, "run", run)
+    job = Job((f"--gres=gpu:{asked}:1", "job.sh"), {}, b"#!/bin/sh\n")
+    sized = sizing.size(job, OLD, gpus, runner.Budget())
+    assert sized.placement.choice == "l4"
+    told = "the job's torch has no kernels for v100 (compute capability 7.0): it has sm_75, "
+    assert sized.without_kernels.startswith(told) == (asked == "v100")
+    assert bool(sized.without_kernels) == (asked == "v100")
+    only = OLD.model_copy(update={"nodes": OLD.nodes[-1:]})
+    asked_for.clear()
+    with pytest.raises(NoEstimate, match="no kernels for v100"):
+        sizing.size(job, only, gpus, runner.Budget())
+    assert len(asked_for) == 1
 
 
 def test_a_gpu_on_which_the_run_fails_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

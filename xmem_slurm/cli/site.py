@@ -1,6 +1,7 @@
 """`xmem-slurm site VERB`: site files, and the hooks that are made from one."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from xmem_slurm.site import calibration, comparison, discovery, live, loading, p
 
 app = typer.Typer(help="Site files: what this cluster offers.")
 
+SlurmFolder = Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")]
 SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
 
 
@@ -29,8 +31,12 @@ def discover() -> None:
 def check(
     site: SiteFile = None,
     offline: Annotated[bool, typer.Option("--offline", help="The file alone, without the cluster.")] = False,
+    folder: SlurmFolder = Path("/etc/slurm"),
 ) -> None:
-    """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there."""
+    """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there.
+
+    Where the filter is installed, its Python is started, too.
+    """
     path = places.site_file(site)
     loaded, wrong = loading.examine(path)
     if loaded is not None:
@@ -38,6 +44,8 @@ def check(
     typer.echo("".join(f"{line}\n" for line in wrong), nl=False)
     if loaded is not None and not offline:
         found = comparison.against(loaded, live.read())
+        python = hooks.installed_python(folder)
+        found += [each for each in [python and hooks.unusable(python)] if each]
         typer.echo("".join(f"{line}\n" for line in found), nl=False)
         wrong += found
     if loaded is None or wrong:
@@ -92,7 +100,7 @@ def calibrate(
 @app.command("install")
 def install(
     site: SiteFile = None,
-    folder: Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")] = Path("/etc/slurm"),
+    folder: SlurmFolder = Path("/etc/slurm"),
     only_print: Annotated[bool, typer.Option("--print", help="Print the hooks; change nothing.")] = False,
 ) -> None:
     """Write Slurm's hooks, cli_filter.lua and job_submit.lua, from a site file; what was there is kept."""
@@ -100,6 +108,9 @@ def install(
     texts = hooks.render(path, loading.load_site(path))
     if not all(hooks.check(name, text) for name, text in texts.items()):
         typer.echo("no Lua compiler here (luac): the hooks were not checked", err=True)
+    unusable = hooks.unusable(sys.executable)
+    if unusable is not None:
+        typer.echo(unusable, err=True)
     if only_print:
         typer.echo("\n".join(texts.values()), nl=False)
         return

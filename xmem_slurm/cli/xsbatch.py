@@ -1,11 +1,12 @@
 """`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
-from xmem_slurm import __version__, handover
+from xmem_slurm import __version__
 from xmem_slurm.answer import ENGINES, Wishes
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
@@ -79,7 +80,7 @@ _ANSWERED_AT_ONCE = ("autocomplete", "help", "usage", "version")
 
 def main() -> NoReturn:
     """Run xsbatch on this process's command line and environment; ends as sbatch."""
-    environ = handover.environment()
+    environ = dict(os.environ)
     try:
         argv, wishes, complaints = parse(sys.argv[1:], environ)
         command_line = split_command_line(argv)

@@ -1,5 +1,6 @@
 """What would run on the job's first node: the script, its arguments, its folder and the environment it would find."""
 
+import json
 import os
 import platform
 import pwd
@@ -10,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xmem_slurm.slurm import edit, gres
+from xmem_slurm.dryrun import asked
+from xmem_slurm.slurm import client, edit, gres
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB
@@ -25,6 +27,7 @@ NOT_CHOSEN = "dry-run"
 """Stands for what Slurm would choose: the partition where none is named, the cluster."""
 TIME_LIMIT_SECONDS = 24 * 3600
 """Between the job's start and the end that it is told; the dry run has a budget of its own."""
+_OUTPUT = "slurm-%j.out"
 _MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
 
 _AS_ASKED = re.compile("SLURM_(CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|NTASKS_PER_NODE)")
@@ -61,8 +64,35 @@ def from_submission(job: edit.Job) -> Job:
     script = (
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
-    environ = exported(job.environ, request.export) | slurm_variables(request)
+    known = {asked.FACTS: json.dumps(facts(job, folder))}
+    environ = exported(job.environ, request.export) | slurm_variables(request) | known
     return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
+
+
+def facts(job: edit.Job, folder: Path) -> dict[str, str]:
+    """Return what Slurm knows of a job beside its variables, by scontrol's names; `folder` is the job's."""
+    request, line = job.request(), job.command_line()
+    path = client.find_script(line, job.environ)
+    words = [str(path.absolute()), *line.script_arguments] if path is not None else []
+    given = {
+        "Command": " ".join(words),
+        "WorkDir": str(folder),
+        "StdOut": str(folder / _filled_in(request, request.value("output") or _OUTPUT)),
+        "StdErr": str(folder / _filled_in(request, request.value("error") or request.value("output") or _OUTPUT)),
+        "Account": request.value("account"),
+        "QOS": request.value("qos"),
+        "Features": request.constraint,
+        "Comment": request.value("comment"),
+        "TresPerNode": request.value("gres") and f"gres:{request.value('gres')}",
+        "TresPerJob": request.value("gpus") and f"gres:gpu:{request.value('gpus')}",
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _filled_in(request: Request, pattern: str) -> str:
+    """Return the name of a file of output, as far as it is known (sbatch(1), FILENAME PATTERN)."""
+    known = {"j": JOB_ID, "A": JOB_ID, "x": request.job_name or "sbatch", "u": pwd.getpwuid(os.getuid()).pw_name}
+    return re.sub("%([jAxu])", lambda found: known[found[1]], pattern)
 
 
 def on_this_host(job: Job) -> Job:

@@ -14,7 +14,7 @@ import platformdirs
 
 from xmem_slurm import trace, untrusted
 from xmem_slurm.device import ask, builder
-from xmem_slurm.dryrun import building, offline, own_folder, sandbox, shims, spending, stand_in
+from xmem_slurm.dryrun import asked, building, offline, own_folder, sandbox, shims, spending, stand_in
 from xmem_slurm.dryrun.covers import covers
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate, UnusedGpu
@@ -146,6 +146,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         files = trace.read_files(traces / _FILES)
         missing = offline.missing(traces)
         found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
+        if os.path.lexists(traces / asked.MARK):
+            found = [replace(each, doubts=[*each.doubts, trace.OWN_SCRIPT]) for each in found]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from xmem_slurm.dryrun import offline
+from xmem_slurm.dryrun import asked, offline
 from xmem_slurm.dryrun.launchers import deepspeed, mpirun, torchrun
 from xmem_slurm.dryrun.srun import srun
 from xmem_slurm.dryrun.workers import find, note
@@ -42,13 +42,6 @@ def nvidia_smi(arguments: Sequence[str]) -> None:
         print(", ".join(values))  # noqa: T201
 
 
-def scontrol(arguments: Sequence[str]) -> None:
-    """Expand the job's host list, this host for each of its nodes; every other question has no answer here."""
-    if list(arguments[:2]) == ["show", "hostnames"]:
-        nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
-        print("\n".join([os.environ.get("SLURM_JOB_NODELIST", "localhost")] * nodes))  # noqa: T201
-
-
 def sbatch(_arguments: Sequence[str]) -> None:
     """Submit nothing; say what a script expects to read."""
     note("the job submits another job: that one was not looked at")
@@ -78,10 +71,10 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "torchrun": torchrun,
     "deepspeed": deepspeed,
     "nvidia-smi": nvidia_smi,
-    "scontrol": scontrol,
+    "scontrol": asked.scontrol,
     "sbatch": sbatch,
     "scancel": nothing,
-    "squeue": nothing,
+    "squeue": asked.squeue,
     "sacct": nothing,
     "sinfo": nothing,
     **{name: partial(container, name) for name in CONTAINERS},

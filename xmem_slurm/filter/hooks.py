@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from xmem_slurm import __version__, resources
 from xmem_slurm.errors import SiteError
@@ -24,15 +25,22 @@ _COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
 _KILL_AFTER_SECONDS = 5
 """Enough to end a dry run and clear away what is left of it."""
 _TIMEOUT = "/usr/bin/timeout"
+_START = (
+    "exec('try: from xmem_slurm.filter.start import main\\nexcept ImportError: main = lambda: print(\"end\")'); main()"
+)
+"""What this Python runs for a hook. Where its package is gone the job goes as it was written, without a word."""
+_COMMAND = "local COMMAND = "
+_NOBODY = 65534
+_PROBE_SECONDS = 30
 
 
 def render(site_file: Path, site: Site, program: Sequence[str] | None = None) -> Mapping[str, str]:
     """Return the text of each hook by its file's name; `program` is what answers, else this xmem-slurm.
 
-    This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those.
+    This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those. Where it
+    is gone, or closed to a user, their sbatch says nothing of it; the administrator is told (`unusable`).
     """
-    ours = [sys.executable, "-I", "-c", "from xmem_slurm.filter.start import main; main()"]
-    words = [*(program or ours), str(site_file.absolute())]
+    words = [*(program or [sys.executable, "-I", "-c", _START]), str(site_file.absolute())]
     limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
     values = {
         "site": site.name,
@@ -40,7 +48,8 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "label": "xmem-slurm",
         "commands": site.filter.commands if site.filter.mode != "off" else (),
         "seconds": f"{site.filter.seconds:g}",
-        "command": f"exec {shlex.join([*limit, *words])} $PPID",
+        "command": f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end; "
+        f"exec {shlex.join([*limit, *words])} $PPID",
         "every_job": site.policy.unasked != "leave",
         "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused),
         "mode": site.job_submit.mode,
@@ -89,6 +98,38 @@ def install(texts: Mapping[str, str], folder: Path) -> Sequence[tuple[Path, Path
     except OSError as error:
         raise SiteError(f"{error.filename or folder}: {error.strerror}; nothing else was changed") from error
     return done
+
+
+def installed_python(folder: Path) -> str | None:
+    """Return the Python that the hook in Slurm's configuration folder starts; None where there is no hook of ours."""
+    try:
+        lines = (folder / NAMES[0]).read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        command = next(line.removeprefix(_COMMAND) for line in lines if line.startswith(_COMMAND))
+        words = shlex.split(json.loads(command))
+        return words[words.index("-I") - 1]
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def unusable(python: str) -> str | None:
+    """Return why this Python cannot answer for every user, or None: it is started as nobody, where we are root."""
+    anybody: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+    command = [python, "-I", "-c", "import xmem_slurm.filter.start"]
+    try:
+        done = subprocess.run(
+            command, cwd="/", env={}, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False, **anybody
+        )
+    except subprocess.TimeoutExpired:
+        why = f"it does not start within {_PROBE_SECONDS} s"
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        if done.returncode == 0:
+            return None
+        why = done.stderr.strip().rpartition("\n")[2] or f"it ends with {done.returncode}"
+    return (
+        f"{python}: {why}; the filter cannot start{' for other users than root' if anybody else ''}, and no job is seen"
+    )
 
 
 def _lua_string(text: str) -> str:

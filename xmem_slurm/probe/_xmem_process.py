@@ -20,6 +20,7 @@ def described(environ, build, settings, rank, world_size):
         "component": int(environ.get("XMEM_COMPONENT", "0")),
         "torch_version": build[0],
         "cuda_version": build[1],
+        "arch_list": _arch_list(),
         "allocator_settings": settings,
         "gpu": {
             "name": environ["XMEM_DEVICE_NAME"],
@@ -28,6 +29,12 @@ def described(environ, build, settings, rank, world_size):
             "total_bytes": int(environ["XMEM_DEVICE_TOTAL_BYTES"]),
         },
     }
+
+
+def _arch_list():
+    """Return what torch has kernels for, as `torch.cuda.get_arch_list` says it once there is a GPU; [] before."""
+    flags = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getArchFlags", None)
+    return ((flags and flags()) or "").split()
 
 
 def write(file, content):

@@ -117,29 +117,40 @@ def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
     return tuple(found)
 
 
-def check_accepted(sbatch: Path, job: Job, timeout: float = 10) -> None:
-    """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); silence counts as yes.
+def check_accepted(sbatch: Path, job: Job) -> None:
+    """Ask Slurm whether it would take a job that we have changed (`refused`).
 
     Raises:
         SlurmError: it would not; the message has Slurm's own words.
     """
-    job = job._replace(environ={**job.environ, "XMEM_ACTIVE": "1"})  # a site's filter has no part in this
-    answer = _try_out(sbatch, job, job.script if job.command_line().reads_stdin else None, timeout)
-    if answer is not None and answer.code != 0:
-        words = answer.words.strip().rpartition("\n")[2]
+    words = refused(sbatch, job)
+    if words is not None:
         raise SlurmError(f"Slurm would refuse the changed request ({words})")
 
 
-def expected_start(sbatch: Path, job: Job, timeout: float) -> float | None:
-    """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch; None where it does not say.
+def refused(sbatch: Path, job: Job, timeout: float = 10) -> str | None:
+    """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); return why if it would not.
 
+    The words are its own; silence counts as yes.
+    """
+    job = job._replace(environ={**job.environ, "XMEM_ACTIVE": "1"})  # a site's filter has no part in this
+    answer = _try_out(sbatch, job, job.script if job.command_line().reads_stdin else None, timeout)
+    return answer.words.strip().rpartition("\n")[2] if answer is not None and answer.code != 0 else None
+
+
+def expected_start(sbatch: Path, job: Job, timeout: float) -> float | None:
+    """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch.
+
+    Infinity where it refuses the job, None where it does not say.
     The script goes to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say nothing.
     """
     quiet = [each for each in job.command_line().occurrences if each.name == "quiet"]
     job = job._replace(argv=without(job.argv, quiet))
     environ = {**job.environ, "SLURM_TIME_FORMAT": "%s", "XMEM_ACTIVE": "1"}  # a site's filter has no part in this
     answer = _try_out(sbatch, job.on_stdin()._replace(environ=environ), job.script, timeout)
-    found = _START.search(answer.words) if answer is not None and answer.code == 0 else None
+    if answer is not None and answer.code != 0 and answer.words:
+        return float("inf")
+    found = _START.search(answer.words) if answer is not None else None
     return float(found[1]) if found is not None else None
 
 

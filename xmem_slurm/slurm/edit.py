@@ -75,8 +75,12 @@ def apply(
     environ: Mapping[str, str],
     script: bytes | None,
     plugins: tuple[Option, ...] = (),
+    *,
+    in_script: bool = True,
 ) -> Job:
     """Return the job with the edits made; what comes after `edits` is the job, field by field (`apply(edits, *job)`).
+
+    Without `in_script` the script stays as it is: what it says is overruled on the command line.
 
     Raises:
         EditError: an edit would also change something else, as one variable serves all components of a job; or the
@@ -89,12 +93,14 @@ def apply(
     for edit in edits:
         if edit.component >= len(wanted):
             raise EditError(f"--{edit.name}: the job has no component {edit.component}")
-        job = _remove(job, edit) if edit.value is None else _set(job, edit, edit.value)
+        job = _remove(job, edit) if edit.value is None else _set(job, edit, edit.value, in_script=in_script)
         if edit.value is None:
             wanted[edit.component].pop(edit.name, None)
         else:
             wanted[edit.component][edit.name] = edit.value or None
     got = [{name: setting.value for name, setting in part.settings.items()} for part in job.request().components]
+    if job.script != script and not in_script:
+        raise EditError("this cannot be said on the command line")
     if got != wanted:
         names = ", ".join(f"--{edit.name}" for edit in edits)
         raise EditError(f"{names} cannot be changed in one place without changing another component of the job")
@@ -120,19 +126,21 @@ def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
     return edits
 
 
-def _set(job: Job, edit: Edit, value: str) -> Job:
+def _set(job: Job, edit: Edit, value: str, *, in_script: bool) -> Job:
     setting = job.request().components[edit.component].settings.get(edit.name)
     foreign = job.request().foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
         raise EditError(f"--{edit.name}: the script has #{foreign} lines, which may say something else")
     if setting is None or _is_of_another(setting.place, edit.component):
-        return _add(job, edit, value)
+        return _add(job, edit, value, in_script=in_script)
     if setting.value == (value or None):
         return job
     place = setting.place
     if isinstance(place, str):
         return job._replace(environ={**job.environ, place: value})
     if isinstance(place, Directive):
+        if not in_script:
+            return _add(job, edit, value, in_script=in_script)
         script = job.parsed_script()
         assert script is not None
         return job._replace(script=scripts.with_value(script, place, value).data)
@@ -144,8 +152,8 @@ def _is_of_another(place: Directive | Occurrence | str, component: int) -> bool:
     return isinstance(place, Directive) and place.component != component
 
 
-def _add(job: Job, edit: Edit, value: str) -> Job:
-    script = job.parsed_script()
+def _add(job: Job, edit: Edit, value: str, *, in_script: bool) -> Job:
+    script = job.parsed_script() if in_script else None
     if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
         return job._replace(script=scripts.with_option(script, edit.component, edit.name, value or None).data)
     starts = job.command_line().starts
