@@ -195,6 +195,15 @@ def test_a_known_operation_needs_no_library(ask: Ask, tmp_path: Path) -> None:
     assert ask("out(plans=ask(30, 71))")["plans"] == NO_PLANS
 
 
+def test_a_dry_run_keeps_answers_to_itself(ask: Ask, tmp_path: Path) -> None:
+    ask(ONCE, XMEM_DEVICE_PLANS=str(tmp_path / "own"))
+    assert {each.name for each in tmp_path.iterdir()} == {"stand-ins", "own"}
+    assert not (tmp_path / "stand-ins" / "plans").exists()
+    (tmp_path / "stand-ins" / "cudnn-plans").unlink()
+    assert ask(ONCE, library="gone", XMEM_DEVICE_PLANS=str(tmp_path / "own"))["plans"] == answered(2100)
+    assert ask(ONCE)["plans"] == NO_PLANS
+
+
 def test_another_gpu_or_a_damaged_answer_is_asked_again(ask: Ask, tmp_path: Path) -> None:
     ask(ONCE)
     (kept,) = (tmp_path / "stand-ins" / "plans").iterdir()

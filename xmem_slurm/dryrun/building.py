@@ -87,7 +87,7 @@ def _serve(listening: socket.socket) -> NoReturn:
     known: dict[tuple[str, ...], list[str]] = {}
     while True:
         connection, _ = listening.accept()
-        with connection, suppress(OSError, ValueError):  # who asked has gone, or talks nonsense
+        with connection, suppress(OSError, ValueError, RecursionError):  # who asked has gone, or talks nonsense
             connection.settimeout(PATIENCE_SECONDS)
             connection.sendall(json.dumps(_answer(connection, known)).encode())
 
