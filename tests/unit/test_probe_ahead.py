@@ -53,6 +53,17 @@ class T:
 t = T()
 for i in range(90): t.train()
 """
+SCHEDULE = """
+class Schedule:
+  small, large = 8, 64
+  def size(self, s):
+    if s < 20: return self.small
+    return self.large
+schedule = Schedule()
+for i in range(99):
+  act(schedule.size(i))
+  step()
+"""
 GENERATOR = """
 def batches():
   for i in range(90):
@@ -257,6 +268,22 @@ def unseen(outlook: Any) -> list[tuple[str, int | None]]:
             5,
             [("sizes.get(i, 8)` of 64", 16)],
         ),
+        "a size by a lambda": (
+            "size = lambda s: 8 if s < 20 else 64\nfor i in range(99):\n  act(i, size(i)), step()",
+            5,
+            [("size(i)` of 64", 17)],
+        ),
+        "a size by a method": (SCHEDULE, 5, [("schedule.size(i)` of 64", 16)]),
+        "how often": (
+            "for i in range(99):\n  for _ in range(1 + i // 20): act(i)\n  step()",
+            5,
+            [("range(1 + i // 20)` of range(0, 2)", 16)],
+        ),
+        "what is kept on the GPU": (
+            "class x: is_cuda = True\nkept = []\nfor i in range(99):\n  if i > 20: kept.append(x)\n  step()",
+            5,
+            [("kept.append(x)", 17)],
+        ),
         "by a loss, something else": ("for i in range(9):\n  step()\n  if act(i): grow()", 5, []),
     }.values(),
 )
@@ -278,6 +305,11 @@ def test_more_conditions_than_can_be_computed_leave_nothing_certain(tmp_path: Pa
 def test_loops_tell_how_far_they_are(tmp_path: Path) -> None:
     script = "data = [0] * 40\nfor e in range(3):\n  for i, b in enumerate(data):\n    step()"
     assert [(done, of) for _, done, of in looked(tmp_path, script, 50).loops] == [(10, 40), (2, 3)]
+
+
+def test_a_number_that_cannot_be_computed_for_later_iterations_is_not_certain(tmp_path: Path) -> None:
+    script = "import operator\nfor i in range(90):\n  size = operator.floordiv(i, 20)\n  step()"
+    assert not looked(tmp_path, script, 5).certain
 
 
 def test_a_generator_of_the_scripts_with_conditions_is_not_certain(tmp_path: Path) -> None:

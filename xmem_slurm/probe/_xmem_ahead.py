@@ -198,6 +198,8 @@ class _Frame:
         name, saves = last_name(call.func), self._facts["alone"] or self._facts["saved"]
         if not (_HARMLESS.fullmatch(name) or (saves and _SAVING.fullmatch(name))):
             return False
+        if name == "append" and any(getattr(held(each, variables), "is_cuda", False) for each in call.args):
+            return False
         target = own(held(call.func, variables)) if deep else None
         return target is None or all(
             self._is_quiet(each, target[0].__globals__, deep - 1)
@@ -211,10 +213,19 @@ class _Frame:
         """Note what a loop, or a function that one calls, does not do in each iteration."""
         self._branches(node, course, innermost)
         self._sizes(node, course, innermost)
+        if any(self._is_hidden(statement, course) for statement in within(node)):
+            self._outlook.certain = False
         if self._deep < _DEEP:
             for statement in within(node):
                 for call in calls(statement):
                     self._called(call, course, innermost)
+
+    def _is_hidden(self, statement, course):
+        """Whether it sets a number, which may be a size, by what cannot be computed for iterations to come."""
+        if not isinstance(statement, ast.Assign) or type(held(statement.targets[0], self._names)) is not int:
+            return False
+        source = course.own(statement.value)
+        return course.hangs(source) and not is_pure(source, self._names)
 
     def _branches(self, loop, course, innermost):
         for node, then, otherwise in branches(loop):
@@ -320,11 +331,13 @@ def _first_larger(past, future, places):
 
 
 def _is_said(name):
-    return _HARMLESS.fullmatch(name)
+    return name != "range" and _HARMLESS.fullmatch(name)
 
 
 def _number(found):
-    """Return a size, of a shape its elements; None of what is none."""
+    """Return a size, of a shape its elements, of a range its length; None of what is none."""
+    if isinstance(found, range):
+        return len(found)
     if isinstance(found, tuple) and all(type(each) is int for each in found):
         return math.prod(found)
     return int(found) if type(found) in (int, bool) else None

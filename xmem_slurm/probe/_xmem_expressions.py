@@ -15,7 +15,18 @@ _PURE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop,
     ast.boolop, ast.cmpop, ast.Tuple, ast.List, ast.Set, ast.Subscript, ast.IfExp, ast.expr_context,
 )  # fmt: skip
-_BODY = (*_PURE, ast.Return, ast.If, ast.Assign, ast.AugAssign, ast.Expr, ast.arguments, ast.arg, ast.FunctionDef)
+_BODY = (
+    *_PURE,
+    ast.Return,
+    ast.If,
+    ast.Assign,
+    ast.AugAssign,
+    ast.Expr,
+    ast.arguments,
+    ast.arg,
+    ast.FunctionDef,
+    ast.Lambda,
+)
 _PLAIN = (int, float, bool, str, type(None), range, tuple, list, set, frozenset, dict)
 _DEEP = 3
 """Functions that call functions are followed so far."""
@@ -104,26 +115,35 @@ def _may_be_called(function, variables, depth):
     found = held(function, variables)
     if isinstance(found, types.BuiltinFunctionType):
         return found.__module__ == math.__name__ or (type(found.__self__) is dict and found.__name__ == "get")
+    bound, found = getattr(found, "__self__", None), getattr(found, "__func__", found)
     if not isinstance(found, types.FunctionType) or depth == _DEEP:
         return False
     node = _xmem_source.function(found.__code__, found.__globals__)
-    return isinstance(node, ast.FunctionDef) and not node.decorator_list and _is_pure_function(node, found, depth)
+    if not isinstance(node, (ast.FunctionDef, ast.Lambda)) or getattr(node, "decorator_list", ()):
+        return False
+    return _is_pure_function(node, found, bound, depth)
 
 
-def _is_pure_function(node, found, depth):
-    own = dict.fromkeys(found.__code__.co_varnames, 0)
+def _is_pure_function(node, found, bound, depth):
+    code = found.__code__
+    own = dict.fromkeys(code.co_varnames, 0)
+    own.update((name, cell.cell_contents) for name, cell in zip(code.co_freevars, found.__closure__ or ()))  # noqa: B905
+    if bound is not None:
+        own[code.co_varnames[0]] = bound
+    variables = {**found.__globals__, **own}
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
-            if each.keywords or not _may_be_called(each.func, found.__globals__, depth + 1):
+            if each.keywords or not _may_be_called(each.func, variables, depth + 1):
                 return False
         elif isinstance(each, (ast.Assign, ast.AugAssign)):
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             if not all(isinstance(target, ast.Name) for target in targets):
                 return False
         elif isinstance(each, (ast.Name, ast.Attribute)):
-            known = held(each, {**found.__globals__, **own})
-            callables = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-            if not isinstance(known, (*_PLAIN, *callables)) and getattr(each, "id", "") not in _CALLS:
+            known = held(each, variables)
+            callables = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
+            plain = isinstance(known, (*_PLAIN, *callables)) or (known is bound and bound is not None)
+            if not plain and getattr(each, "id", "") not in _CALLS:
                 return False
         elif not isinstance(each, _BODY):
             return False

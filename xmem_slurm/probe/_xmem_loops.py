@@ -148,7 +148,11 @@ class Loop:
     def moves(self, node):
         """Whether an expression hangs on a variable of this loop, or on what cannot be computed."""
         node = self.own(node)
-        return bool(names(node) & set(self._series)) or not is_pure(node, self._names)
+        return self.hangs(node) or not is_pure(node, self._names)
+
+    def hangs(self, node):
+        """Whether an expression, `own` one, hangs on a variable of this loop."""
+        return bool(names(node) & set(self._series))
 
     def values(self, node, line):
         """Return what an expression in a line was in the iterations so far, and what it will be; None: not known."""
@@ -214,7 +218,7 @@ class Called(Loop):
 
     def moves(self, node):
         """Whether an expression hangs on what it is given, or counts."""
-        return bool(names(self.own(node)) & set(self._series))
+        return self.hangs(self.own(node))
 
 
 class _Renaming(ast.NodeTransformer):

@@ -50,6 +50,9 @@ def function(code, names):
         tree = _trees[code.co_filename]
         if code.co_name == "<module>":
             _parsed[code] = tree if tree.body else None
+        if code.co_name == "<lambda>":
+            alike = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+            _parsed[code] = alike[0] if len(alike) == 1 else None
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
                 first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
