@@ -290,7 +290,7 @@ def _decide(
     lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
     together: dict[tuple[str, bool], list[int]] = {}
     for index, each in sized.items():
-        lines[index] += [each.without_kernels] if each.without_kernels else []
+        lines[index] += [why for why in (each.without_kernels, each.no_share) if why]
         choice, pinned = each.placement.choice, wishes.keep_type or site.policy.keep_type
         if choice is None:
             nothing = f"stays as written: {terminal.too_small(each)}" if request.others else terminal.nothing_fits(each)

@@ -5,10 +5,12 @@ Slurm counts shares and fences nothing, so a share is given only where something
   the job runs;
 - `shard`: the job's own torch does, from the release on that has `per_process_memory_fraction` in its allocator's
   settings (2.10); not with backend:cudaMallocAsync, which reads no other setting.
-A job that changes these variables itself is on its own honour, and so is memory outside torch's allocator beyond the
-CUDA context that was reckoned with.
+Both are variables: a job that was seen to overrule them gets no share (`not_held`). They are a fence against mistakes
+and not against malice: what a dry run did not show, and memory outside torch's allocator beyond the CUDA context that
+was reckoned with, is on the job's honour.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -17,10 +19,15 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.site import dialect
 from xmem_slurm.site.schema import Gpu, Option
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.trace import Trace
 from xmem_slurm.units import MIB
 
 FRACTION = "per_process_memory_fraction"
 
+_DROPPED = re.compile(
+    rb"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment)\s|\bexec\s+-c\b|\b(sudo|su)\s|\bsrun\b[^\n;|&]*--export[= ](?!ALL)"
+)
+"""What starts programs in another environment, whatever the dry run came to of it."""
 _PARTS = 10**6
 """The fraction is written with six digits and rounded down."""
 
@@ -32,12 +39,25 @@ class Grant(NamedTuple):
     variables: Mapping[str, str]
 
 
-def is_held(option: Option, torch_version: str, environ: Mapping[str, str]) -> bool:
-    """Whether something holds a job with this torch and environment to its share of the option."""
+def not_held(option: Option, found: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()) -> str | None:
+    """Return why nothing holds a job to its share of the option, or None.
+
+    `found` is of its dry run, `environ` what it was submitted from, `texts` are its script and those that this runs.
+    """
     assert option.share is not None
+    overruled = {
+        doubt.code: doubt.detail for doubt in found.doubts if doubt.code in ("own-environment", "own-allocator")
+    }
     if option.share.kind == "mps":
-        return True
-    return FRACTION in release(torch_version).keys and "cudaMallocAsync" not in environ.get(_variable(environ), "")
+        overruled.pop("own-allocator", None)
+    elif FRACTION not in release(found.torch_version).keys:
+        return f"torch {found.torch_version} takes no limit"
+    elif "cudaMallocAsync" in environ.get(_variable(environ), ""):
+        return "cudaMallocAsync takes no limit"
+    dropped = next(filter(None, map(_DROPPED.search, texts)), None)
+    if dropped is not None:
+        return f"the job runs {dropped[0].decode(errors='replace').strip()}"
+    return next(iter(overruled.values()), None)
 
 
 def grant(option: Option, gpu: Gpu, units: int, environ: Mapping[str, str]) -> Grant:

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm import kernels, ranks
+from xmem_slurm import kernels, ranks, scriptfiles
 from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.estimate import Estimate, estimate
 from xmem_slurm.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
-from xmem_slurm.sharing import is_held
+from xmem_slurm.sharing import not_held
 from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
 from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.request import GpuRequest, Request
@@ -63,6 +63,8 @@ class Sizing:
     advice: Sequence[Advice] = ()
     without_kernels: str = ""
     """Why the GPU that the job names is none for its torch; empty where it is one."""
+    no_share: str = ""
+    """Why the job is given no share of a GPU on which it fits; empty where none was in question."""
 
 
 def size(
@@ -189,7 +191,7 @@ def _size(
     found = estimates.on(placement.choice or largest)
     named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
     without = _without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
-    return Sizing(found, placement, time.monotonic() - started, without_kernels=without)
+    return Sizing(found, placement, time.monotonic() - started, without_kernels=without, no_share=estimates.no_share)
 
 
 def _without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:
@@ -208,8 +210,12 @@ def _units(name: str, demand: Demand, site: Site, estimates: "_Estimates") -> in
     option, found, job = site.option[name], estimates.on(name), estimates.dry_runs.job
     if option.share is None:
         return 1
-    alone = len(found.ranks) == 1 and len(job.gpus) == 1
-    if not alone or not is_held(option, found.largest.trace.torch_version, job.environ):
+    if len(found.ranks) != 1 or len(job.gpus) != 1:
+        return 0
+    scripts = scriptfiles.scripts_run(job.script, job.folder, job.environ).values()
+    unheld = not_held(option, found.largest.trace, job.environ, [job.script, *scripts])
+    if unheld is not None:
+        estimates.no_share = f"no share of a GPU for this job, as nothing would hold it to one: {unheld}"
         return 0
     needed = -(-found.required_bytes // unit_bytes(name, site, estimates.dry_runs.gpus))
     needed = max(needed, option.share.least, demand.least_units)
@@ -267,6 +273,8 @@ class _Estimates:
     results: dict[tuple[str, int], Estimate | NoEstimate] = field(default_factory=dict)
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for, once that was seen."""
+    no_share: str = ""
+    """Why it was given no share of a GPU on which it fits."""
 
     def has_kernels(self, name: str) -> bool:
         """Whether the job's torch runs on the GPU of option `name`, as far as is known."""

@@ -377,6 +377,42 @@ def test_slurm_says_of_a_job_in_a_dry_run_what_it_says_of_a_real_one(place: Plac
     assert as_of_22_05(real).splitlines() == ours.splitlines()
 
 
+LIMITS = {
+    "leaves": "import subprocess, torch\nsubprocess.run(['true'], env=dict(os.environ)); os.system('true')",
+    "sets": "os.environ['PYTORCH_ALLOC_CONF'] = 'max_split_size_mb:64'",
+    "calls": "import torch\ntorch.cuda.set_per_process_memory_fraction(0.9)",
+    "children": "import subprocess, torch\nsubprocess.run(['true'], env={})",
+    "shells": "import torch\nos.system('env -i true')",
+    "exported": "",
+}
+"""What a job does about the limits of a share of a GPU."""
+
+
+@pytest.mark.torch
+def test_a_job_that_overrules_the_limits_of_a_share_is_seen_to(place: Place) -> None:
+    use = "import torch\ntorch.zeros(9, device='cuda')"
+    for name, code in LIMITS.items():
+        (place.folder / f"{name}.py").write_text(f"import os\n{code}\n{use}\n")
+    lines = [f"python {name}.py" for name in LIMITS]
+    lines[-1] = f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {lines[-1]}"
+    codes = ("own-allocator", "own-environment")
+    told = {
+        Path(trace.argv[-1]).stem: [f"{doubt.code}: {doubt.detail}" for doubt in trace.doubts if doubt.code in codes]
+        for trace in place.run(
+            "\n".join(["#!/bin/bash", *lines]), PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"
+        ).traces
+        if trace.allocations
+    }
+    assert told == {
+        "leaves": [],
+        "sets": ["own-allocator: the job sets PYTORCH_ALLOC_CONF itself"],
+        "calls": ["own-allocator: the job calls set_per_process_memory_fraction"],
+        "children": ["own-environment: the job starts true in an environment of its own"],
+        "shells": ["own-environment: the job starts env -i true in an environment of its own"],
+        "exported": ["own-allocator: the job sets PYTORCH_CUDA_ALLOC_CONF itself"],
+    }
+
+
 @pytest.mark.torch
 def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
     (place.folder / "train.py").write_text(TRAIN)

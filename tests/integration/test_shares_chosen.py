@@ -70,6 +70,17 @@ def test_a_job_that_wants_no_part_of_a_gpu_gets_a_whole_one(cut_up: Lab, folder:
     assert "--gres=gpu:1 -> --gres=gpu:t4:1 " in done.stderr, done.stderr
 
 
+def test_a_job_that_overrules_its_limit_gets_a_gpu_that_is_its_own(cut_up: Lab, folder: Path) -> None:
+    """All the ways of doing so are in tests/integration/test_dry_run.py."""
+    script = (folder / "job.sh").read_text()
+    export = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    (folder / "job.sh").write_text(script.replace("\n/", f"\n{export}\n/"))
+    done = cut_up.submit(folder, "--hold", "--gres=gpu:h200:1")
+    assert "--gres=gpu:h200:1 -> --gres=gpu:1g.18gb:1" in done.stderr, done.stderr
+    why = "nothing would hold it to one: the job sets PYTORCH_CUDA_ALLOC_CONF itself"
+    assert f"no share of a GPU for this job, as {why}" in done.stderr
+
+
 def test_shards_that_a_user_asked_for_become_as_many_as_needed(cut_up: Lab, folder: Path) -> None:
     for asked in ("--gres=shard:20", "--gres=shard:1"):
         done = cut_up.submit(folder, asked)

@@ -1,14 +1,20 @@
 """Shares of a GPU: how they are asked for, and what holds a job to its own."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
-from xmem_slurm import sharing
+from xmem_slurm import sharing, trace
 from xmem_slurm.allocator import config
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewrite import rewrite
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Option, Share
 from xmem_slurm.slurm.edit import Job
+from xmem_slurm.trace import Doubt
+
+GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 H200 = load_catalogue()["h200"]
 SHARD = Option(gpu="h200", cost=0.1, share=Share(kind="shard", of="h200", per_gpu=139))
@@ -53,7 +59,7 @@ def test_the_mps_server_holds_a_job_of_any_torch() -> None:
     granted = sharing.grant(MPS, H200, 25, {})
     assert granted.entry == "mps:h200:25"
     assert granted.variables == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={25 * (H200.total_bytes // 100) >> 20}M"}
-    assert sharing.is_held(MPS, "2.4.1", {})
+    assert sharing.not_held(MPS, dataclasses.replace(GPT2, torch_version="2.4.1"), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,30 @@ def test_the_mps_server_holds_a_job_of_any_torch() -> None:
     [("2.10.0", "", True), ("2.9.1", "", False), ("2.11.0", "backend:cudaMallocAsync", False)],
 )
 def test_a_shard_needs_a_torch_that_keeps_to_it(version: str, settings: str, held: bool) -> None:
-    assert sharing.is_held(SHARD, version, {"PYTORCH_CUDA_ALLOC_CONF": settings}) is held
+    seen = dataclasses.replace(GPT2, torch_version=version)
+    assert (sharing.not_held(SHARD, seen, {"PYTORCH_CUDA_ALLOC_CONF": settings}) is None) is held
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "shard", "mps"),
+    [
+        ("own-allocator", b"", False, True),
+        ("own-environment", b"", False, False),
+        ("nccl", b"python train.py\n", True, True),
+        ("nccl", b"env -i PATH=$PATH python train.py\n", False, False),
+        ("nccl", b"env - python train.py\n", False, False),
+        ("nccl", b"env A=b python train.py\n", True, True),
+        ("nccl", b"sudo -E python train.py\n", False, False),
+        ("nccl", b"srun -n1 --export=NONE python train.py\n", False, False),
+        ("nccl", b"srun --export=ALL,A=b python train.py -i\n", True, True),
+    ],
+)
+def test_a_job_that_was_seen_to_overrule_its_limit_gets_no_share(
+    code: str, text: bytes, shard: bool, mps: bool
+) -> None:
+    seen = dataclasses.replace(GPT2, torch_version="2.11.0", doubts=[Doubt(code, "why", 1)])
+    assert (sharing.not_held(SHARD, seen, {}, [b"#!/bin/sh\n", text]) is None) is shard
+    assert (sharing.not_held(MPS, seen, {}, [b"#!/bin/sh\n", text]) is None) is mps
 
 
 @pytest.mark.parametrize("export", ["NONE", "ALL,PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"])

@@ -35,6 +35,8 @@ HIDDEN = Path("/run")
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
 _METER = "spent"
 """Where the probe finds what was spent so far (probe/_xmem_budget.py)."""
+_LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+"""The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job leaves them alone."""
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem_files.py)."""
 _SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
@@ -236,6 +238,7 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
         "XMEM_SHIMS": str(shim_folder),
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),
         "XMEM_DEVICE_PLANS": str(traces / "plans"),
+        "XMEM_LIMITS": json.dumps({name: job.environ.get(name) for name in _LIMITS}),
         "XMEM_PROFILE_MEMORY_BYTES": str(budget.memory_bytes),
         "XMEM_CPU_SECONDS": str(budget.seconds - LAST_WORDS_SECONDS),
         "XMEM_DEADLINE": str(spending.now().wall + budget.longest - LAST_WORDS_SECONDS),

@@ -1,6 +1,7 @@
 """Which engine watches this process: torch on stand-in CUDA libraries (device), or real steps on the CPU (profile)?"""
 
 import _xmem_device
+import _xmem_limits
 
 
 def recorder(folder, environ):
@@ -8,6 +9,7 @@ def recorder(folder, environ):
 
     `auto` takes the stand-ins, which are faster by far, unless this torch could not load them: it is no CUDA build.
     """
+    _xmem_limits.watch(environ)
     engine = environ.get("XMEM_ENGINE", "device")
     if engine == "auto":
         engine = "device" if _xmem_device.torch_build(folder)[1] else "profile"

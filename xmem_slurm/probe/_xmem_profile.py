@@ -19,6 +19,7 @@ import _xmem_device
 import _xmem_downloads
 import _xmem_ends
 import _xmem_guard
+import _xmem_limits
 import _xmem_process
 import _xmem_redirect
 import _xmem_steps
@@ -219,7 +220,7 @@ class Profiler:
             "rows": rows,
             "tags": self._tags,
             "library_doubts": self._library_doubts,
-            "made_up": _xmem_downloads.doubts(),
+            "made_up": [*_xmem_downloads.doubts(), *_xmem_limits.doubts()],
             "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "seconds": 0.0 if self._started is None else time.monotonic() - self._started,
         }

@@ -19,6 +19,7 @@ import _xmem_downloads
 import _xmem_ends
 import _xmem_history
 import _xmem_known
+import _xmem_limits
 import _xmem_network
 import _xmem_peers
 import _xmem_process
@@ -113,6 +114,7 @@ class Recorder:
     def after_torch(self, torch):
         """Hook in: nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
         self._torch = torch
+        _xmem_limits.watch_torch(torch)
         torch.cuda._lazy_call(self._start)
         importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
         _xmem_alive.watch(torch.optim.Optimizer)
@@ -369,6 +371,7 @@ class Recorder:
             *_xmem_streams.doubts(),
             *_xmem_known.doubts(),
             *_xmem_downloads.doubts(),
+            *_xmem_limits.doubts(),
         ]
 
     def _has_optimizer(self):
