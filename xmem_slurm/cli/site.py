@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm import state
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
-from xmem_slurm.report import files
 from xmem_slurm.site import calibration, comparison, discovery, live, loading, places, spellings
 
 app = typer.Typer(help="Site files: what this cluster offers.")
@@ -79,7 +79,7 @@ def calibrate(
             continue
         text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, found)
         try:
-            files.replace(path.resolve(), text.encode())
+            state.write_for_user(path, text.encode())
         except OSError as error:
             raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {found}") from error
         typer.echo(f"option {option}: {found.context_bytes} bytes; {found.source}")
