@@ -34,7 +34,11 @@ SCHEMA_VERSION = 2
 _FOLDER = "estimates"
 MOST_DAYS = 7
 DAYS_WITHOUT_ESTIMATE = 1
-"""How long a job goes as it was written without another try: less, as a busy machine may have been the reason."""
+"""How long a job goes as it was written without another try..."""
+DAYS_UNSEEN = 1 / 24
+"""...and how long where it was not seen what the dry run read, so that nothing tells when it would end otherwise."""
+FOR_WHO_WAITS = 0
+"""Of an answer that does not last: it is given to those only who were waiting for it."""
 MOST_ANSWERS = 200
 MOST_BYTES = 16 << 20
 """A file of the cache that is larger is not ours."""
@@ -58,11 +62,15 @@ def key(job: Job, wishes: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def look_up(name: str, job: Job) -> Answer | None:
-    """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer."""
+def look_up(name: str, job: Job, waited_since: float | None = None) -> Answer | None:
+    """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer.
+
+    Who has waited for it, since this time, gets the one that was made meanwhile and no other.
+    """
     try:
         kept = json.loads(state.read(state.cache_folder(_FOLDER) / f"{name}.json", MOST_BYTES))
-        if time.time() - kept["made"] > kept["days"] * 86400:
+        age, days = time.time() - kept["made"], kept["days"]
+        if age > days * 86400 if waited_since is None else kept["made"] < waited_since:
             return None
         if not all(is_unchanged(File(*each)) for each in kept["files"]):
             return None
