@@ -5,11 +5,12 @@ else what sizing it says: a dry run, an estimate, a place for it, the request re
 without a GPU must not wait for pydantic or jinja2.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from xmem_slurm.errors import NoEstimate, Refused, SlurmError, UnusedGpu, UsageError, XmemError
+from xmem_slurm.errors import AS_WRITTEN, NoEstimate, Refused, SlurmError, UnusedGpu, UsageError, XmemError
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
@@ -27,8 +28,8 @@ ENGINES = ("auto", "device", "profile")
 OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
 
-AS_WRITTEN = "submitted as written"
-"""How the line begins that says so of a job."""
+Tell = Callable[[str], None]
+"""Says at once what cannot wait for the answer."""
 
 _UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
 _UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of: it would start sooner without"
@@ -45,7 +46,9 @@ class Wishes(NamedTuple):
     advise: bool = False
     budget_seconds: float = 60.0
     wait_seconds: float | None = None
-    """How long the answer may take on the wall; None where nobody waits for it in a program."""
+    """How long the dry runs may take on the wall; None as long as their budget has it."""
+    queue_seconds: float | None = None
+    """How long to wait for their turn; None as long as the site has it."""
     site: str | None = None
     report: str | None = None
     fresh: bool = False
@@ -56,7 +59,7 @@ class Wishes(NamedTuple):
     array_tasks: str | None = None
 
 
-def answer(job: Job, wishes: Wishes, name: str | None = None) -> "Answer":
+def answer(job: Job, wishes: Wishes, tell: Tell, name: str | None = None) -> "Answer":
     """Size a job whose script is read, and change its request; as it is where sbatch will refuse it anyway.
 
     `name` is what the answer is kept under (`cache`), if not by the wishes.
@@ -73,17 +76,20 @@ def answer(job: Job, wishes: Wishes, name: str | None = None) -> "Answer":
     if wishes.off or "off" in words or only_asked:
         return job, ()
     if not request.asks_for_gpu:
-        return _unasked(job, wishes, name)
+        return _unasked(job, wishes, tell, name)
     keep_type = wishes.keep_type or "keep-type" in words
     whole = wishes.whole or "whole" in words
-    return _known_or_sized(job, request, wishes._replace(keep_type=keep_type, whole=whole), name)
+    return _known_or_sized(job, request, wishes._replace(keep_type=keep_type, whole=whole), tell, name)
 
 
-def _known_or_sized(job: Job, request: Request, wishes: Wishes, name: str | None) -> "Answer":
+def _known_or_sized(job: Job, request: Request, wishes: Wishes, tell: Tell, name: str | None) -> "Answer":
     """Return what is known of this submission, or size it; `name` is what it is known under, if not by the wishes.
+
+    Of equal submissions at once one is sized, and the others wait for its answer.
 
     Raises:
         NoEstimate: nothing of it can be estimated.
+        Busy: its turn to be run dry did not come in time.
     """
     if request.for_another_user:
         raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
@@ -91,21 +97,33 @@ def _known_or_sized(job: Job, request: Request, wishes: Wishes, name: str | None
         raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
     refused = _refused(request)
     _check_any_left(request, refused)
-    from xmem_slurm import cache  # noqa: PLC0415
+    from xmem_slurm import admission, cache  # noqa: PLC0415
+    from xmem_slurm.site import places  # noqa: PLC0415
 
     name = name or cache.key(job, wishes)
     kept = cache.look_up(name, job) if wishes.report is None and not wishes.fresh else None
     if kept is not None:
         return kept
-    words = client.refused(client.find_sbatch(job.environ), job.on_stdin())
-    if words is None:
-        return _size(job, refused, wishes, name)
+    began, seconds = time.time(), wishes.queue_seconds
+    if seconds is None:
+        tables = places.tables(wishes.site, job.environ, b"queue_seconds")
+        seconds = places.seconds(tables, "dry_run", "queue_seconds", places.QUEUE_SECONDS)
+
+    def found_meanwhile() -> "Answer | None":
+        return cache.look_up(name, job, began) if wishes.report is None else None
+
+    with admission.alone(name, seconds, tell, found_meanwhile) as found:
+        if found is not None:
+            return found
+        words = client.refused(client.find_sbatch(job.environ), job.on_stdin())
+        if words is None:
+            return _size(job, refused, wishes, tell, name)
     if wishes.dry_run:
         raise SlurmError(f"Slurm would refuse it ({words})")
     return job, ()  # sbatch says so itself
 
 
-def _unasked(job: Job, wishes: Wishes, name: str | None) -> "Answer":
+def _unasked(job: Job, wishes: Wishes, tell: Tell, name: str | None) -> "Answer":
     """Say of a job that asks for no GPU that it would use one, where the site wants that, and as far as it is seen.
 
     Raises:
@@ -119,8 +137,9 @@ def _unasked(job: Job, wishes: Wishes, name: str | None) -> "Answer":
     asking = job._replace(argv=("--gres=gpu:1", *job.argv))
     seconds = min(wishes.wait_seconds or unasked.MOST_SECONDS, unasked.MOST_SECONDS)
     try:
-        brief = wishes._replace(advise=True, wait_seconds=seconds)
-        _, lines = _known_or_sized(asking, asking.request(), brief, f"{name}-asking" if name else None)
+        queue = seconds if wishes.queue_seconds is None else min(wishes.queue_seconds, seconds)
+        brief = wishes._replace(advise=True, wait_seconds=seconds, queue_seconds=queue)
+        _, lines = _known_or_sized(asking, asking.request(), brief, tell, f"{name}-asking" if name else None)
     except XmemError:
         return job, ()
     if any(line.startswith((AS_WRITTEN, _UNUSED)) for line in lines):
@@ -169,12 +188,12 @@ def _of(request: Request, component: int, text: str) -> str:
     return f"component {component}: {text}" if request.others else text
 
 
-def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "Answer":
+def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, tell: Tell, name: str) -> "Answer":
     """Run dry, estimate and place each component that is not `refused`, rewrite, and keep the answer under `name`.
 
     Everything heavy is imported here, where a GPU job waits seconds anyway.
     """
-    from xmem_slurm import cache, sizing, starts  # noqa: PLC0415
+    from xmem_slurm import admission, cache, sizing, starts  # noqa: PLC0415
     from xmem_slurm.dryrun import runner  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading, places  # noqa: PLC0415
@@ -184,7 +203,10 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
     site = site.without_shares() if wishes.whole else site
     basis = _basis(job, request, site_file, site.templates)
     gpus = loading.option_gpus(site, loading.load_catalogue())
-    with terminal.progress("running the job dry to see how much GPU memory it needs"):
+    with (
+        admission.turn(site.dry_run, wishes.queue_seconds, tell),
+        terminal.progress("running the job dry to see how much GPU memory it needs"),
+    ):
         answers = sizing.size_components(
             _to_run_dry(job, wishes),
             [index for index in request.with_gpus if index not in refused],
@@ -204,9 +226,12 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
         unused = not refused and all(isinstance(each, UnusedGpu) for each in unsized.values())
         told = _of_unused(site, wishes) if unused else None
         line = told or f"{AS_WRITTEN}: {error} [XMEM_FRESH=1 tries again]"
-        if basis is not None and all(each.files is not None for each in unsized.values()):
-            read = [file for each in unsized.values() for file in each.files or ()]
-            cache.keep(name, job, (job, [line]), [*basis, *read], cache.DAYS_WITHOUT_ESTIMATE)
+        read = [file for each in unsized.values() for file in each.files or ()]
+        seen = basis is not None and all(each.files is not None for each in unsized.values())
+        days = cache.DAYS_WITHOUT_ESTIMATE if seen else cache.DAYS_UNSEEN
+        if any(each.busy for each in unsized.values()):
+            days = cache.FOR_WHO_WAITS
+        cache.keep(name, job, (job, [line]), [*(basis or ()), *read], days)
         if told is None:
             raise
         return job, [told]
@@ -215,9 +240,10 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, name: str) -> "A
     lines = [*lines, *left, *_report(wishes, sized, site)]
     ranks = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
     lasting = site.policy.order != "start"  # the queue is another one each time
-    if basis is not None and lasting and not failed and all(trace.files and trace.is_whole for trace in ranks):
-        read = [file for trace in ranks for file in trace.files]
-        cache.keep(name, job, (ready, lines), [*basis, *read])
+    lasting = lasting and basis is not None and not failed and all(trace.files and trace.is_whole for trace in ranks)
+    read = [file for trace in ranks for file in trace.files]
+    days = cache.MOST_DAYS if lasting else cache.FOR_WHO_WAITS
+    cache.keep(name, job, (ready, lines), [*(basis or ()), *read], days)
     return ready, lines
 
 

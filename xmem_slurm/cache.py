@@ -26,14 +26,19 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from xmem_slurm import __version__
+from xmem_slurm import __version__, state
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.trace import File
 
 SCHEMA_VERSION = 2
+_FOLDER = "estimates"
 MOST_DAYS = 7
 DAYS_WITHOUT_ESTIMATE = 1
-"""How long a job goes as it was written without another try: less, as a busy machine may have been the reason."""
+"""How long a job goes as it was written without another try..."""
+DAYS_UNSEEN = 1 / 24
+"""...and how long where it was not seen what the dry run read, so that nothing tells when it would end otherwise."""
+FOR_WHO_WAITS = 0
+"""Of an answer that does not last: it is given to those only who were waiting for it."""
 MOST_ANSWERS = 200
 MOST_BYTES = 16 << 20
 """A file of the cache that is larger is not ours."""
@@ -57,11 +62,15 @@ def key(job: Job, wishes: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def look_up(name: str, job: Job) -> Answer | None:
-    """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer."""
+def look_up(name: str, job: Job, waited_since: float | None = None) -> Answer | None:
+    """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer.
+
+    Who has waited for it, since this time, gets the one that was made meanwhile and no other.
+    """
     try:
-        kept = json.loads(_read_own(_folder() / f"{name}.json"))
-        if time.time() - kept["made"] > kept["days"] * 86400:
+        kept = json.loads(state.read(state.cache_folder(_FOLDER) / f"{name}.json", MOST_BYTES))
+        age, days = time.time() - kept["made"], kept["days"]
+        if age > days * 86400 if waited_since is None else kept["made"] < waited_since:
             return None
         if not all(is_unchanged(File(*each)) for each in kept["files"]):
             return None
@@ -100,7 +109,9 @@ def keep(name: str, job: Job, answer: Answer, files: Iterable[File], days: float
         "lines": list(lines),
     }
     with contextlib.suppress(OSError):
-        _write_own(_folder(), f"{name}.json", json.dumps(content).encode())
+        folder = state.make(state.cache_folder(_FOLDER))
+        _prune(folder)
+        state.write(folder / f"{name}.json", json.dumps(content).encode())
 
 
 def as_it_is(path: Path) -> File:
@@ -123,53 +134,9 @@ def is_unchanged(file: File) -> bool:
     return status.st_mtime_ns == file.mtime_ns and (file.kind == "D" or status.st_size == file.size)
 
 
-def _folder() -> Path:
-    import platformdirs  # noqa: PLC0415 - only where there is a GPU to size
-
-    return platformdirs.user_cache_path("xmem-slurm") / "estimates"
-
-
-def _read_own(path: Path) -> bytes:
-    """Return a file's content if it is ours and nobody else could have written it: a script comes out of it.
-
-    Raises:
-        OSError: it is not there, or it is a link, somebody else's, open to others, or too large.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
-        if not private or status.st_size > MOST_BYTES:
-            raise OSError(f"{path}: not ours")
-        return file.read()
-
-
-def _write_own(folder: Path, name: str, content: bytes) -> None:
-    import tempfile  # noqa: PLC0415 - not needed to look up
-
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise OSError(f"{folder}: not ours alone")
-    _prune(folder)
-    descriptor, part = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)  # private from the first byte
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        Path(part).replace(folder / name)
-    except OSError:
-        Path(part).unlink(missing_ok=True)
-        raise
-
-
 def _prune(folder: Path) -> None:
     """Make room: what is too old goes, and the oldest of what is too many."""
-    ages: list[tuple[float, str]] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                ages.append((time.time() - entry.stat(follow_symlinks=False).st_mtime, entry.path))
-    for index, (age, path) in enumerate(sorted(ages)):
+    for index, (age, path) in enumerate(state.by_age(folder)):
         if age > MOST_DAYS * 86400 or index >= MOST_ANSWERS - 1:
             with contextlib.suppress(OSError):
-                Path(path).unlink()
+                path.unlink()

@@ -42,7 +42,7 @@ _PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.elsewhere import main; 
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 """How the cluster is reached; other variables of Slurm's would be options, or make the dry run a step of a job."""
 _TRACES = TypeAdapter(list[Trace])
-_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool])
+_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool, bool])
 
 
 def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[Trace]:
@@ -67,8 +67,8 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[T
         spending.add(float(answer["spent"]))
         for kind in (NoEstimate, UnusedGpu):
             if kind.__name__ in answer:
-                message, files, on_any_gpu = _NO_ESTIMATE.validate_python(answer[kind.__name__])
-                raise kind(message, files, on_any_gpu=on_any_gpu)
+                message, files, on_any_gpu, busy = _NO_ESTIMATE.validate_python(answer[kind.__name__])
+                raise kind(message, files, on_any_gpu=on_any_gpu, busy=busy)
         return _TRACES.validate_python(answer["traces"])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error
@@ -96,7 +96,7 @@ def answer(text: str) -> str:
         found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
         said = {"traces": _TRACES.dump_python(list(found))}
     except NoEstimate as error:
-        said = {type(error).__name__: [str(error), error.files, error.on_any_gpu]}
+        said = {type(error).__name__: [str(error), error.files, error.on_any_gpu, error.busy]}
     except XmemError as error:
         said = {"refused": f"{platform.node()}: {error}"}
     return json.dumps({**said, "spent": spending.now().since(started).spent})

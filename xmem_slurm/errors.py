@@ -7,6 +7,7 @@ XmemError                 anything of ours that a person is told in one line
 ├── DeviceBuildError      the stand-in CUDA libraries could not be built
 ├── SandboxError          this machine cannot throw away a dry run's writes
 ├── LabError              the throw-away Slurm cluster could not be started or stopped
+├── Busy                  too many dry runs run already, and this one's turn did not come in time
 ├── Refused               the site wants no such job (sites that say so in their policy)
 └── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
     └── UnusedGpu         the job imports torch, and used no GPU memory
@@ -17,6 +18,14 @@ submits the job as written; the verbs of `xmem-slurm` print it and end with `exi
 
 from collections.abc import Sequence
 from typing import Any
+
+AS_WRITTEN = "submitted as written"
+"""How the line begins that says so of a job."""
+
+
+def said(error: Exception) -> str:
+    """Return an error's message for one line; one that is none of ours is named."""
+    return str(error) if isinstance(error, XmemError) else f"{type(error).__name__}: {error}"
 
 
 class XmemError(Exception):
@@ -53,6 +62,10 @@ class LabError(XmemError):
     """The throw-away Slurm cluster could not be started, stopped or used."""
 
 
+class Busy(XmemError):  # noqa: N818 - no error of anybody's
+    """Other dry runs go first, and there is no more time to wait for them."""
+
+
 class Refused(XmemError):  # noqa: N818 - no error of anybody's
     """The site's policy is that such a job is not submitted; the message says why, and how it is all the same."""
 
@@ -61,15 +74,19 @@ class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estima
     """The dry run gave nothing to estimate from; the message says why.
 
     `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there was none.
-    `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself.
+    `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself. `busy` is set
+    where this machine had no time for it: that is no fact about the job.
     """
 
     exit_code = 3
 
-    def __init__(self, message: str, files: Sequence[Any] | None = None, *, on_any_gpu: bool = False) -> None:
+    def __init__(
+        self, message: str, files: Sequence[Any] | None = None, *, on_any_gpu: bool = False, busy: bool = False
+    ) -> None:
         super().__init__(message)
         self.files = files
         self.on_any_gpu = on_any_gpu
+        self.busy = busy
 
 
 class UnusedGpu(NoEstimate):

@@ -6,12 +6,11 @@ job is submitted: once sbatch has read it the copy is only for people, and may g
 """
 
 import contextlib
-import os
 import tempfile
 import time
 from pathlib import Path
 
-import platformdirs
+from xmem_slurm import state
 
 KEPT_DAYS = 30
 """How long a copy stays..."""
@@ -25,31 +24,23 @@ def keep(name: str, script: bytes) -> Path:
     """Write the script under this file name, and clear old ones away. Return its path.
 
     Raises:
-        OSError: it cannot be written; nothing of it is left.
+        OSError: it cannot be written, and nothing of it is left; or others could exchange it there.
     """
-    jobs = platformdirs.user_state_path("xmem-slurm") / "jobs"
-    jobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _prune(jobs, time.time())
+    jobs = state.make(state.record_folder("jobs"))
+    _prune(jobs)
     folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=jobs))
     path = folder / name
     try:
-        path.write_bytes(script)
-        path.chmod(0o700)
+        state.write(path, script, 0o700)
     except OSError:
         _remove(folder)
         raise
     return path
 
 
-def _prune(jobs: Path, now: float) -> None:
-    """Remove what is too old, and the oldest of what is too many. Others may do the same at the same time."""
-    ages: list[tuple[float, Path]] = []
-    with os.scandir(jobs) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                ages.append((now - entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)))
-    ages.sort()
-    for index, (age, folder) in enumerate(ages):
+def _prune(jobs: Path) -> None:
+    """Remove what is too old, and the oldest of what is too many."""
+    for index, (age, folder) in enumerate(state.by_age(jobs)):
         if age > KEPT_DAYS * 86400 or (index >= KEPT_MOST - 1 and age > KEPT_SECONDS):
             _remove(folder)
 

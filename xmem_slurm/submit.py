@@ -9,16 +9,20 @@ import contextlib
 import os
 import stat
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from xmem_slurm import handover
-from xmem_slurm.answer import AS_WRITTEN, OWN_WORDS, Wishes, answer, own_words
-from xmem_slurm.errors import Refused, SlurmError, XmemError
+from xmem_slurm.answer import OWN_WORDS, Wishes, answer, own_words
+from xmem_slurm.errors import AS_WRITTEN, Refused, SlurmError, said
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
+
+if TYPE_CHECKING:
+    from xmem_slurm.cache import Answer
 
 
 def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> NoReturn:
@@ -31,12 +35,12 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     written = Job(tuple(argv), environ, None)
     if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
         _hand_over(sbatch, written)
-    ready, fault = written, None
+    ready, fault, began = written, None, time.monotonic()
     lines: Sequence[str] = ()
     with handover.clearing_up():
         try:
             written = _read(written, sbatch)
-            ready, lines = answer(written, wishes)
+            ready, lines = answer(written, wishes, _say_nothing if written.command_line().has("quiet") else _say)
             if not wishes.dry_run:
                 ready = _with_script_kept(ready, written)
             if ready != written:
@@ -44,18 +48,34 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
                 client.check_accepted(sbatch, ready.on_stdin() if once else ready)
         except Refused as error:
             tell([f"not submitted: {error}"])
+            _record(written, (written, ()), error, wishes, began)
             raise SystemExit(1) from None
-        except XmemError as error:
-            ready, lines, fault = written, (), str(error)
         except Exception as error:  # a fault of ours must not cost the user a job
-            ready, lines, fault = written, (), f"{type(error).__name__}: {error}"
+            ready, lines, fault = written, (), error
     quiet = written.command_line().has("quiet")
     told = [] if quiet else [*_unknown_words(written), *lines]
-    told += [] if fault is None else [f"{AS_WRITTEN}: {fault}"]
+    told += [] if fault is None else [f"{AS_WRITTEN}: {said(fault)}"]
     tell([f"would be {line}" if wishes.dry_run and line.startswith(AS_WRITTEN) else line for line in told])
     if wishes.dry_run:
         _show(ready, written, quiet=quiet)
+    _record(written, (ready, lines), fault, wishes, began)
     _hand_over(sbatch, ready)
+
+
+def _record(written: Job, answer: "Answer", fault: Exception | None, wishes: Wishes, began: float) -> None:
+    """Write the site's line on what was decided, where the site wants one and something was."""
+    from xmem_slurm.site import places  # noqa: PLC0415
+
+    ready, lines = answer
+    with contextlib.suppress(Exception):  # no submission fails by its record
+        if wishes.dry_run or not written.request().asks_for_gpu or "off" in own_words(written):
+            return
+        tables = places.tables(wishes.site, written.environ, b"audit")
+        if "audit" in tables:
+            from xmem_slurm import audit  # noqa: PLC0415
+
+            after, became = audit.asks_for(ready.request()), audit.of(written, ready, lines, fault)
+            audit.record(tables, "xsbatch", written, after, became, began=began)
 
 
 def _read(job: Job, sbatch: Path) -> Job:
@@ -111,6 +131,14 @@ def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
         with contextlib.suppress(OSError):
             sys.stderr.writelines(f"{prefix}{line}\n" for line in lines)
             sys.stderr.flush()
+
+
+def _say(line: str) -> None:
+    tell([line])
+
+
+def _say_nothing(_line: str) -> None:
+    pass
 
 
 def _show(job: Job, written: Job, *, quiet: bool) -> NoReturn:

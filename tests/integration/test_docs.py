@@ -95,6 +95,7 @@ def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
         "[policy]": schema.Policy,
         "[dry_run]": schema.DryRuns,
         "[filter]": schema.Filter,
+        "[audit]": schema.Audit,
         "[job_submit]": schema.JobSubmit,
     }
     for title, model in tables.items():

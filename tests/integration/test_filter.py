@@ -247,15 +247,47 @@ def test_a_slow_answer_is_cut_off(filtered: Filtered, folder: Path) -> None:
     as_written(filtered, filtered.sbatch("job.sh", cwd=folder))
 
 
-def test_time_that_is_up_leaves_nothing_behind(filtered: Filtered, folder: Path) -> None:
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("ending", "expected", "told", "cut"),
+    [
+        ("", "gres:gpu:1g.18gb:1", "GPU memory needed", "by itself"),
+        ("raise OSError('no such data')", H200, "no such data", "by itself"),
+        ("", "gres:gpu:1g.18gb:1", "GPU memory needed", "by timeout"),
+    ],
+)
+def test_what_comes_too_late_is_there_for_the_next_and_leaves_nothing_behind(
+    filtered: Filtered, folder: Path, ending: str, expected: str, told: str, cut: str
+) -> None:
+    """An estimate, or the reason why there is none: a job is run dry once. The hook may be older than the site file."""
     temporary = folder / "temporary"
     temporary.mkdir()
-    (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:h200:1\nsleep 300\n")
-    filtered.install(rewriting(), lambda text: text.replace(" 200 ", " 4 "))
-    done = filtered.sbatch("job.sh", cwd=folder, TMPDIR=str(temporary))
-    assert filtered.gres(done) == H200
-    assert "XMEM_OFF=1 does not ask" in done.stderr
-    assert list(temporary.iterdir()) == []
+    (folder / "train.py").write_text(f"import time\ntime.sleep(5)\n{ending}\n{TRAIN}")
+    if cut == "by itself":
+        filtered.install(rewriting().replace("seconds = 200", "seconds = 3"))
+    else:
+        filtered.install(rewriting(), lambda text: text.replace(" 200 ", " 2 "))
+    words = ["sh", "-c", 'exec 7>"$0"; exec sbatch --hold "$@"', str(folder / "open"), "-p", "quiet", "job.sh"]
+    late = filtered.cluster.run(*words, cwd=folder, TMPDIR=str(temporary))
+    as_written(filtered, late)
+    assert ("the next submission of this job has its answer" if cut == "by itself" else "no answer") in late.stderr
+    wait_until(lambda: any(temporary.iterdir()))
+    left = filters(filtered)
+    assert all(each.nice() > psutil.Process().nice() for each in left), "not in the way of what sbatch itself does next"
+    opened = {file.path for each in left for file in each.open_files()}
+    assert str(folder / "open") not in opened, "whoever reads to its end would wait"
+    wait_until(lambda: not list(temporary.iterdir()) and not filters(filtered))
+    done = filtered.sbatch("-p", "quiet", "job.sh", cwd=folder, TMPDIR=str(temporary))
+    assert filtered.gres(done) == expected
+    assert told in done.stderr
+    assert "known since" in done.stderr
+
+
+def filters(filtered: Filtered) -> list[psutil.Process]:
+    """Return what runs of this cluster's filter."""
+    return [
+        each for each in psutil.process_iter(["cmdline"]) if str(filtered.site_file) in (each.info["cmdline"] or ())
+    ]
 
 
 @pytest.mark.parametrize("site", ["not TOML [", rewriting().replace("schema_version = 1", "schema_version = 9")])

@@ -133,6 +133,16 @@ def test_old_answers_are_not_given(model: Path, days: int) -> None:
         assert (cache.look_up(name, JOB) is not None) == given
 
 
+def test_an_answer_that_does_not_last_is_for_those_who_waited_for_it(model: Path) -> None:
+    before = time.time()
+    name = keep(cache.as_it_is(model), days=cache.FOR_WHO_WAITS)
+    assert cache.look_up(name, JOB) is None
+    assert cache.look_up(name, JOB, before) is not None
+    assert cache.look_up(name, JOB, time.time()) is None, "it was there before"
+    model.write_text("layers = 100\n")
+    assert cache.look_up(name, JOB, before) is None
+
+
 def test_damage_is_no_answer(model: Path) -> None:
     path = entry(name := keep(cache.as_it_is(model)))
     whole, dice = path.read_bytes(), random.Random(0)

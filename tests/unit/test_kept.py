@@ -57,6 +57,19 @@ def test_what_is_not_ours_stays(jobs: Path) -> None:
     assert (folder / "folder").exists()
 
 
+def test_nothing_is_kept_in_a_folder_that_others_can_write_to_or_put_there(jobs: Path) -> None:
+    """sbatch reads the script from there; without a copy the job goes as it was written."""
+    kept.keep("job.sh", b"")
+    jobs.chmod(0o770)
+    with pytest.raises(OSError, match="others can write there"):
+        kept.keep("job.sh", b"")
+    jobs.chmod(0o700)
+    jobs.rename(jobs.with_name("elsewhere"))
+    jobs.symlink_to("elsewhere")
+    with pytest.raises(OSError, match="a link"):
+        kept.keep("job.sh", b"")
+
+
 def test_nothing_is_left_where_it_cannot_be_written(jobs: Path) -> None:
     with pytest.raises(OSError, match="name too long"):
         kept.keep("x" * 300, b"")

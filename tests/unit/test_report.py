@@ -258,6 +258,14 @@ def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.parametrize("name", ["r.html", "r.pickle", "r.trace.json", "r"])
+def test_a_report_neither_replaces_a_pipe_nor_waits_for_its_reader(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match="neither a file nor a device"):
+        report.write(tmp_path / name, {0: SIZING})
+    assert (tmp_path / name).is_fifo()
+
+
 def test_the_counters_reach_the_peaks_of_the_estimate() -> None:
     rank = SIZING.estimate.largest
     found = list(perfetto.events(rank))

@@ -21,6 +21,13 @@ def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None
         assert runner._with_end(last, sandbox.Outcome(-9, stopped, 60.0, 0, b"Killed\n"), "").error == error
 
 
+@pytest.mark.parametrize(("stopped", "spent", "expected"), [("time", 20, True), ("time", 60, False), (None, 1, False)])
+def test_a_run_that_a_busy_machine_had_no_time_for_is_told_from_one_that_took_it(
+    stopped: str | None, spent: float, expected: bool
+) -> None:
+    assert runner._had_no_time(sandbox.Outcome(-9, stopped, 60.0, 0, b"", spent_seconds=spent)) is expected
+
+
 def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     wall = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: wall)

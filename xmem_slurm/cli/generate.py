@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm import dryrun_array, sizing
+from xmem_slurm import admission, dryrun_array, sizing
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import SiteError, UsageError
@@ -55,7 +55,8 @@ def generate(
     target = scripts.Target(where, gpus, os.environ)
     allowance = runner.Budget(seconds=budget)
     work = "running the job dry to see how much GPU memory it needs"
-    with terminal.progress(work) as say:
+    turn = admission.turn(where.dry_run, None, partial(typer.echo, err=True))
+    with turn, terminal.progress(work) as say:
 
         def size(number: int, job: Job) -> sizing.Sizing:
             if len(points) > 1:

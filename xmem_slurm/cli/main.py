@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, handover, lab, report, sizing
+from xmem_slurm import __version__, admission, handover, lab, report, sizing
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
@@ -107,8 +107,10 @@ def estimate(
     catalogue = loading.load_catalogue()
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
-    with terminal.progress("running the job dry to see how much GPU memory it needs"):
-        where = _site(site) if gpu is None else None
+    where = _site(site) if gpu is None else None
+    rules = where.dry_run if where is not None else DryRuns()
+    turn = admission.turn(rules, None, partial(typer.echo, err=True))
+    with turn, terminal.progress("running the job dry to see how much GPU memory it needs"):
         request = job.request()
         components = request.with_gpus or range(len(request.components))
         if where is not None:
@@ -119,10 +121,10 @@ def estimate(
             answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance)
     sized = _sized(answers)
     if advice:
-        place = where.dry_run if where is not None else DryRuns()
-        with terminal.progress("running it dry again with one change at a time"):
+        turn = admission.turn(rules, None, partial(typer.echo, err=True))
+        with turn, terminal.progress("running it dry again with one change at a time"):
             sized = {
-                number: sizing.advised(each, job, number, allowance, where=place) for number, each in sized.items()
+                number: sizing.advised(each, job, number, allowance, where=rules) for number, each in sized.items()
             }
     page = partial(html.write, templates=where.templates if where is not None else None)
     for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm import audit, state
 from xmem_slurm.dryrun import cgroup
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
-from xmem_slurm.report import files
+from xmem_slurm.report import prometheus
 from xmem_slurm.site import calibration, comparison, discovery, live, loading, places, spellings
 
 app = typer.Typer(help="Site files: what this cluster offers.")
@@ -89,12 +90,26 @@ def calibrate(
             continue
         text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, found)
         try:
-            files.replace(path.resolve(), text.encode())
+            state.write_for_user(path, text.encode())
         except OSError as error:
             raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {found}") from error
         typer.echo(f"option {option}: {found.context_bytes} bytes; {found.source}")
     if failed:
         raise SiteError(f"{path}: {failed} of {len(jobs)} options were not measured; run this again for those")
+
+
+@app.command("metrics")
+def metrics(site: SiteFile = None) -> None:
+    """Print what was decided here, from the record that the site file names, as a Prometheus textfile."""
+    loaded = loading.load_site(places.site_file(site))
+    folder = loaded.audit.folder
+    if folder is None:
+        raise SiteError(f"{places.site_file(site)}: no record is kept; [audit] folder names one")
+    types = {name for option in loaded.option.values() for name in (option.type, option.constraint) if name}
+    try:
+        typer.echo(prometheus.text(audit.decisions(folder), types), nl=False)
+    except OSError as error:
+        raise SiteError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 @app.command("install")

@@ -30,6 +30,8 @@ WALL_FACTOR = 10.0
 took 72 s)..."""
 LEAST_WALL_SECONDS = 300.0
 """...and a small budget is one of CPU time, not of patience."""
+BUSY_SHARE = 0.8
+"""A dry run that the clock stopped and that spent less of that time waited for others: what waits by itself spends."""
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
@@ -154,7 +156,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
             unused = why == _UNUSED
-            raise (UnusedGpu if unused else NoEstimate)(why if unused else why + missing, files, on_any_gpu=on_any_gpu)
+            kind = UnusedGpu if unused else NoEstimate
+            raise kind(why if unused else why + missing, files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome))
         failed = outcome.returncode and outcome.stopped is None
         if failed and not any(each.error or each.steps for each in found):
             code = outcome.returncode
@@ -190,6 +193,11 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> tra
         elif outcome.read_only:
             error += f" ({_read_only(outcome)})"
     return replace(found, error=error and error + missing)
+
+
+def _had_no_time(outcome: sandbox.Outcome) -> bool:
+    """Whether the clock stopped it as this machine was busy: another time it may come to its end."""
+    return outcome.stopped == "time" and outcome.spent_seconds < BUSY_SHARE * outcome.seconds
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:

@@ -10,40 +10,37 @@ rests on the site file, too: where it holds, that file need not be checked again
 """
 
 import os
-import select
-import signal
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
-from xmem_slurm import folding, handover, jobsteps
-from xmem_slurm.answer import Wishes, own_words
+from xmem_slurm import audit, folding, handover, jobsteps
+from xmem_slurm.answer import Tell, Wishes, own_words
 from xmem_slurm.answer import answer as answer_to
-from xmem_slurm.errors import Refused, UsageError, XmemError
+from xmem_slurm.errors import AS_WRITTEN, Refused, UsageError, said
+from xmem_slurm.filter import apart
+from xmem_slurm.filter.apart import Answer
 from xmem_slurm.filter.caller import Submission, submission
-from xmem_slurm.site import coverage
+from xmem_slurm.site import coverage, places
 from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
+from xmem_slurm.submit import tell as tell_user
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
+_PREFIX = "xmem-slurm: "
 _NO = ("", "0", "no")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
 
 _ANSWER_SECONDS = 2.0
-"""Of the time that the hook waits, what is left for everything that is not a dry run."""
-
-
-class Answer(NamedTuple):
-    """Options to set, "" for one to take away, lines for the user's stderr, and the last word: "end" or "refuse"."""
-
-    changes: Mapping[str, str] = {}
-    lines: Sequence[str] = ()
-    last: str = "end"
+"""Of the time that the hook waits, what is left for everything that is not a dry run..."""
+_LAST_SECONDS = 1.0
+"""...and for the last word, where there is no other."""
+_LATE = f"{AS_WRITTEN}: there is no answer yet; its dry run goes on, and the next submission of this job has its answer"
 
 
 def main(site_file: str, process: int, tables: coverage.Tables) -> None:
@@ -51,50 +48,64 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
 
     `tables` are the site file's, empty where they could not be read.
     """
-    found = Answer()
     with handover.clearing_up():  # the hook's time may be up
-        try:
-            seen = submission(process, os.environ)
-            if seen is not None and _is_covered(seen, tables):
-                _end_with(process)
-                found = answer(site_file, seen)
-        except Refused as error:
-            found = Answer(lines=[f"not submitted: {error}"], last="refuse")
-        except XmemError as error:
-            found = Answer(lines=[f"submitted as written: {error}"])
-        except Exception as error:  # a user of plain sbatch did not ask for a traceback
-            found = Answer(lines=[f"submitted as written: {type(error).__name__}: {error}"])
-    sys.stderr.writelines(f"xmem-slurm: {line}\n" for line in found.lines)
+        found = _whatever_happens(lambda: _answer(site_file, process, tables))
+    tell_user(found.lines, _PREFIX)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
 
 
-def _end_with(process: int) -> None:
-    """Ask ourselves to end when this process has ended, which waits for the answer: its Ctrl-C does not reach us."""
-    with suppress(OSError):
-        ended = os.pidfd_open(process)
-
-        def watch() -> None:
-            select.select([ended], [], [])
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        threading.Thread(target=watch, daemon=True).start()
+def _whatever_happens(find: Callable[[], Answer]) -> Answer:
+    try:
+        return find()
+    except Refused as error:
+        return Answer(lines=[f"not submitted: {error}"], last="refuse", became=(audit.REFUSED, ""))
+    except Exception as error:  # a user of plain sbatch did not ask for a traceback
+        return Answer(lines=[f"{AS_WRITTEN}: {said(error)}"], became=(audit.AS_WRITTEN, type(error).__name__))
 
 
-def answer(site_file: str, seen: Submission) -> Answer:
-    """Return what to change in the job: what is known of it already, else what sizing it says.
+def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
+    """Return what to change in the job: what is known of it already, else what sizing it says in time.
 
     Raises:
-        XmemError: the job goes as it was written; the message says why.
+        UsageError: the process submits nothing of this user's.
     """
+    began, seen = time.monotonic(), submission(process, os.environ)
+    if seen is None or not _is_covered(seen, tables):
+        return Answer()
     from xmem_slurm import cache  # noqa: PLC0415 - not for jobs that are left alone
 
     name = cache.key(seen.job, ["filter", site_file, seen.command])
     kept = None if _is_set(seen.job, "XMEM_FRESH") else cache.look_up(name, seen.job)
-    changed, lines = kept or answer_to(seen.job, _wishes(site_file, seen), name)
+    if kept is not None:
+        found = _whatever_happens(lambda: _given(seen, *kept))
+    else:
+        seconds = places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS)
+        found = _sized(site_file, seen, process, name, seconds)
+    audit.record(tables, seen.command, seen.job, found.asks_for, found.became, began=began)
+    return found
+
+
+def _sized(site_file: str, seen: Submission, process: int, name: str, seconds: float) -> Answer:
+    """Return what sizing the job says, if it does so within the `seconds` that the site has the hook wait."""
+
+    def find(tell: Tell) -> Answer:
+        wishes = partial(_wishes, site_file, seen, max(0.0, seconds - _ANSWER_SECONDS))
+        return _whatever_happens(lambda: _given(seen, *answer_to(seen.job, wishes(), tell, name)))
+
+    in_time = apart.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
+    return in_time or Answer(lines=[_LATE], became=(audit.LATE, ""))
+
+
+def _given(seen: Submission, changed: Job, lines: Sequence[str]) -> Answer:
+    """Return the answer of which this is known.
+
+    Raises:
+        UsageError, SlurmError: the changed job cannot be had in this way.
+    """
     changes = _changes(seen.job, changed)
     if changes:
         client.check_accepted(client.find_sbatch(seen.job.environ), changed.on_stdin())
-    return Answer(changes, lines)
+    return Answer(changes, lines, "end", audit.asks_for(changed.request()), audit.of(seen.job, changed, lines))
 
 
 def _is_covered(seen: Submission, tables: coverage.Tables) -> bool:
@@ -115,9 +126,10 @@ def _is_covered(seen: Submission, tables: coverage.Tables) -> bool:
     return covered and refusal(job) is None
 
 
-def _wishes(site_file: str, seen: Submission) -> Wishes:
+def _wishes(site_file: str, seen: Submission, queue_seconds: float) -> Wishes:
     """Return what the site wants of the filter, and the user by variables; one that makes no sense is as good as none.
 
+    A dry run may take longer than the hook waits: the next submission has its answer. Its turn is waited for no longer.
     What srun and salloc run gets no share of a GPU: its limit is a variable, and salloc has no option that sets one.
 
     Raises:
@@ -130,7 +142,7 @@ def _wishes(site_file: str, seen: Submission) -> Wishes:
     return Wishes(
         keep_type=_is_set(seen.job, "XMEM_KEEP_TYPE"),
         advise=policy.mode == "advise",
-        wait_seconds=max(1.0, policy.seconds - _ANSWER_SECONDS),
+        queue_seconds=queue_seconds,
         site=site_file,
         fresh=_is_set(seen.job, "XMEM_FRESH"),
         policy=order if order in get_args(schema.Order) else None,

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm import __version__, resources
+from xmem_slurm import __version__, resources, state
 from xmem_slurm.estimate import RankEstimate
-from xmem_slurm.report import files, json, terminal
+from xmem_slurm.report import json, terminal
 from xmem_slurm.report.chart import HEIGHT, chart, hover_columns
 from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.options import OptionOutlook, outlooks, remedy
@@ -66,7 +66,7 @@ def render(sizing: Sizing, templates: Path | None = None) -> str:
 
 def write(path: Path, sizing: Sizing, templates: Path | None = None) -> None:
     """Write the page to a file."""
-    files.replace(path, render(sizing, templates).encode())
+    state.write_for_user(path, render(sizing, templates).encode())
 
 
 def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:

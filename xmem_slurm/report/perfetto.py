@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from xmem_slurm import state
 from xmem_slurm.estimate import RankEstimate
-from xmem_slurm.report import files
 from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.timeline import STACK, timeline
 from xmem_slurm.report.words import CATEGORY_NAMES
@@ -42,4 +42,4 @@ def write(path: Path, sizing: Sizing) -> None:
         "traceEvents": [event for rank in sizing.estimate.ranks for event in events(rank)],
         "otherData": {"time": "one event of the allocator is one microsecond", "unit": "bytes"},
     }
-    files.replace(path, json.dumps(document, separators=(",", ":")).encode())
+    state.write_for_user(path, json.dumps(document, separators=(",", ":")).encode())

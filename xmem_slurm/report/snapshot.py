@@ -3,11 +3,11 @@
 import pickle
 from pathlib import Path
 
+from xmem_slurm import state
 from xmem_slurm.allocator.snapshot import snapshot
-from xmem_slurm.report import files
 from xmem_slurm.sizing import Sizing
 
 
 def write(path: Path, sizing: Sizing) -> None:
     """Write the history of the whole run, without a limit, and the state at its end, pickled."""
-    files.replace(path, pickle.dumps(snapshot(sizing.estimate.largest.trace)))
+    state.write_for_user(path, pickle.dumps(snapshot(sizing.estimate.largest.trace)))

@@ -1,10 +1,16 @@
-"""Where is the site file?"""
+"""Where is the site file, and what stands in it, as far as that must be known before there is time to check it?"""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from xmem_slurm.errors import SiteError
+
+QUEUE_SECONDS = 120.0
+"""How long a submission waits for its dry run's turn where the site file does not say (`schema.DryRuns`)."""
+FILTER_SECONDS = 30.0
+"""The same of the filter's answer (`schema.Filter`)."""
 
 
 def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -21,6 +27,30 @@ def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Pat
     raise SiteError(
         f"no site file: looked for {' and '.join(map(str, site_places()))}; name one with XMEM_SITE=FILE, or an option"
     )
+
+
+def tables(named: str | None, environ: Mapping[str, str], word: bytes) -> Mapping[str, Any]:
+    """Return the tables of the site file that holds, as they stand, if `word` stands in it at all.
+
+    None where there is no file that can be read: what is wrong with it is said where it is checked.
+    """
+    try:
+        content = site_file(named, environ).read_bytes()
+        if word not in content:
+            return {}
+        import tomllib  # noqa: PLC0415
+
+        return tomllib.loads(content.decode())
+    except (SiteError, OSError, ValueError):
+        return {}
+
+
+def seconds(tables: Mapping[str, Any], table: str, key: str, default: float) -> float:
+    """Return a number of seconds of a site file as it stands, where there is one."""
+    try:
+        return float(tables[table][key])
+    except (LookupError, TypeError, ValueError):
+        return default
 
 
 def site_places() -> tuple[Path, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from xmem_slurm.site import coverage
+from xmem_slurm.site import coverage, places
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Bytes = Annotated[int, Field(gt=0)]
@@ -20,6 +20,12 @@ GpuOption = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-
 Command = Literal["sbatch", "srun", "salloc"]
 Order = Literal["cost", "memory", "start"]
 Stance = Literal["leave", "advise", "refuse"]
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("an absolute path is wanted")
+    return path
 
 
 class _Strict(BaseModel):
@@ -167,7 +173,7 @@ class Filter(_Strict):
     """
 
     mode: Literal["off", "advise", "rewrite"] = "advise"
-    seconds: Annotated[float, Field(ge=1, le=600)] = 30.0
+    seconds: Annotated[float, Field(ge=1, le=600)] = places.FILTER_SECONDS
     commands: tuple[Command, ...] = coverage.COMMANDS
     opt_in: bool = False
     users: tuple[str, ...] = ()
@@ -195,6 +201,8 @@ class DryRuns(_Strict):
     `partition`, `qos` and `account`, else the user's own. A step that has not begun after `wait_seconds` is given up.
     `seconds` are counted as a budget is (`dryrun/progress`), `wall_seconds` are those of a clock.
     Those of a sweep are tasks of an array job (`dryrun_array`), of which `at_once` run at a time.
+    Of one user `per_user` run at once, and on one machine `per_machine`, by default one for every four cores. A
+    submission waits for its turn for `queue_seconds`, in the filter for no longer than that has (`admission`).
     """
 
     where: Literal["here", "srun"] = "here"
@@ -207,12 +215,21 @@ class DryRuns(_Strict):
     wall_seconds: Annotated[float, Field(ge=1)] | None = None
     cpus: Annotated[int, Field(gt=0)] | None = None
     memory_mib: Mib | None = None
+    per_user: Annotated[int, Field(gt=0)] = 2
+    per_machine: Annotated[int, Field(gt=0)] | None = None
+    queue_seconds: Annotated[float, Field(ge=0, le=3600)] = places.QUEUE_SECONDS
 
     @model_validator(mode="after")
     def _place_has_a_use(self) -> "DryRuns":
         if self.where == "here" and (self.partition or self.qos or self.account):
             raise ValueError('partition, qos and account are for where = "srun"')
         return self
+
+
+class Audit(_Strict):
+    """Where a line is written for each decision (`audit`): a folder of a login node in which users make files."""
+
+    folder: Annotated[Path, AfterValidator(_absolute)] | None = None
 
 
 class Policy(_Strict):
@@ -249,6 +266,7 @@ class Site(_Strict):
     dry_run: DryRuns = DryRuns()
     dialect: Dialect = Dialect()
     filter: Filter = Filter()
+    audit: Audit = Audit()
     job_submit: JobSubmit = JobSubmit()
     option: Annotated[dict[Name, Option], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]

@@ -5,7 +5,6 @@ A site file that does not have the word is not read any further.
 
 from collections.abc import Mapping
 
-from xmem_slurm.errors import SiteError
 from xmem_slurm.site import places
 
 MOST_SECONDS = 30.0
@@ -15,11 +14,6 @@ MOST_SECONDS = 30.0
 def stance(named: str | None, environ: Mapping[str, str]) -> str:
     """Return what the site file that holds wants of such jobs; one that cannot be read wants them left alone."""
     try:
-        content = places.site_file(named, environ).read_bytes()
-        if b"unasked" not in content:
-            return "leave"
-        import tomllib  # noqa: PLC0415
-
-        return str(tomllib.loads(content.decode()).get("policy", {}).get("unasked", "leave"))
-    except (SiteError, OSError, ValueError, AttributeError):
+        return str(places.tables(named, environ, b"unasked").get("policy", {}).get("unasked", "leave"))
+    except AttributeError:
         return "leave"

@@ -1,0 +1,152 @@
+"""Lines of dry runs: never more at once than a site allows, none lost, and whoever dies leaves no place behind."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import admission
+from xmem_slurm.errors import Busy
+from xmem_slurm.site.schema import DryRuns
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(autouse=True)
+def own_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path))
+
+
+def hold(rules: DryRuns, held: Event, until: Event, user: int) -> None:
+    if user != os.getuid():
+        os.setuid(user)
+    with admission.turn(rules, 10, lambda _: None):
+        held.set()
+        until.wait()
+
+
+@pytest.fixture
+def holder() -> Iterator[Callable[..., multiprocessing.context.ForkProcess]]:
+    """Start a process that holds a turn until it is killed."""
+    started: list[multiprocessing.context.ForkProcess] = []
+
+    def start(rules: DryRuns, user: int = os.getuid()) -> multiprocessing.context.ForkProcess:
+        held = FORK.Event()
+        process = FORK.Process(target=hold, args=(rules, held, FORK.Event(), user), daemon=True)
+        process.start()
+        started.append(process)
+        assert held.wait(10)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.join()
+
+
+@pytest.mark.parametrize(
+    ("rules", "whose"),
+    [(DryRuns(per_user=1, per_machine=9), "of yours"), (DryRuns(per_user=9, per_machine=1), "on this machine")],
+)
+def test_who_has_no_turn_in_time_is_told_the_place_and_goes(
+    holder: Callable[..., multiprocessing.context.ForkProcess], rules: DryRuns, whose: str
+) -> None:
+    holder(rules)
+    told: list[str] = []
+    with (
+        pytest.raises(Busy, match=f"place 1 in the line of dry runs {whose}, of which 1 run at once"),
+        admission.turn(rules, 0.3, told.append),
+    ):
+        pass
+    assert len(told) == 1, "one line, however long it takes"
+    assert f"place 1 in the line of dry runs {whose}" in told[0]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+def test_users_share_the_line_of_a_machine_and_no_other(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    holder(DryRuns(per_user=1, per_machine=1), user=65534)
+    with admission.turn(DryRuns(per_user=1, per_machine=2), 0, lambda _: None):
+        pass
+    with pytest.raises(Busy, match="on this machine"), admission.turn(DryRuns(per_machine=1), 0, lambda _: None):
+        pass
+
+
+def test_a_place_is_free_again_however_its_process_ended(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    rules = DryRuns(per_user=1, per_machine=1)
+    process = holder(rules)
+    with pytest.raises(Busy), admission.turn(rules, 0, lambda _: None):
+        pass
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
+    with admission.turn(rules, 0, lambda _: None):
+        pass
+
+
+def test_a_dry_run_elsewhere_is_none_of_this_machine(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    holder(DryRuns(per_user=9, per_machine=1))
+    with admission.turn(DryRuns(where="srun", per_user=9, per_machine=1), 0, lambda _: None):
+        pass
+
+
+def _count_while_running(arguments: tuple[DryRuns, str]) -> int:
+    rules, folder = arguments
+    with admission.turn(rules, 60, lambda _: None):
+        mark = Path(folder, str(os.getpid()))
+        mark.touch()
+        time.sleep(0.02)
+        count = len(list(Path(folder).iterdir()))
+        mark.unlink()
+    return count
+
+
+def test_never_more_at_once_than_allowed_and_everybody_in_the_end(tmp_path: Path) -> None:
+    rules, crowd = DryRuns(per_user=3, per_machine=2), 40
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with FORK.Pool(crowd) as pool:
+        counts = pool.map(_count_while_running, [(rules, str(marks))] * crowd, chunksize=1)
+    assert len(counts) == crowd
+    assert max(counts) == 2
+
+
+def test_one_of_equal_submissions_finds_the_answer_for_all() -> None:
+    answers, sized, begun = list[str](), list[int](), threading.Barrier(20)
+
+    def submit() -> None:
+        begun.wait()
+        with admission.alone("key", 30, lambda _: None, lambda: answers[0] if answers else None) as found:
+            if found is None:
+                sized.append(1)
+                time.sleep(0.3)
+                answers.append("an l4 will do")
+
+    threads = [threading.Thread(target=submit) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sized) == 1
+
+
+def test_a_hostile_user_who_holds_every_place_delays_and_no_more(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    rules = DryRuns(per_user=5, per_machine=2)
+    holder(rules)
+    holder(rules)
+    began = time.monotonic()
+    with pytest.raises(Busy), admission.turn(rules, 0.5, lambda _: None):
+        pass
+    assert time.monotonic() - began < 5

@@ -1,0 +1,88 @@
+"""What is known of a job that could not be estimated: it is paid for once, unless only the machine was at fault."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EXAMPLE_SITE
+from xmem_slurm import cache, sizing
+from xmem_slurm.answer import Wishes, answer
+from xmem_slurm.errors import Busy, NoEstimate
+from xmem_slurm.slurm.edit import Job
+from xmem_slurm.trace import File
+
+JOB = Job(("--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
+UNREADABLE = JOB._replace(script=b'#!/bin/sh\nsource "$(date)"\npython train.py\n')
+WISHES = Wishes(site=str(EXAMPLE_SITE))
+
+
+class DryRuns:
+    """Stands for dry runs that give no estimate, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.error = NoEstimate("its script failed")
+
+    def __call__(self, *_: object, **__: object) -> dict[int, NoEstimate]:
+        self.count += 1
+        return {0: self.error}
+
+
+@pytest.fixture
+def dry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DryRuns:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = DryRuns()
+    monkeypatch.setattr(sizing, "size_components", found)
+    return found
+
+
+def submit_twice(job: Job, wishes: Wishes = WISHES) -> Sequence[str]:
+    with pytest.raises(NoEstimate):
+        answer(job, wishes, lambda _: None)
+    try:
+        return answer(job, wishes, lambda _: None)[1]
+    except NoEstimate:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("job", "files", "days"),
+    [(JOB, [], cache.DAYS_WITHOUT_ESTIMATE), (JOB, None, cache.DAYS_UNSEEN), (UNREADABLE, [], cache.DAYS_UNSEEN)],
+)
+def test_a_job_without_an_estimate_is_paid_for_once_and_told_why(
+    dry_runs: DryRuns, tmp_path: Path, job: Job, files: list[File] | None, days: float
+) -> None:
+    dry_runs.error = NoEstimate("its script failed", files)
+    lines = submit_twice(job)
+    assert dry_runs.count == 1
+    assert lines[0] == "submitted as written: its script failed [XMEM_FRESH=1 tries again]"
+    (kept,) = (tmp_path / "cache" / "xmem-slurm" / "estimates").iterdir()
+    assert json.loads(kept.read_text())["days"] == days
+    assert submit_twice(job, WISHES._replace(fresh=True)) == []
+
+
+def test_what_only_a_busy_machine_stopped_is_no_fact_about_the_job(dry_runs: DryRuns) -> None:
+    dry_runs.error = NoEstimate("the dry run was stopped at its time limit", [], busy=True)
+    assert submit_twice(JOB) == []
+    assert dry_runs.count == 2
+
+
+def test_a_job_whose_turn_does_not_come_goes_as_written_and_nothing_is_known_of_it(
+    dry_runs: DryRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def waits(*_: object, **__: object) -> dict[int, NoEstimate]:
+        with pytest.raises(Busy, match="after 0 s it was not its turn: place 1 in the line of dry runs of this very"):
+            answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
+        return dry_runs()
+
+    monkeypatch.setattr(sizing, "size_components", waits)
+    with pytest.raises(NoEstimate):
+        answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
+    assert dry_runs.count == 1
+    assert len(told) == 1

@@ -1,0 +1,128 @@
+"""The site's record: a line a decision, nothing of the script in it, and nothing that its users write is believed."""
+
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm import audit
+from xmem_slurm.errors import NoEstimate, Refused, SlurmError
+from xmem_slurm.report import prometheus
+from xmem_slurm.slurm.edit import Job
+
+JOB = Job(("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n")
+TYPES = {"h200", "l4"}
+
+
+def record(folder: Path, ready: list[str] | None = None) -> None:
+    tables = {"audit": {"folder": str(folder)}}
+    audit.record(tables, "xsbatch", JOB, ready or ["gpu:l4:2"], (audit.CHANGED, ""), began=time.monotonic() - 1)
+
+
+def file(folder: Path) -> Path:
+    return folder / f"{os.getuid()}.jsonl"
+
+
+def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_path: Path) -> None:
+    record(tmp_path)
+    (line,) = file(tmp_path).read_text().splitlines()
+    said = json.loads(line)
+    assert (said["uid"], said["job"], said["from"], said["to"]) == (os.getuid(), "a\nb", ["gpu:h200:2"], ["gpu:l4:2"])
+    assert (said["outcome"], said["command"]) == ("changed", "xsbatch")
+    assert 1 <= said["seconds"] < 60
+    assert not any(word in line for word in ("secret", "python", "train"))
+    assert file(tmp_path).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("became", "expected"),
+    [
+        (audit.of(JOB, JOB._replace(argv=()), []), ("changed", "")),
+        (audit.of(JOB, JOB, ["GPU memory needed"]), ("unchanged", "")),
+        (audit.of(JOB, JOB, ["submitted as written: its script failed"]), ("as written", "NoEstimate")),
+        (audit.of(JOB, JOB, [], NoEstimate("secret")), ("as written", "NoEstimate")),
+        (audit.of(JOB, JOB, [], SlurmError("secret")), ("as written", "SlurmError")),
+        (audit.of(JOB, JOB, [], Refused("secret")), ("refused", "")),
+    ],
+)
+def test_what_became_of_a_job_is_one_of_a_few_words(became: tuple[str, str], expected: tuple[str, str]) -> None:
+    assert became == expected
+
+
+@pytest.mark.parametrize("what", ["missing", "a file", "a FIFO", "a link", "a second name of a file", "not ours"])
+def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, what: str) -> None:
+    folder, precious = tmp_path / "audit", tmp_path / "precious"
+    precious.write_text("before")
+    if what != "missing":
+        folder.mkdir()
+    if what == "a file":
+        folder.rmdir()
+        folder.touch()
+    elif what == "a FIFO":
+        os.mkfifo(file(folder))
+    elif what == "a link":
+        file(folder).symlink_to(precious)
+    elif what == "a second name of a file":
+        file(folder).hardlink_to(precious)
+    elif what == "not ours":
+        if os.getuid() != 0:
+            pytest.skip("gives a file away")
+        file(folder).write_text("before")
+        os.chown(file(folder), 65534, 65534)
+    record(folder)
+    assert precious.read_text() == "before"
+    assert what != "not ours" or file(folder).read_text() == "before"
+    audit.record({}, "xsbatch", JOB, [], (audit.CHANGED, ""), began=0)
+    audit.record({"audit": 7}, "xsbatch", JOB, [], (audit.CHANGED, ""), began=0)
+
+
+def _write(folder: str) -> None:
+    record(Path(folder), ["gpu:" + "x" * 3000 + ":1"])
+
+
+def test_lines_of_many_at_once_stay_whole(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        pool.map(_write, [str(tmp_path)] * 200, chunksize=1)
+    lines = file(tmp_path).read_text().splitlines()
+    assert len([json.loads(line) for line in lines]) == 200
+
+
+def test_metrics_count_jobs_seconds_and_gpus(tmp_path: Path) -> None:
+    record(tmp_path)
+    record(tmp_path)
+    record(tmp_path, ["shard:any:3"])
+    shown = prometheus.text(audit.decisions(tmp_path), TYPES)
+    assert 'xmem_jobs_total{outcome="changed"} 3\n' in shown
+    assert 'xmem_jobs_total{outcome="refused"} 0\n' in shown
+    assert 'xmem_gpus_total{from="h200",to="l4"} 4\n' in shown
+    assert 'xmem_gpus_total{from="h200",to="shard"} 3\n' in shown
+    (seconds,) = [line for line in shown.splitlines() if line.startswith('xmem_seconds_total{outcome="changed"}')]
+    assert 3 <= float(seconds.split()[-1]) < 60
+
+
+def test_nothing_that_a_user_writes_makes_a_series_or_breaks_the_file(tmp_path: Path) -> None:
+    record(tmp_path)
+    good = json.loads(file(tmp_path).read_text())
+    bad = [
+        {"outcome": 'x"} 1\nxmem_jobs_total{outcome="changed'},
+        {"seconds": "nan"},
+        {"seconds": float("inf")},
+        {"seconds": -1},
+        {"from": ['gpu:"}\n:1'], "to": ["gpu:evil\n:1"]},
+        {"to": ["gpu:l4:99999999999"]},
+        {"to": ["gpu:l4:²"]},
+        {"from": 7},
+    ]
+    lines = ["", "{", "[]", "7", "null", "\x00", *(json.dumps(good | each) for each in bad)]
+    file(tmp_path).write_text("\n".join(lines))
+    (tmp_path / "1.jsonl").write_text(json.dumps(good))  # not uid 1's
+    os.mkfifo(tmp_path / "2.jsonl")
+    (tmp_path / "3.jsonl").symlink_to(file(tmp_path))
+    shown = prometheus.text(audit.decisions(tmp_path), TYPES)
+    assert 'xmem_jobs_total{outcome="changed"} 3\n' in shown, "those whose GPUs alone are odd"
+    labels = {line.partition(" ")[0] for line in shown.splitlines() if line.startswith("xmem_gpus")}
+    assert labels <= {'xmem_gpus_total{from="other",to="other"}', 'xmem_gpus_total{from="h200",to="l4"}'}
+    assert "evil" not in shown

@@ -1,0 +1,133 @@
+"""Whose are the folders and files that we keep, and how is a file written whole? The one place that looks.
+
+A kept answer becomes a script that sbatch gets, so nothing is read that anybody else could have written, and nothing is
+put where somebody else could exchange it: a folder of ours is the user's own, no link, and closed to others' writing; a
+file of ours is that, too, and a regular one. What is refused is never repaired: whoever opened it may have been there.
+Files are written beside their place and renamed into it, so that they are there whole or not at all.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def cache_folder(name: str) -> Path:
+    """Return where the user's caches of this kind are; it need not exist."""
+    import platformdirs  # noqa: PLC0415 - only where there is a GPU to size
+
+    return platformdirs.user_cache_path("xmem-slurm") / name
+
+
+def record_folder(name: str) -> Path:
+    """Return where the user's records of this kind are; it need not exist."""
+    import platformdirs  # noqa: PLC0415
+
+    return platformdirs.user_state_path("xmem-slurm") / name
+
+
+def make(folder: Path) -> Path:
+    """Make a folder of ours if there is none, and return it.
+
+    Raises:
+        OSError: it cannot be made; or what is there is a link, somebody else's, or open to others.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or not _is_private(status):
+        raise PermissionError(errno.EPERM, "a link, somebody else's, or others can write there", str(folder))
+    return folder
+
+
+def read(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file of ours.
+
+    Raises:
+        OSError: it is not there; or it is a link, no regular file, somebody else's, open to others, or larger.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not _is_private(status) or status.st_size > most_bytes:
+            raise PermissionError(errno.EPERM, "not ours", str(path))
+        return file.read(most_bytes)
+
+
+def write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Put a file into a folder of ours, in the place of one that is there.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left.
+    """
+    with _put_in_place(path, content) as descriptor:
+        os.fchmod(descriptor, mode)
+
+
+def write_for_user(path: Path, content: bytes) -> None:
+    """Write a file where the user wants it; what was there hands on its mode and owner.
+
+    A link stays, and the file that it names is written. A device (/dev/null, a terminal) is written to. What else is no
+    regular file is refused: a FIFO may have no reader.
+
+    Raises:
+        OSError: the folder is not there, is full, or is not the user's to write in; it is a link that another user
+            made; or it is no file and no device.
+    """
+    if path.is_symlink():
+        if path.lstat().st_uid not in {os.geteuid(), 0}:
+            raise PermissionError(errno.EPERM, "a link that another user made", str(path))
+        path = path.resolve()
+    before = path.stat() if path.exists() else None
+    if before is not None and stat.S_ISCHR(before.st_mode):
+        with open(os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NOFOLLOW), "wb") as device:  # noqa: PTH123
+            device.write(content)
+        return
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        raise OSError(errno.EINVAL, "neither a file nor a device", str(path))
+    with _put_in_place(path, content) as descriptor:
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode) if before is not None else 0o666 & ~_umask())
+        if before is not None and os.geteuid() == 0:
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+
+
+def by_age(folder: Path) -> list[tuple[float, Path]]:
+    """Return what is in a folder and how many seconds old it is, the youngest first; others may clear up meanwhile."""
+    now, found = time.time(), []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                found.append((now - entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)))
+    return sorted(found)
+
+
+@contextmanager
+def _put_in_place(path: Path, content: bytes) -> Iterator[int]:
+    """Write beside `path`, let the caller see to the new file's descriptor, and rename it into place."""
+    import tempfile  # noqa: PLC0415 - not needed to read
+
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)  # private from the first byte
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            yield descriptor
+        Path(part).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(part).unlink()
+        raise
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _umask() -> int:
+    """Return the mask of new files, which can be read only by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
