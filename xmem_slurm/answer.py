@@ -115,7 +115,8 @@ def _known_or_sized(job: Job, request: Request, wishes: Wishes, tell: Tell, name
     with admission.alone(name, seconds, tell, found_meanwhile) as found:
         if found is not None:
             return found
-        words = client.refused(client.find_sbatch(job.environ), job.on_stdin())
+        held = "hold" in request.settings  # such a job sbatch takes, also where no node could run it as it is
+        words = None if held else client.refused(client.find_sbatch(job.environ), job.on_stdin())
         if words is None:
             return _size(job, refused, wishes, tell, name)
     if wishes.dry_run:
