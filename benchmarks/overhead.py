@@ -3,8 +3,9 @@
     python -m benchmarks.overhead [--rounds 40]
 
 Starts a throw-away Slurm cluster of the example site and submits held jobs in turn: one by sbatch, then one by xsbatch
-in each of the ways below, and again. Prints the medians and what each way adds to sbatch's. Targets: 100 ms where there
-is nothing to do, 150 ms for a job with a GPU whose estimate is cached. The last needs a Python with a CUDA build of
+in each of the ways below, and again. Prints the medians, what each way adds to sbatch's, and that as a multiple of what
+`python -I -c pass` takes on this machine in the same run. Targets: 5 times that where there is nothing to do, 150 ms
+for a job with a GPU whose estimate is cached. The last needs a Python with a CUDA build of
 torch, named by XMEM_TEST_PYTHON, and is left out without one.
 """
 
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     ways: dict[str, list[str]] = {
+        "python -I -c pass": [sys.executable, "-I", "-c", "pass"],
         "sbatch": ["sbatch", "-H", "plain.sh"],
         "xsbatch, no GPU": [XSBATCH, "-H", "plain.sh"],
         "xsbatch --xmem-off": [XSBATCH, "--xmem-off", "-H", "gpu.sh"],
@@ -75,11 +77,12 @@ def main() -> None:
                     taken[name].append(seconds(command, work, environ))
         finally:
             lab.down(cluster)
-    base = statistics.median(taken["sbatch"])
-    print(f"{rounds} submissions each, medians{'':11} median     added   ratio    90th percentile")
+    base, python_alone = (statistics.median(taken[name]) for name in ("sbatch", "python -I -c pass"))
+    print(f"{rounds} submissions each, medians{'':11} median     added  of python    90th percentile")
     for name, each in taken.items():
         median, slow = statistics.median(each), statistics.quantiles(each, n=10)[-1]
-        row = f"{1000 * median:7.0f} ms {1000 * (median - base):+6.0f} ms {median / base:6.1f} x {1000 * slow:11.0f} ms"
+        added = median - base if "sbatch" in name else median
+        row = f"{1000 * median:7.0f} ms {1000 * added:+6.0f} ms {added / python_alone:6.1f} x {1000 * slow:14.0f} ms"
         print(f"{name:38}{row}")
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from benchmarks import drop_in
 from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
 from tests.contract.odd_jobs import CASES, LINES, TYPED, VARIABLES, Case, H, T, spelled
 from xmem_slurm import lab
@@ -147,6 +148,13 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
 def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
     (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")
     assert_same(place, ["-H", *typed, "odd.sh"], environ=environ)
+
+
+def test_some_of_the_cases_of_the_benchmark(cluster: Cluster, tmp_path: Path) -> None:
+    """`python -m benchmarks.drop_in` has all of them."""
+    chosen = list(drop_in.cases())[::17]
+    assert {case.how for case in chosen} == {"file", "fifo", "symlink", "stdin", "chain"}
+    assert drop_in.compare(chosen, tmp_path, cluster.environ) == []
 
 
 # With an estimate, only the GPU fields differ

@@ -63,11 +63,11 @@ def _hook(event, args):
 
 
 def _child(words, environ):
-    words = [os.fsdecode(word) for word in ([words] if isinstance(words, (str, bytes)) else words)]
+    words = [os.fsdecode(word) for word in ([words] if isinstance(words, (str, bytes)) else words)] or [""]
     own = None if environ is None else {os.fsdecode(n): os.fsdecode(v) for n, v in environ.items()}
     kept = own is None or ("XMEM_LIMITS" in own and all(own.get(n) == os.environ.get(n) for n in _expected))
     if not kept or _DROPPED.search(" ".join(words) + " "):
-        _found.setdefault("own-environment", "the job starts %s in an environment of its own" % (words or ["a program"])[0])
+        _found.setdefault("own-environment", "the job starts %s in an environment of its own" % words[0])
 
 
 def _spelled(value):
