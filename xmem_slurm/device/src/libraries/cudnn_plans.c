@@ -2,9 +2,9 @@
  *
  * From 9.8 on cuDNN answers such questions for a GPU that is described to it, on a machine that has none. A question is
  * text: the version, the GPU, then the descriptors of heuristics, each after those that it refers to. Answers are kept
- * in the folder that XMEM_DEVICE_PLANS names (in a dry run its own: an answer is a job's word, and of no use to others),
- * else in `plans` beside this library, so that a known operation needs no helper. The folder has a fixed number of files;
- * each holds a question and its answer, and is renamed into place.
+ * in the folder that XMEM_DEVICE_PLANS names (in a dry run its own: an answer is a job's word, and of no use to
+ * others), else in `plans` beside this library, so that a known operation needs no helper. The folder has a fixed
+ * number of files; each holds a question and its answer, and is renamed into place.
  *
  * The helper is started by the first question that has no answer there. It is asked through its standard input, a
  * socket, and ends when that is closed or when nobody asks for a while. Whatever fails means no answer, and no answer
