@@ -1,0 +1,172 @@
+"""Is a job lost or doubled where many are submitted at once? Through the filter and through xsbatch, counted.
+
+    python -m benchmarks.crowd [--rounds 5] [--filter 200] [--xsbatch 100]
+
+Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm cluster of the example
+site. Each round submits three crowds of held jobs, all of a crowd at once: one job that is not known yet, the same when
+its answer is known, and several jobs that are not known. Prints for each crowd how many came back with which exit code,
+how many jobs Slurm has, how many dry runs there were and how many of them ran at once, and the wall time of a
+submission. Ends with 1 if a job was lost or doubled, or more dry runs ran at once than the site allows.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.overhead import GPU, SITE, TRAIN, XSBATCH
+from benchmarks.text_table import text_table
+from xmem_slurm import lab
+from xmem_slurm.filter import hooks
+from xmem_slurm.site.loading import load_site
+
+KINDS = 4
+"""Jobs that are not known, in the last crowd of a round."""
+FILTER = '\n[filter]\nmode = "rewrite"\n'
+_DRY_RUN = re.compile(rb"/(xmem-[^/\0]+)/slurm_script\0")
+
+
+@dataclass
+class Crowd:
+    """What came of submissions at once: exit codes, jobs as they say and as Slurm does, dry runs, seconds of each."""
+
+    codes: Counter[int] = field(default_factory=Counter)
+    printed: list[str] = field(default_factory=list)
+    queued: list[str] = field(default_factory=list)
+    said: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    dry_runs: set[bytes] = field(default_factory=set)
+    at_once: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each submission made one job, and knows it."""
+        each = sorted(set(self.printed)) == sorted(self.queued)
+        return each and set(self.codes) == {0} and len(self.printed) == self.codes.total()
+
+    def percentile(self, part: int) -> float:
+        """Return the seconds that so many percent of the submissions took at most."""
+        return statistics.quantiles(self.seconds, n=100, method="inclusive")[part - 1]
+
+
+def submit(commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str, str]) -> Crowd:
+    """Run all commands at once, each of which prints its job's id, and count what came of it; the queue is empty."""
+    crowd, over, lock = Crowd(), threading.Event(), threading.Lock()
+
+    def run(command: Sequence[str]) -> None:
+        started = time.perf_counter()
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        with lock:
+            crowd.seconds.append(time.perf_counter() - started)
+            crowd.codes[done.returncode] += 1
+            crowd.printed += done.stdout.split()
+            crowd.said.update(done.stderr.splitlines())
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            running = dry_runs(environ)
+            crowd.dry_runs |= running
+            crowd.at_once = max(crowd.at_once, len(running))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    everybody = [threading.Thread(target=run, args=[command]) for command in commands]
+    for each in everybody:
+        each.start()
+    for each in everybody:
+        each.join()
+    while dry_runs(environ):  # those that go on by themselves
+        time.sleep(0.1)
+    over.set()
+    watcher.join()
+    shown = subprocess.run(
+        ["squeue", "--noheader", "--format=%i"], env=environ, capture_output=True, text=True, check=True
+    )
+    crowd.queued = shown.stdout.split()
+    subprocess.run(["scancel", *crowd.queued], env=environ, check=True)
+    return crowd
+
+
+def dry_runs(environ: Mapping[str, str]) -> set[bytes]:
+    """Return the dry runs that run on this machine now for those who have this cache, by the name of their folder."""
+    found, ours = set[bytes](), f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}\0".encode()
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with suppress(OSError):
+                named = _DRY_RUN.findall((process / "cmdline").read_bytes())
+                found.update(named if named and ours in (process / "environ").read_bytes() else ())
+    return found
+
+
+def write_jobs(folder: Path, python: str, names: Sequence[str]) -> None:
+    """Write a batch script of each name; no two are known under one answer."""
+    (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+    for name in names:
+        (folder / name).write_text(f"{GPU.format(python=python)}# {name}\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Submit the crowds, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--filter", type=int, default=200)
+    parser.add_argument("--xsbatch", type=int, default=100)
+    asked = parser.parse_args()
+    python = os.environ["XMEM_TEST_PYTHON"]
+    with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as folder:
+        parent = Path(folder)
+        parent.chmod(0o755)
+        site_file = parent / "site.toml"
+        site_file.write_text(f"{SITE.read_text(encoding='utf-8')}{FILTER}", encoding="utf-8")
+        site = load_site(site_file)
+        most = site.dry_run.per_machine or max(1, (os.cpu_count() or 1) // 4)
+        lab.up(site, parent / "lab", hooks=hooks.render(site_file, site))
+        own = {"XMEM_SITE": str(site_file), "XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
+        environ = os.environ | lab.environment(parent / "lab") | own
+        rows, fine = [], True
+        try:
+            for turn in range(asked.rounds):
+                for program, size in (("sbatch", asked.filter), (XSBATCH, asked.xsbatch)):
+                    names = [f"{turn}-{kind}.sh" for kind in range(KINDS + 1)]
+                    write_jobs(parent, python, names)
+                    for what, scripts in (("new", names[:1]), ("known", names[:1]), (f"{KINDS} new", names[1:])):
+                        words = [[program, "--hold", "--parsable", scripts[n % len(scripts)]] for n in range(size)]
+                        crowd = submit(words, parent, environ)
+                        fine &= crowd.is_whole and crowd.at_once <= most
+                        rows.append(_row(turn, Path(program).name, what, crowd))
+                        print(*rows[-1], dict(crowd.said.most_common(2)), file=sys.stderr, flush=True)
+        finally:
+            lab.down(parent / "lab")
+    head = ["round", "through", "job", "exit codes", "jobs", "dry runs", "at once", "p50", "p99"]
+    print("\n".join(text_table(head, rows)))
+    print(f"at most {most} dry runs at once; {'no' if fine else 'A'} job was lost or doubled; {os.cpu_count()} cores")
+    sys.exit(0 if fine else 1)
+
+
+def _row(turn: int, program: str, what: str, crowd: Crowd) -> list[str]:
+    codes = ", ".join(f"{count} x {code}" for code, count in sorted(crowd.codes.items()))
+    times = [f"{crowd.percentile(part):.2f} s" for part in (50, 99)]
+    return [
+        str(turn + 1),
+        program,
+        what,
+        codes,
+        f"{len(crowd.queued)}",
+        f"{len(crowd.dry_runs)}",
+        f"{crowd.at_once}",
+        *times,
+    ]
+
+
+if __name__ == "__main__":
+    main()
