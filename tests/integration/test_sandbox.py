@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm.dryrun import newroot
+from xmem_slurm.dryrun import linux, newroot
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -368,6 +368,18 @@ def test_ignoring_sigterm_does_not_help(user: User) -> None:
 def test_a_fork_bomb_is_stopped(user: User) -> None:
     script = """bomb() { for n in 1 2 3; do (bomb) & done; sleep 30; }; bomb"""
     assert user.run(script)["stopped"] == "processes"
+
+
+def test_the_kernel_counts_processes_where_it_can(user: User) -> None:
+    """It holds a fork bomb of root's on a busy machine, too, where the watch may come late."""
+    if linux.release() < (6, 14):
+        pytest.skip("this kernel has one pid_max for all PID namespaces")
+    before = Path("/proc/sys/kernel/pid_max").read_text()
+    script = """i=0; while [ $i -lt 900 ] && sleep 30 & do i=$((i + 1)); done 2>/dev/null; cat /proc/sys/kernel/pid_max"""
+    outcome = user.run("cat /proc/sys/kernel/pid_max", limits={"processes": 50})
+    assert outcome["output_tail"].split() == ["400"]
+    assert Path("/proc/sys/kernel/pid_max").read_text() == before
+    assert user.run(script, limits={"processes": 50, "seconds": 5})["stopped"] == "processes"
 
 
 def test_threads_count_as_processes(user: User) -> None:

@@ -175,6 +175,8 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         os._exit(1)
     group = _Group(command.group)
     handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # where the user's own limit and the watch have to do
+        linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
     try:
         linux.unshare(linux.CLONE_NEWNS)
         root = newroot.build(plan)

@@ -8,6 +8,7 @@ for ioprio_set and keyctl.
 import ctypes
 import os
 import platform
+import re
 import resource
 from pathlib import Path
 
@@ -46,6 +47,8 @@ _MNT_DETACH = 2
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
+_OWN_PID_MAX = (6, 14)
+_RESERVED_PIDS = 300
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
 
@@ -110,6 +113,21 @@ def has_capability(capability: int) -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> capability & 1)
     return False
+
+
+def release() -> tuple[int, ...]:
+    """Return the first two numbers of the kernel's release."""
+    return tuple(int(word) for word in re.findall(r"\d+", platform.release())[:2])
+
+
+def bound_processes(most: int) -> None:
+    """Let this PID namespace have at most about so many processes and threads at once, whoever starts them.
+
+    Since Linux 6.14 a PID namespace has a pid_max of its own; before, it is the machine's, and left alone. The first
+    300 numbers are given out once only (RESERVED_PIDS, kernel/pid.c).
+    """
+    if release() >= _OWN_PID_MAX:
+        Path("/proc/sys/kernel/pid_max").write_text(str(_RESERVED_PIDS + most))
 
 
 def lower_limit(which: int, value: int) -> None:

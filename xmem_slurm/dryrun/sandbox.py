@@ -12,7 +12,6 @@ import errno
 import json
 import os
 import platform
-import re
 import selectors
 import signal
 import time
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
 
-from xmem_slurm.dryrun import cgroup, inside, mounts
+from xmem_slurm.dryrun import cgroup, inside, linux, mounts
 from xmem_slurm.dryrun.inside import Limits
 from xmem_slurm.errors import SandboxError
 from xmem_slurm.units import GIB, KIB, MIB
@@ -292,7 +291,6 @@ def _why(stage: str, number: int | None, where: str) -> str:
             return f"{said}; {setting} is {off}, an administrator would set {change}"
     if number == errno.ENODEV:
         return f"{said}; the kernel has no overlay file system (modprobe overlay)"
-    release = tuple(int(word) for word in re.findall(r"\d+", platform.release())[:2])
-    if release < OLDEST_LINUX:
+    if linux.release() < OLDEST_LINUX:
         return f"{said}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is {platform.release()}"
     return f"{said}; a container or a security module forbids it"
