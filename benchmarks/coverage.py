@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -34,7 +35,9 @@ RESULTS = HERE / "data" / "coverage.json"
 PAGE = HERE.parent / "docs" / "coverage.md"
 TEMPLATE = HERE / "coverage.md.j2"
 GPU = "h200"
-HEADINGS = ("repository", "command (folder)", "kind", "GPUs", "ran", "peak, MiB", "s", "not seen, or why not")
+HEADINGS = (
+    "repository", "command (folder)", "kind", "GPUs", "ran", "peak, MiB", "confidence", "s", "not seen, or why not",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,10 @@ class Script:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it; `peak_bytes` is what torch's allocator reserves in the largest rank, None where none ran."""
+    """What came of it; `peak_bytes` is what torch's allocator reserves in the largest rank, None where none ran.
+
+    `seen` is what that rank saw of the script, as `xmem-slurm estimate --json` has it.
+    """
 
     commit: str
     date: str
@@ -75,6 +81,8 @@ class Result:
     steps: int = 0
     reasons: Sequence[str] = field(default_factory=tuple)
     why_not: str = ""
+    confidence: str = ""
+    seen: Mapping[str, Any] = field(default_factory=dict)
 
 
 def scripts() -> list[Script]:
@@ -171,6 +179,8 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
         peak_bytes=largest["peak_reserved_bytes"],
         steps=largest["steps"],
         reasons=said["confidence"]["reasons"],
+        confidence=said["confidence"]["level"],
+        seen=largest["seen"] or {},
     )
 
 
@@ -204,6 +214,9 @@ def _list(tried: Sequence[tuple[Script, Result]]) -> dict[str, object]:
         "tried": len(tried),
         "repositories": len({script.repository for script, _ in tried}),
         "ran": len(ran),
+        "rated": sum(bool(result.confidence) for result in ran),
+        "high": sum(result.confidence == "high" for result in ran),
+        "ends": sum(bool(result.seen.get("end")) for result in ran if result.confidence == "high"),
         "broken": sum(bool(script.broken) for script, result in tried if result.peak_bytes is None),
         "median": sorted(result.seconds for result in ran)[len(ran) // 2],
         "table": "\n".join(markdown_table(HEADINGS, [_row(script, result) for script, result in tried])),
@@ -217,9 +230,21 @@ def _row(script: Script, result: Result) -> list[str]:
     ran = result.peak_bytes is not None
     peak = f"{result.peak_bytes / 2**20:.0f}" if result.peak_bytes is not None else ""
     said = "; ".join(result.reasons) if ran else f"{result.why_not}{script.broken and f' ({script.broken})'}"
+    if result.confidence == "high":
+        said = f"seen: {_seen(result)}"
     outcome = "yes" if ran else "nor on a GPU" if script.broken else "no"
     line = [script.repository, command, script.kind, str(script.gpus), outcome, peak]
-    return [*line, f"{result.seconds:.0f}", said.replace("|", "\\|")]
+    return [*line, result.confidence, f"{result.seconds:.0f}", said.replace("|", "\\|")]
+
+
+def _seen(result: Result) -> str:
+    """Say why nothing is missing: the script's end was reached, or its loops can do nothing that was not seen."""
+    if result.seen.get("end"):
+        return "the script's end"
+    loops = [
+        f"{each['where']} at {each['done'] or '?'} of {each['of'] or '?'}" for each in result.seen.get("loops", [])
+    ]
+    return ", ".join(["all that its loops do", *loops])
 
 
 def main() -> None:
