@@ -104,13 +104,17 @@ class RankEstimate:
         return self.fits_in_bytes + self.outside_allocator_bytes + self.margin_bytes
 
     @property
-    def uses_up_to_bytes(self) -> int:
-        """What is taken, with this process at its peak, of a GPU that has room for everything.
+    def peak_reserved_bytes(self) -> int:
+        """What torch's allocator reserves where there is room for everything.
 
-        Steps that are left out of the trace filled the cache, too: torch's own peak has them.
+        Steps that are left out of the trace filled its cache, too: torch's own peak has them.
         """
-        reserved = max(self.replay.peak_reserved_bytes, self.trace.recorded.get("reserved_bytes", 0))
-        return reserved + self.outside_allocator_bytes
+        return max(self.replay.peak_reserved_bytes, self.trace.recorded.get("reserved_bytes", 0))
+
+    @property
+    def uses_up_to_bytes(self) -> int:
+        """What is taken, with this process at its peak, of a GPU that has room for everything."""
+        return self.peak_reserved_bytes + self.outside_allocator_bytes
 
     def failure_on(self, gpu: Gpu) -> Replay | None:
         """Return how the process fails on `gpu` with its margin to spare; None where it runs well."""

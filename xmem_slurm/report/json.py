@@ -219,7 +219,7 @@ def write(path: Path, sizing: Sizing) -> None:
 def _rank(rank: RankEstimate) -> Rank:
     return Rank(
         rank=rank.trace.rank,
-        peak_reserved_bytes=rank.replay.peak_reserved_bytes,
+        peak_reserved_bytes=rank.peak_reserved_bytes,
         peak_allocated_bytes=rank.replay.peak_allocated_bytes,
         fits_in_bytes=rank.fits_in_bytes,
         outside_allocator_bytes=rank.outside_allocator_bytes,

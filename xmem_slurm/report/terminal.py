@@ -39,7 +39,7 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     sizes = ((size, CATEGORY_NAMES[category]) for category, size in rank.breakdown.items() if size > least)
     parts = ", ".join(f"{name} {human(size)}" for size, name in sorted(sizes, reverse=True))
     context = human(rank.outside_allocator_bytes - rank.beside_bytes)
-    is_peak = rank.fits_in_bytes == rank.replay.peak_reserved_bytes
+    is_peak = rank.fits_in_bytes == rank.peak_reserved_bytes
     inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
