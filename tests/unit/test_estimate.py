@@ -62,10 +62,9 @@ def test_where_batches_vary_the_need_is_what_it_fits_on_not_the_fragments_of_the
     assert needed.required_bytes == rank.fits_in_bytes + H200.context_bytes + rank.margin_bytes
     assert needed.uses_up_to_bytes == rank.replay.peak_reserved_bytes + H200.context_bytes
     assert needed.uses_more
-    with_steps_left_out = dataclasses.replace(found, recorded={"reserved_bytes": 2 * rank.replay.peak_reserved_bytes})
-    assert (
-        dataclasses.replace(rank, trace=with_steps_left_out).peak_reserved_bytes == 2 * rank.replay.peak_reserved_bytes
-    )
+    more = 2 * rank.peak_reserved_bytes
+    with_steps_left_out = dataclasses.replace(found, recorded={"reserved_bytes": more})
+    assert dataclasses.replace(rank, trace=with_steps_left_out).peak_reserved_bytes == more
     assert needed.fits(gpu_of(needed.required_bytes, H200.context_bytes))
     assert not needed.fits(gpu_of(least + rank.margin_bytes + H200.context_bytes - 2 * MIB, H200.context_bytes))
 
