@@ -375,9 +375,7 @@ def test_the_kernel_counts_processes_where_it_can(user: User) -> None:
     if linux.release() < (6, 14):
         pytest.skip("this kernel has one pid_max for all PID namespaces")
     before = Path("/proc/sys/kernel/pid_max").read_text()
-    script = (
-        """i=0; while [ $i -lt 900 ] && sleep 30 & do i=$((i + 1)); done 2>/dev/null"""
-    )
+    script = """i=0; while [ $i -lt 900 ] && sleep 30 & do i=$((i + 1)); done 2>/dev/null"""
     outcome = user.run("cat /proc/sys/kernel/pid_max", limits={"processes": 50})
     assert outcome["output_tail"].split() == ["400"]
     assert Path("/proc/sys/kernel/pid_max").read_text() == before
