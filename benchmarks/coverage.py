@@ -242,7 +242,8 @@ def _seen(result: Result) -> str:
     if result.seen.get("end"):
         return "the script's end"
     loops = [
-        f"{each['where']} at {each['done'] or '?'} of {each['of'] or '?'}" for each in result.seen.get("loops", [])
+        f"{each['where']} at {each['done']} of {each['of']}" if each["done"] and each["of"] else each["where"]
+        for each in result.seen.get("loops", [])
     ]
     return ", ".join(["all that its loops do", *loops])
 
