@@ -355,12 +355,12 @@ def test_a_budget_of_the_whole_dry_run_ends_with_what_all_its_processes_spent(ru
     code = """
 import struct
 with open(os.path.join(os.environ["XMEM_TRACE_DIR"], "spent"), "wb", buffering=0) as meter:
-    for spent, steps in ((9.0, 3), (11.0, 1)):
-        meter.seek(0)
-        meter.write(struct.pack("d", spent))
+    for spent, steps, seconds in ((9.0, 3, 1.5), (11.0, 1, 60)):
         for _ in range(steps): step()
         kept = torch.empty(1 << 20, device="cuda")
-        time.sleep(1.5)
+        meter.seek(0)
+        meter.write(struct.pack("d", spent))
+        time.sleep(seconds)
 step()
 """
     trace = run(TRAIN + code, seconds=60, XMEM_CPU_SECONDS="10").trace
