@@ -32,8 +32,13 @@ def described(environ, build, settings, rank, world_size):
 
 
 def _arch_list():
-    """Return what torch has kernels for, as `torch.cuda.get_arch_list` says it once there is a GPU; [] before."""
-    flags = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_getArchFlags", None)
+    """Return what torch has kernels for, as `torch.cuda.get_arch_list` says it once CUDA is in use; [] before.
+
+    To ask earlier would have torch refuse CUDA to whatever is forked after (poison_fork, torch/csrc/cuda/Module.cpp).
+    """
+    torch = sys.modules.get("torch")
+    in_use = getattr(getattr(torch, "cuda", None), "is_initialized", bool)()
+    flags = getattr(torch._C, "_cuda_getArchFlags", None) if in_use else None
     return ((flags and flags()) or "").split()
 
 
