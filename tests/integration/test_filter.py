@@ -420,7 +420,8 @@ def test_what_slurm_would_refuse_is_not_asked_for(filtered: Filtered, folder: Pa
     filtered.install(rewriting())
     done = filtered.sbatch("-p", "quiet", "-w", "h1", "job.sh", cwd=folder)
     as_written(filtered, done)
-    assert "submitted as written: Slurm would refuse the changed request" in done.stderr
+    assert "the request stays as it is: h200 has 139.71 GiB" in done.stderr
+    assert "the only option" in done.stderr
     done = filtered.sbatch("--uid=nobody", "job.sh", cwd=folder)
     as_written(filtered, done)
     assert done.stderr == ""

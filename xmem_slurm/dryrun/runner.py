@@ -123,9 +123,11 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
     Raises:
         SandboxError: this machine cannot throw away what the script writes; nothing was run.
         NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
+        DeviceBuildError: others could write where the stand-ins are kept.
     """
     stand_ins = builder.cache_folder()
-    builder.making(stand_ins).mkdir(parents=True, exist_ok=True, mode=0o700)
+    builder.make_own(stand_ins, builder.making(stand_ins))
+    builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with own_folder.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
         traces.mkdir()
