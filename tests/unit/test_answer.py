@@ -13,7 +13,8 @@ from xmem_slurm.errors import Busy, NoEstimate
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.trace import File
 
-JOB = Job(("--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
+JOB = Job(("--hold", "--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
+"""Held: Slurm is not asked whether it would take the job."""
 UNREADABLE = JOB._replace(script=b'#!/bin/sh\nsource "$(date)"\npython train.py\n')
 WISHES = Wishes(site=str(EXAMPLE_SITE))
 
