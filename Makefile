@@ -14,7 +14,7 @@ demo: setup
 
 test: setup
 	.ci/system-packages test
-	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check
