@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
-from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.sizing import CHANGES, Advice, Sizing, advised, on_one
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import CHANGES, Advice, Sizing, advised, on_one
 from xmem_slurm.slurm.edit import Job
 
 pytestmark = pytest.mark.torch

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import as_of_22_05
-from xmem_slurm import sizing
-from xmem_slurm.dryrun import runner, sandbox
+from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.estimate import estimate
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.slurm import edit
 
 MIB = 1 << 20

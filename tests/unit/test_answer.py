@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE
-from xmem_slurm import cache, sizing
-from xmem_slurm.answer import Wishes, answer
 from xmem_slurm.errors import Busy, NoEstimate
+from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.edit import Job
+from xmem_slurm.submission import known
+from xmem_slurm.submission.answer import Wishes, answer
 from xmem_slurm.trace import File
 
 JOB = Job(("--hold", "--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
@@ -52,7 +53,7 @@ def submit_twice(job: Job, wishes: Wishes = WISHES) -> Sequence[str]:
 
 @pytest.mark.parametrize(
     ("job", "files", "days"),
-    [(JOB, [], cache.DAYS_WITHOUT_ESTIMATE), (JOB, None, cache.DAYS_UNSEEN), (UNREADABLE, [], cache.DAYS_UNSEEN)],
+    [(JOB, [], known.DAYS_WITHOUT_ESTIMATE), (JOB, None, known.DAYS_UNSEEN), (UNREADABLE, [], known.DAYS_UNSEEN)],
 )
 def test_a_job_without_an_estimate_is_paid_for_once_and_told_why(
     dry_runs: DryRuns, tmp_path: Path, job: Job, files: list[File] | None, days: float

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import audit
 from xmem_slurm.errors import NoEstimate, Refused, SlurmError
-from xmem_slurm.report import prometheus
+from xmem_slurm.report import audit, prometheus
 from xmem_slurm.slurm.edit import Job
 
 JOB = Job(("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n")

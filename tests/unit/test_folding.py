@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from xmem_slurm.folding import differences, fold, wrapped
+from xmem_slurm.rewriting.folding import differences, fold, wrapped
 from xmem_slurm.slurm.edit import Job
 
 SCRIPT = b"#!/bin/sh\n#SBATCH --time=5 # mine\n\xff\n"

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from xmem_slurm import resources, trace
+from xmem_slurm import resources, trace_file
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError, XmemError
-from xmem_slurm.estimate import estimate
 from xmem_slurm.generate import scripts, sweep, templates
-from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.edit import Job
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
 TARGET = scripts.Target(SITE, GPUS, {})
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 SHIPPED = templates.folders(None)
 COMMAND = ["python", "train.py", "--name", "it's mine"]
 SETTINGS = {

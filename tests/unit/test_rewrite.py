@@ -6,7 +6,7 @@ import pytest
 
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_site
 from xmem_slurm.site.schema import Dialect, Option
 from xmem_slurm.slurm.edit import Job

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import sharing, trace
+from xmem_slurm import trace_file
 from xmem_slurm.allocator import config
 from xmem_slurm.errors import UsageError
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting import sharing
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Option, Share
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.trace import Doubt
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 H200 = load_catalogue()["h200"]
 SHARD = Option(gpu="h200", cost=0.1, share=Share(kind="shard", of="h200", per_gpu=139))

@@ -6,17 +6,19 @@ from pathlib import Path
 import pytest
 
 from tests.traces import growing_batches
-from xmem_slurm import resources, sizing, trace
+from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.dryrun import job as dryrun_job
-from xmem_slurm.dryrun import runner, sandbox
+from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.edit import Job
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 LARGE = dataclasses.replace(GPT2, allocations=[a._replace(size=a.size * 3) for a in GPT2.allocations])
 JOB = Job(("--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
 

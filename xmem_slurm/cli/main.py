@@ -14,21 +14,23 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, admission, handover, lab, report, sizing
+from xmem_slurm import __version__, lab
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import admission, runner
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
 from xmem_slurm.filter import hooks
-from xmem_slurm.report import html, perfetto, snapshot, terminal
+from xmem_slurm.report import files, html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Site
+from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.edit import Job
+from xmem_slurm.state import signals
 
 app = typer.Typer(
     help="Right-size the GPU request of Slurm jobs; `xsbatch` is the drop-in for sbatch.",
@@ -130,7 +132,7 @@ def estimate(
     for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
         if path is not None:
             for component, each in sized.items():
-                _written(write, report.of_component(path, component, sized), each)
+                _written(write, files.of_component(path, component, sized), each)
     if as_json:
         objects = {component: json_report.estimate_object(each) for component, each in sized.items()}
         listed = {"components": [{"component": number, "estimate": each} for number, each in objects.items()]}
@@ -269,7 +271,7 @@ def filter_submission(
 def main() -> NoReturn:
     """Run the command line; an error of ours is one line on stderr and its exit code."""
     try:
-        with handover.clearing_up():
+        with signals.clearing_up():
             app()
     except XmemError as error:
         print(f"xmem-slurm: {error}", file=sys.stderr)  # noqa: T201

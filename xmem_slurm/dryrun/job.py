@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xmem_slurm.dryrun import asked
-from xmem_slurm.slurm import client, edit, gres
+from xmem_slurm.cluster import client
+from xmem_slurm.dryrun.shims import slurm_queries
+from xmem_slurm.slurm import edit, gres
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB
@@ -64,7 +65,7 @@ def from_submission(job: edit.Job) -> Job:
     script = (
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
-    known = {asked.FACTS: json.dumps(facts(job, folder))}
+    known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
     environ = exported(job.environ, request.export) | slurm_variables(request) | known
     return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
 

@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm import handover
+from xmem_slurm.cluster import client
 from xmem_slurm.errors import UsageError
-from xmem_slurm.slurm import body, client
+from xmem_slurm.slurm import body
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, scan, srun_table
+from xmem_slurm.submission import handover
 
 COMMANDS = ("sbatch", "srun", "salloc")
 """Slurm's commands in which its cli_filter runs."""

@@ -5,7 +5,7 @@ Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those 
 where the site wants no such job.
 
 Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each component, with no word of
-the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`cache`)
+the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`known`)
 rests on the site file, too: where it holds, that file need not be checked again.
 """
 
@@ -17,19 +17,21 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from xmem_slurm import audit, folding, handover, jobsteps
-from xmem_slurm.answer import Tell, Wishes, own_words
-from xmem_slurm.answer import answer as answer_to
+from xmem_slurm.cluster import client
 from xmem_slurm.errors import AS_WRITTEN, Refused, UsageError, said
-from xmem_slurm.filter import apart
-from xmem_slurm.filter.apart import Answer
+from xmem_slurm.filter import detached
 from xmem_slurm.filter.caller import Submission, submission
+from xmem_slurm.filter.detached import Answer
+from xmem_slurm.report import audit
+from xmem_slurm.rewriting import folding, job_steps
 from xmem_slurm.site import coverage, places
-from xmem_slurm.slurm import client
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
-from xmem_slurm.submit import tell as tell_user
+from xmem_slurm.state import signals
+from xmem_slurm.submission.answer import Tell, Wishes, own_words
+from xmem_slurm.submission.answer import answer as answer_to
+from xmem_slurm.submission.submit import tell as tell_user
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
@@ -48,7 +50,7 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
 
     `tables` are the site file's, empty where they could not be read.
     """
-    with handover.clearing_up():  # the hook's time may be up
+    with signals.clearing_up():  # the hook's time may be up
         found = _whatever_happens(lambda: _answer(site_file, process, tables))
     tell_user(found.lines, _PREFIX)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
@@ -72,10 +74,10 @@ def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
     began, seen = time.monotonic(), submission(process, os.environ)
     if seen is None or not _is_covered(seen, tables):
         return Answer()
-    from xmem_slurm import cache  # noqa: PLC0415 - not for jobs that are left alone
+    from xmem_slurm.submission import known  # noqa: PLC0415 - not for jobs that are left alone
 
-    name = cache.key(seen.job, ["filter", site_file, seen.command])
-    kept = None if _is_set(seen.job, "XMEM_FRESH") else cache.look_up(name, seen.job)
+    name = known.key(seen.job, ["filter", site_file, seen.command])
+    kept = None if _is_set(seen.job, "XMEM_FRESH") else known.look_up(name, seen.job)
     if kept is not None:
         found = _whatever_happens(lambda: _given(seen, *kept))
     else:
@@ -92,7 +94,7 @@ def _sized(site_file: str, seen: Submission, process: int, name: str, seconds: f
         wishes = partial(_wishes, site_file, seen, max(0.0, seconds - _ANSWER_SECONDS))
         return _whatever_happens(lambda: _given(seen, *answer_to(seen.job, wishes(), tell, name)))
 
-    in_time = apart.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
+    in_time = detached.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
     return in_time or Answer(lines=[_LATE], became=(audit.LATE, ""))
 
 
@@ -160,7 +162,7 @@ def _changes(before: Job, after: Job) -> Mapping[str, str]:
     Raises:
         UsageError: a variable cannot be given that way, or the script itself would have to be changed.
     """
-    for step, changed in zip(jobsteps.own_steps(before), jobsteps.own_steps(after), strict=True):
+    for step, changed in zip(job_steps.own_steps(before), job_steps.own_steps(after), strict=True):
         if step.value != changed.value:
             raise UsageError(
                 f"line {step.line} of the script: {step.text} would have to be changed, too; xsbatch can do that"

@@ -11,11 +11,11 @@ from operator import attrgetter
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.generate import templates
 from xmem_slurm.generate.templates import Template
-from xmem_slurm.placement import candidates
 from xmem_slurm.report import terminal
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing import Sizing, demand_of
+from xmem_slurm.sizing.placement import candidates
+from xmem_slurm.sizing.sizing import Sizing, demand_of
 from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.request import Request
 
