@@ -24,7 +24,7 @@ from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import cgroup, results, sandbox
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.slurm import edit
+from xmem_slurm.slurm.submission import Submission
 
 __all__ = ["user"]
 
@@ -147,7 +147,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def job(place: Path, script: str, **environ: str) -> Job:
     base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place.parent / "home"), "LANG": "C"}
     base["XDG_CACHE_HOME"] = str(place.parent / "cache")
-    return from_submission(edit.Job(("--gres=gpu:1", "job.sh"), base | environ, script.encode()))
+    return from_submission(Submission(("--gres=gpu:1", "job.sh"), base | environ, script.encode()))
 
 
 def why(place: Path, script: str, **environ: str) -> str:

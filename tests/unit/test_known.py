@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
 from xmem_slurm.trace import File
 
-JOB = Job(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
-ANSWER = JOB._replace(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"}), ["one", "two"]
+JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
+ANSWER = JOB.but(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"}), ["one", "two"]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.py"
 
 
-def keep(*files: File, job: Job = JOB, days: float = known.MOST_DAYS) -> str:
+def keep(*files: File, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
     name = known.key(job, [])
     known.keep(name, job, ANSWER, files, days)
     return name
@@ -99,26 +99,26 @@ def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
     """Written before it was read: the job's own. Read before it was written: a file of this machine."""
     made = File("R", 5, 5, str(model.with_name("made.json")))
     assert known.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
-    assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB._replace(argv=("other.sh",)))).exists()
+    assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB.but(argv=("other.sh",)))).exists()
 
 
 @pytest.mark.parametrize(
     ("job", "wishes"),
     [
-        (JOB._replace(argv=(*JOB.argv, "--lr=1")), []),
-        (JOB._replace(script=b"#!/bin/sh\n"), []),
-        (JOB._replace(script=None), []),
-        (JOB._replace(environ={**JOB.environ, "PYTORCH_CUDA_ALLOC_CONF": "x"}), []),
+        (JOB.but(argv=(*JOB.argv, "--lr=1")), []),
+        (JOB.but(script=b"#!/bin/sh\n"), []),
+        (JOB.but(script=None), []),
+        (JOB.but(environ={**JOB.environ, "PYTORCH_CUDA_ALLOC_CONF": "x"}), []),
         (JOB, ["keep-type"]),
     ],
 )
-def test_another_submission_has_another_name(job: Job, wishes: Sequence[object]) -> None:
+def test_another_submission_has_another_name(job: Submission, wishes: Sequence[object]) -> None:
     assert known.key(job, wishes) != known.key(JOB, [])
 
 
 def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = known.key(JOB, [])
-    assert known.key(JOB._replace(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
+    assert known.key(JOB.but(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
     monkeypatch.chdir(tmp_path)
     assert known.key(JOB, []) != before
 
@@ -183,11 +183,11 @@ def test_what_somebody_else_owns_is_not_believed(model: Path) -> None:
 
 def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MOST_ANSWERS", 3)
-    names = [keep(known.as_it_is(model), job=JOB._replace(argv=(str(number),))) for number in range(5)]
+    names = [keep(known.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)]
     for age, name in enumerate(reversed(names)):
         if entry(name).exists():
             os.utime(entry(name), (time.time() - age,) * 2)
-    last = keep(known.as_it_is(model), job=JOB._replace(argv=("last",)))
+    last = keep(known.as_it_is(model), job=JOB.but(argv=("last",)))
     assert len(list(entry(last).parent.iterdir())) == 3
     assert entry(last).exists()
 
@@ -219,5 +219,5 @@ def test_nothing_is_kept_or_thrown_away_where_others_can_write(model: Path, mode
     old = kept.parent / "somebody's"
     old.touch()
     os.utime(old, (0, 0))
-    assert not entry(keep(known.as_it_is(model), job=JOB._replace(argv=("another",)))).exists()
+    assert not entry(keep(known.as_it_is(model), job=JOB.but(argv=("another",)))).exists()
     assert old.exists()

@@ -20,7 +20,7 @@ from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Placement, Verdict
 from xmem_slurm.sizing.sizing import Sizing
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 
 EXAMPLE = resources.tree("site-config") / "example.toml"
 SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
@@ -43,7 +43,7 @@ def own(site: Site, name: str, text: str) -> None:
 
 
 def rewritten(site: Site, script: bytes) -> bytes:
-    job, _ = rewrite(Job(("job.sh",), {}, script), site.option["l4"], "because", templates=site.templates)
+    job, _ = rewrite(Submission(("job.sh",), {}, script), site.option["l4"], "because", templates=site.templates)
     assert job.script is not None
     return job.script
 

@@ -15,7 +15,7 @@ from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.sizing import sizing
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 
 
 def generate(
@@ -58,7 +58,7 @@ def generate(
     turn = admission.turn(where.dry_run, None, partial(typer.echo, err=True))
     with turn, terminal.progress(work) as say:
 
-        def size(number: int, job: Job) -> sizing.Sizing:
+        def size(number: int, job: Submission) -> sizing.Sizing:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
             return sizing.size(job, where, gpus, allowance)

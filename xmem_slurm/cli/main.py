@@ -29,7 +29,7 @@ from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Site
 from xmem_slurm.sizing import sizing
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 
 app = typer.Typer(
@@ -113,7 +113,7 @@ def estimate(
     rules = where.dry_run if where is not None else DryRuns()
     turn = admission.turn(rules, None, partial(typer.echo, err=True))
     with turn, terminal.progress("running the job dry to see how much GPU memory it needs"):
-        request = job.request()
+        request = job.request
         components = request.with_gpus or range(len(request.components))
         if where is not None:
             gpus = loading.option_gpus(where, catalogue)
@@ -175,17 +175,17 @@ def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: si
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Job:
+def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Submission:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
     wishes = {"XMEM_ENGINE": engine.value, "XMEM_RANKS": ranks or os.environ.get("XMEM_RANKS", ""), "XMEM_SITES": "1"}
     environ = {**os.environ, **wishes}
     script = Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
-        return Job(tuple(command), environ, script.read_bytes())
+        return Submission(tuple(command), environ, script.read_bytes())
     if shutil.which(command[0]) is None:
         wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
         raise UsageError(f"{command[0]}: {wrong}")
-    return Job(("--wrap", shlex.join(command)), environ, None)
+    return Submission(("--wrap", shlex.join(command)), environ, None)
 
 
 @lab_app.command("up")

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.command_line import CommandLine
-from xmem_slurm.slurm.edit import Job, without
+from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
+from xmem_slurm.slurm.submission import Submission
 
 _OURS = b"xmem_slurm.cli.xsbatch"
 _START = re.compile(r" to start at (\d+)")
@@ -117,7 +118,7 @@ def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
     return tuple(found)
 
 
-def check_accepted(sbatch: Path, job: Job) -> None:
+def check_accepted(sbatch: Path, job: Submission) -> None:
     """Ask Slurm whether it would take a job that we have changed (`refused`).
 
     Raises:
@@ -128,26 +129,26 @@ def check_accepted(sbatch: Path, job: Job) -> None:
         raise SlurmError(f"Slurm would refuse the changed request ({words})")
 
 
-def refused(sbatch: Path, job: Job, timeout: float = 10) -> str | None:
+def refused(sbatch: Path, job: Submission, timeout: float = 10) -> str | None:
     """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); return why if it would not.
 
     The words are its own; silence counts as yes.
     """
-    job = job._replace(environ={**job.environ, "XMEM_ACTIVE": "1"})  # a site's filter has no part in this
-    answer = _try_out(sbatch, job, job.script if job.command_line().reads_stdin else None, timeout)
+    job = job.but(environ={**job.environ, "XMEM_ACTIVE": "1"})  # a site's filter has no part in this
+    answer = _try_out(sbatch, job, job.script if job.command_line.reads_stdin else None, timeout)
     return answer.words.strip().rpartition("\n")[2] if answer is not None and answer.code != 0 else None
 
 
-def expected_start(sbatch: Path, job: Job, timeout: float) -> float | None:
+def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | None:
     """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch.
 
     Infinity where it refuses the job, None where it does not say.
     The script goes to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say nothing.
     """
-    quiet = [each for each in job.command_line().occurrences if each.name == "quiet"]
-    job = job._replace(argv=without(job.argv, quiet))
+    quiet = [each for each in job.command_line.occurrences if each.name == "quiet"]
+    job = job.but(argv=without(job.argv, quiet))
     environ = {**job.environ, "SLURM_TIME_FORMAT": "%s", "XMEM_ACTIVE": "1"}  # a site's filter has no part in this
-    answer = _try_out(sbatch, job.on_stdin()._replace(environ=environ), job.script, timeout)
+    answer = _try_out(sbatch, job.on_stdin().but(environ=environ), job.script, timeout)
     if answer is not None and answer.code != 0 and answer.words:
         return float("inf")
     found = _START.search(answer.words) if answer is not None else None
@@ -161,7 +162,7 @@ class _Answer(NamedTuple):
     words: str
 
 
-def _try_out(sbatch: Path, job: Job, stdin: bytes | None, timeout: float) -> _Answer | None:
+def _try_out(sbatch: Path, job: Submission, stdin: bytes | None, timeout: float) -> _Answer | None:
     """Run `sbatch --test-only`; None where it does not answer in `timeout` seconds."""
     import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
 

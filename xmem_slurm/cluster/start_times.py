@@ -9,7 +9,8 @@ from xmem_slurm.cluster import client
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Site
-from xmem_slurm.slurm.edit import Job, apply
+from xmem_slurm.slurm.edit import apply
+from xmem_slurm.slurm.submission import Submission
 
 MOST_SECONDS = 5.0
 """What all questions together may take; a slurmctld that is slower has more to do than to rank our options."""
@@ -17,7 +18,9 @@ MOST_SECONDS = 5.0
 _AT_ONCE = 4
 
 
-def expected(sbatch: Path, job: Job, site: Site, names: Sequence[str], component: int = 0) -> Mapping[str, float]:
+def expected(
+    sbatch: Path, job: Submission, site: Site, names: Sequence[str], component: int = 0
+) -> Mapping[str, float]:
     """Return when Slurm expects to start the job on each option, in seconds since the epoch; of a share, on its least.
 
     Infinity where it would refuse the job: more GPUs than there are of that kind, in this partition or for this user.
@@ -32,9 +35,9 @@ def expected(sbatch: Path, job: Job, site: Site, names: Sequence[str], component
     def ask(name: str) -> float | None:
         option = site.option[name]
         try:
-            asked = job.request().alone(component)
+            asked = job.request.alone(component)
             edits = dialect.edits(asked, option, site.dialect, dialect.least_share(option))
-            changed = apply([edit._replace(component=component) for edit in edits], *job)
+            changed = apply([edit._replace(component=component) for edit in edits], job)
         except UsageError:
             return None
         left = until - time.monotonic()

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm import errors
-from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
 
 MOST_BYTES = 64 << 20
 """No more is read of a user's file: whoever writes more has their oldest decisions counted only."""
@@ -48,7 +48,7 @@ def asks_for(request: Request) -> list[str]:
     ]
 
 
-def of(written: Job, ready: Job, lines: Sequence[str], fault: Exception | None = None) -> tuple[str, str]:
+def of(written: Submission, ready: Submission, lines: Sequence[str], fault: Exception | None = None) -> tuple[str, str]:
     """Return what became of a job, and why, by what its user is told, or by what kept us from an answer."""
     if fault is not None:
         return (REFUSED, "") if isinstance(fault, errors.Refused) else (AS_WRITTEN, type(fault).__name__)
@@ -58,7 +58,13 @@ def of(written: Job, ready: Job, lines: Sequence[str], fault: Exception | None =
 
 
 def record(
-    tables: Mapping[str, Any], command: str, written: Job, ready: Sequence[str], became: Sequence[str], *, began: float
+    tables: Mapping[str, Any],
+    command: str,
+    written: Submission,
+    ready: Sequence[str],
+    became: Sequence[str],
+    *,
+    began: float,
 ) -> None:
     """Write a line, if the site's tables name a folder that has room for it.
 
@@ -66,7 +72,7 @@ def record(
     name of an error of ours. `began` is a time of the monotonic clock.
     """
     with suppress(Exception):  # no submission fails by its record
-        request, user = written.request(), os.getuid()
+        request, user = written.request, os.getuid()
         line = {
             "time": round(time.time(), 3),
             "user": pwd.getpwuid(user).pw_name,

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from xmem_slurm.errors import UsageError
 from xmem_slurm.site.schema import Dialect, Option
 from xmem_slurm.slurm import gres
-from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.constraint import conjoin
 from xmem_slurm.slurm.edit import Edit, apply, type_edits
-from xmem_slurm.slurm.request import GPU_OPTIONS, Request, merge
+from xmem_slurm.slurm.request import GPU_OPTIONS, Request
+from xmem_slurm.slurm.submission import Submission
 
 
 def edits(
@@ -62,9 +62,8 @@ def host_memory(request: Request, option: Option, dialect: Dialect, *, shared: b
 
 def words(option: Option, dialect: Dialect, count: int = 1) -> tuple[str, ...]:
     """Return options of sbatch or srun that ask for `count` GPUs of an option on a node, or for its least share."""
-    argv = ("--ntasks=1", f"--gres=gpu:{count}")
-    request = merge(split_command_line(argv), {}, None)
-    return apply(edits(request, option, dialect, least_share(option)), argv, {}, None).argv
+    asking = Submission(("--ntasks=1", f"--gres=gpu:{count}"), {}, None)
+    return apply(edits(asking.request, option, dialect, least_share(option)), asking).argv
 
 
 def share_entry(option: Option, units: int) -> str:

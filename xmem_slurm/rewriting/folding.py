@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.edit import Edit, Job, apply
+from xmem_slurm.slurm.edit import Edit, apply
 from xmem_slurm.slurm.options import SBATCH, Occurrence
 from xmem_slurm.slurm.request import Request, Source
+from xmem_slurm.slurm.submission import Submission
 
 FILE = "SCRIPT"
 """What the script is called on the command line to type."""
@@ -41,12 +42,12 @@ class Folded(NamedTuple):
     reason: str | None = None
 
 
-def fold(job: Job, environ: Mapping[str, str]) -> Folded:
+def fold(job: Submission, environ: Mapping[str, str]) -> Folded:
     """Return the script for a job that is submitted from the environment `environ`; the job's own may be changed.
 
     The job has a script or `--wrap`.
     """
-    script = job.script if job.script is not None else wrapped(job.command_line().wrap or "")
+    script = job.script if job.script is not None else wrapped(job.command_line.wrap or "")
     changed = {name: value for name, value in job.environ.items() if environ.get(name) != value}
     try:
         folded = _folded(job, script, {n: v for n, v in changed.items() if not n.startswith("SBATCH_")})
@@ -57,14 +58,14 @@ def fold(job: Job, environ: Mapping[str, str]) -> Folded:
         return Folded(script, [*variables, "sbatch", *_unfolded(job)], str(error))
 
 
-def differences(before: Job, after: Job, folded: Folded) -> list[str]:
+def differences(before: Submission, after: Submission, folded: Folded) -> list[str]:
     """Return a unified diff of what the job asks for, as written and changed, and one of its script as folded."""
     old, new = (
-        [_typed(*each) for part in job.request().components for each in _settings(part).items()]
+        [_typed(*each) for part in job.request.components for each in _settings(part).items()]
         for job in (before, after)
     )
     lines = list(difflib.unified_diff(old, new, "options as written", "options as changed", n=0, lineterm=""))
-    command_line = before.command_line()
+    command_line = before.command_line
     script = before.script if before.script is not None else wrapped(command_line.wrap or "")
     old, new = (text.decode(errors="surrogateescape").splitlines() for text in (script, folded.script))
     if max(len(old), len(new)) <= MOST_LINES:
@@ -95,30 +96,30 @@ def export(request: Request, variables: Mapping[str, str]) -> str:
     return ",".join([request.export or "ALL", *(f"{name}={value}" for name, value in variables.items())])
 
 
-def _folded(job: Job, script: bytes, variables: Mapping[str, str]) -> Job:
+def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Submission:
     """Return the job with its options in its script; on its command line is what cannot be there.
 
     Raises:
         UsageError: something cannot be put into this script.
     """
-    line = job.command_line()
+    line = job.command_line
     kept = [o for o in line.first_pass if o.name in OF_THE_CALL or o.name not in SBATCH.by_name]
     words = dict.fromkeys(o.typed if o.value is None else _joined(o.typed, o.value) for o in kept)
-    data = _with_components(script, len(job.request().components))
-    base = Job((*words, FILE, *line.script_arguments), {}, data, job.plugins)
+    data = _with_components(script, len(job.request.components))
+    base = Submission((*words, FILE, *line.script_arguments), {}, data, job.plugins)
     wanted = [
         _added_up(_settings(part), _settings(old), line.components[min(index, len(line.components) - 1)])
-        for index, (part, old) in enumerate(zip(job.request().components, base.request().components, strict=True))
+        for index, (part, old) in enumerate(zip(job.request.components, base.request.components, strict=True))
     ]
     if variables:
-        wanted = [each | {"export": export(job.request(), variables)} for each in wanted]
+        wanted = [each | {"export": export(job.request, variables)} for each in wanted]
     edits = [
         edit
-        for index, (new, part) in enumerate(zip(wanted, base.request().components, strict=True))
+        for index, (new, part) in enumerate(zip(wanted, base.request.components, strict=True))
         for edit in _edits(index, _settings(part), new)
     ]
-    folded = apply(edits, *base)
-    if folded.argv != base.argv or [_settings(part) for part in folded.request().components] != wanted:
+    folded = apply(edits, base)
+    if folded.argv != base.argv or [_settings(part) for part in folded.request.components] != wanted:
         raise UsageError("#SBATCH lines of this script cannot say the same")
     return folded
 
@@ -170,25 +171,25 @@ def _with_components(script: bytes, count: int) -> bytes:
     return script[:at] + b"#SBATCH hetjob\n" * (count - len(components)) + script[at:]
 
 
-def _overruling(folded: Job, environ: Mapping[str, str]) -> list[str]:
+def _overruling(folded: Submission, environ: Mapping[str, str]) -> list[str]:
     """Return the variables that would have it otherwise than the script."""
-    plain = folded.request().components
+    plain = folded.request.components
     known = (variable for option in SBATCH.options for variable in option.variables if variable in environ)
     return [
         name
         for name in known
-        if [_settings(part) for part in folded._replace(environ={name: environ[name]}).request().components]
+        if [_settings(part) for part in folded.but(environ={name: environ[name]}).request.components]
         != [_settings(part) for part in plain]
     ]
 
 
-def _unfolded(job: Job) -> list[str]:
+def _unfolded(job: Submission) -> list[str]:
     """Return the job's command line with its script under another name."""
-    line = job.command_line()
+    line = job.command_line
     if line.wrap is not None:
         return list(job.argv)
     at = line.script_index if line.script_index is not None else len(job.argv)
-    request = job.request()
+    request = job.request
     named = request.value("job-name") is not None or request.foreign is not None
     return [
         *([] if named else [f"--job-name={request.job_name or 'sbatch'}"]),

@@ -12,8 +12,9 @@ from xmem_slurm.rewriting.sharing import Grant
 from xmem_slurm.site.schema import Dialect, Option
 from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import Step
-from xmem_slurm.slurm.edit import Edit, EditError, Job, apply
+from xmem_slurm.slurm.edit import Edit, EditError, apply
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
 
 _ANY = Dialect()
 
@@ -36,7 +37,7 @@ class Change(NamedTuple):
 
 
 def rewrite(
-    job: Job,
+    job: Submission,
     option: Option,
     reason: str,
     granted: Grant | None = None,
@@ -45,7 +46,7 @@ def rewrite(
     spelled: Dialect = _ANY,
     templates: Path | None = None,
     in_script: bool = True,
-) -> tuple[Job, Sequence[Change]]:
+) -> tuple[Submission, Sequence[Change]]:
     """Return the job with these components asking for `option`, and what was changed; the same job if they do already.
 
     How it is asked for is up to the site's dialect; of a share, what was `granted` of it. `templates` is the site's own
@@ -56,23 +57,23 @@ def rewrite(
         UsageError: the request cannot be changed without changing something else; the message says what.
     """
 
-    def changed(*, typed: bool) -> tuple[Sequence[Edit], Job]:
-        asked = ((index, job.request().alone(index)) for index in components)
+    def changed(*, typed: bool) -> tuple[Sequence[Edit], Submission]:
+        asked = ((index, job.request.alone(index)) for index in components)
         edits = [
             edit._replace(component=index)
             for index, request in asked
             for edit in _edits(request, option, granted, spelled, typed=typed)
-            if edit.name != "mem" or not job.request().others  # it would be the next component's, too (Option.carried)
+            if edit.name != "mem" or not job.request.others  # it would be the next component's, too (Option.carried)
         ]
         if not in_script:
             with suppress(EditError):
-                return edits, apply(edits, *job, in_script=False)
-        return edits, apply(edits, *job)
+                return edits, apply(edits, job, in_script=False)
+        return edits, apply(edits, job)
 
     edits, edited = changed(typed=True)
     step = job_steps.in_the_way(job, edited, components, shared=granted is not None)
     if step is not None:
-        _check_untyped_will_do([job.request().components[index] for index in components], option, granted, step)
+        _check_untyped_will_do([job.request.components[index] for index in components], option, granted, step)
         edits, edited = changed(typed=False)
     if not edits and granted is None:
         return job, []
@@ -81,10 +82,10 @@ def rewrite(
         edited, steps = job_steps.retyped(edited, components)
         changes += [Change(s.option, s.old, s.new, _lines(s.lines), command="srun ") for s in steps]
     if granted is not None:
-        edited = edited._replace(environ={**edited.environ, **granted.variables})
+        edited = edited.but(environ={**edited.environ, **granted.variables})
     if edited.script is not None and edited.script != job.script:
         record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
-        edited = edited._replace(script=_render(_without_own_lines(edited.script), record, templates))
+        edited = edited.but(script=_render(_without_own_lines(edited.script), record, templates))
     return edited, changes
 
 
@@ -111,8 +112,8 @@ def _edits(request: Request, option: Option, granted: Grant | None, spelled: Dia
     return dialect.edits(request, option, spelled, granted.entry if granted is not None else None, typed=typed)
 
 
-def _changes(before: Job, after: Job, edits: Sequence[Edit]) -> list[Change]:
-    old, new = before.request().components, after.request().components
+def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> list[Change]:
+    old, new = before.request.components, after.request.components
     found = []
     for edit in edits:
         was, now = (part[edit.component].settings.get(edit.name) for part in (old, new))

@@ -12,8 +12,9 @@ from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
 from xmem_slurm.sizing import kernels
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
-from xmem_slurm.slurm import edit, gres, script_files
+from xmem_slurm.slurm import gres, script_files
 from xmem_slurm.slurm.request import GpuRequest, Request
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
 
 Starts = Callable[[Sequence[str], int], Mapping[str, float]]
@@ -68,7 +69,7 @@ class Sizing:
 
 
 def size(
-    job: edit.Job, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget, *, starts: Starts = _no_starts
+    job: Submission, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget, *, starts: Starts = _no_starts
 ) -> Sizing:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
@@ -83,7 +84,7 @@ def size(
 
 
 def size_components(
-    job: edit.Job,
+    job: Submission,
     components: Sequence[int],
     site: Site,
     gpus: Mapping[str, Gpu],
@@ -103,9 +104,9 @@ def size_components(
     """
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
-    requests, allowed = job.request().components, budget.within(site.dry_run)
+    requests, allowed = job.request.components, budget.within(site.dry_run)
     dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
-    asked = {index: demand_of(requests[index], site) for index in job.request().with_gpus}
+    asked = {index: demand_of(requests[index], site) for index in job.request.with_gpus}
     named = {index: Taken(demand, demand.option) for index, demand in asked.items() if demand.option is not None}
 
     def size_one(index: int) -> Sizing:
@@ -119,7 +120,7 @@ def size_components(
 
 
 def on_one(
-    job: edit.Job, components: Sequence[int], name: str, gpu: Gpu, budget: runner.Budget, *, where: DryRuns = _HERE
+    job: Submission, components: Sequence[int], name: str, gpu: Gpu, budget: runner.Budget, *, where: DryRuns = _HERE
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run `job` dry on one GPU, with nothing to choose from; `where` is what a site says of dry runs.
 
@@ -137,7 +138,9 @@ def on_one(
     return _each(components, size_one)
 
 
-def advised(sizing: Sizing, job: edit.Job, component: int, budget: runner.Budget, *, where: DryRuns = _HERE) -> Sizing:
+def advised(
+    sizing: Sizing, job: Submission, component: int, budget: runner.Budget, *, where: DryRuns = _HERE
+) -> Sizing:
     """Run `job` dry with each of `CHANGES`, on the largest option that is too small for it, and add what was seen.
 
     `budget` is for all of these dry runs together.
@@ -149,7 +152,7 @@ def advised(sizing: Sizing, job: edit.Job, component: int, budget: runner.Budget
     if option is None:
         return sizing
     for change in CHANGES:
-        changed = job._replace(environ={**job.environ, "XMEM_ADVICE": change, "XMEM_ENGINE": "device"})
+        changed = job.but(environ={**job.environ, "XMEM_ADVICE": change, "XMEM_ENGINE": "device"})
         left = budget.since(started)
         result = on_one(changed, [component], option.name, option.gpu, left, where=where)[component]
         found.append(_advice(option.name, change, result))

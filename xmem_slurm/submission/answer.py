@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import AS_WRITTEN, NoEstimate, Refused, SlurmError, UnusedGpu, UsageError, XmemError
-from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
 
 if TYPE_CHECKING:
     from xmem_slurm import trace
@@ -59,7 +59,7 @@ class Wishes(NamedTuple):
     array_tasks: str | None = None
 
 
-def answer(job: Job, wishes: Wishes, tell: Tell, name: str | None = None) -> "Answer":
+def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> "Answer":
     """Size a job whose script is read, and change its request; as it is where sbatch will refuse it anyway.
 
     `name` is what the answer is kept under (`known`), if not by the wishes.
@@ -68,9 +68,9 @@ def answer(job: Job, wishes: Wishes, tell: Tell, name: str | None = None) -> "An
         Refused: the site wants no such job.
         XmemError: the job goes as it was written; the message says why.
     """
-    if (job.script is None and job.command_line().wrap is None) or refusal(job) is not None:
+    if (job.script is None and job.command_line.wrap is None) or refusal(job) is not None:
         return job, ()
-    request = job.request()
+    request = job.request
     words = own_words(job) if request.asks_for_gpu else {}
     only_asked = "test-only" in request.settings and not wishes.dry_run
     if wishes.off or "off" in words or only_asked:
@@ -82,7 +82,7 @@ def answer(job: Job, wishes: Wishes, tell: Tell, name: str | None = None) -> "An
     return _known_or_sized(job, request, wishes._replace(keep_type=keep_type, whole=whole), tell, name)
 
 
-def _known_or_sized(job: Job, request: Request, wishes: Wishes, tell: Tell, name: str | None) -> "Answer":
+def _known_or_sized(job: Submission, request: Request, wishes: Wishes, tell: Tell, name: str | None) -> "Answer":
     """Return what is known of this submission, or size it; `name` is what it is known under, if not by the wishes.
 
     Of equal submissions at once one is sized, and the others wait for its answer.
@@ -125,7 +125,7 @@ def _known_or_sized(job: Job, request: Request, wishes: Wishes, tell: Tell, name
     return job, ()  # sbatch says so itself
 
 
-def _unasked(job: Job, wishes: Wishes, tell: Tell, name: str | None) -> "Answer":
+def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> "Answer":
     """Say of a job that asks for no GPU that it would use one, where the site wants that, and as far as it is seen.
 
     Raises:
@@ -134,14 +134,14 @@ def _unasked(job: Job, wishes: Wishes, tell: Tell, name: str | None) -> "Answer"
     from xmem_slurm.site import no_gpu_policy  # noqa: PLC0415
 
     stance = no_gpu_policy.stance(wishes.site, job.environ)
-    if stance == "leave" or job.request().others or "off" in own_words(job):
+    if stance == "leave" or job.request.others or "off" in own_words(job):
         return job, ()
-    asking = job._replace(argv=("--gres=gpu:1", *job.argv))
+    asking = job.but(argv=("--gres=gpu:1", *job.argv))
     seconds = min(wishes.wait_seconds or no_gpu_policy.MOST_SECONDS, no_gpu_policy.MOST_SECONDS)
     try:
         queue = seconds if wishes.queue_seconds is None else min(wishes.queue_seconds, seconds)
         brief = wishes._replace(advise=True, wait_seconds=seconds, queue_seconds=queue)
-        _, lines = _known_or_sized(asking, asking.request(), brief, tell, f"{name}-asking" if name else None)
+        _, lines = _known_or_sized(asking, asking.request, brief, tell, f"{name}-asking" if name else None)
     except XmemError:
         return job, ()
     if any(line.startswith((AS_WRITTEN, _UNUSED)) for line in lines):
@@ -151,9 +151,9 @@ def _unasked(job: Job, wishes: Wishes, tell: Tell, name: str | None) -> "Answer"
     return job, [_UNASKED, *lines]
 
 
-def own_words(job: Job) -> Mapping[str, int]:
+def own_words(job: Submission) -> Mapping[str, int]:
     """Return the words of the script's #XMEM lines, and the line of each."""
-    script = job.parsed_script()
+    script = job.parsed_script
     return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
 
 
@@ -190,7 +190,7 @@ def _of(request: Request, component: int, text: str) -> str:
     return f"component {component}: {text}" if request.others else text
 
 
-def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, tell: Tell, name: str) -> "Answer":
+def _size(job: Submission, refused: Mapping[int, str], wishes: Wishes, tell: Tell, name: str) -> "Answer":
     """Run dry, estimate and place each component that is not `refused`, rewrite, and keep the answer under `name`.
 
     Everything heavy is imported here, where a GPU job waits seconds anyway.
@@ -202,7 +202,7 @@ def _size(job: Job, refused: Mapping[int, str], wishes: Wishes, tell: Tell, name
     from xmem_slurm.sizing import sizing  # noqa: PLC0415
     from xmem_slurm.submission import known  # noqa: PLC0415
 
-    request, site_file = job.request(), places.site_file(wishes.site, job.environ)
+    request, site_file = job.request, places.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy)
     site = site.without_shares() if wishes.whole else site
     basis = _basis(job, request, site_file, site.templates)
@@ -275,14 +275,14 @@ def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list
     return []
 
 
-def _to_run_dry(job: Job, wishes: Wishes) -> Job:
+def _to_run_dry(job: Submission, wishes: Wishes) -> Submission:
     """Return the job that is run dry; the one that is submitted knows nothing of engines, and of what is run of it."""
     told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks, "XMEM_ARRAY_TASKS": wishes.array_tasks}
     told["XMEM_SITES"] = "1" if wishes.report is not None else None
-    return job._replace(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
+    return job.but(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
 
 
-def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":
+def _basis(job: Submission, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":
     """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
 
     The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
@@ -306,7 +306,7 @@ def _basis(job: Job, request: Request, site_file: Path, templates: Path | None) 
 
 
 def _decide(
-    job: Job, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", sized: "Mapping[int, Sizing]"
+    job: Submission, wishes: Wishes, site: "Site", gpus: "Mapping[str, Gpu]", sized: "Mapping[int, Sizing]"
 ) -> "Answer":
     """Change each component's request to the option that was chosen, if that is allowed.
 
@@ -318,7 +318,7 @@ def _decide(
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.rewriting import job_steps, rewrite, sharing  # noqa: PLC0415
 
-    request, ready = job.request(), job
+    request, ready = job.request, job
     itself = any(each.estimate.asks_for_script for each in sized.values()) or job_steps.looks_up_itself(job)
     lines = {index: terminal.estimate_lines(each.estimate) for index, each in sized.items()}
     together: dict[tuple[str, bool], list[int]] = {}

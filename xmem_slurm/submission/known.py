@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from xmem_slurm import __version__
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 from xmem_slurm.trace import File
 
@@ -51,11 +51,11 @@ _VOLATILE = re.compile(
 """Variables of a login or a terminal; a training script that reads one of them is not sized anew."""
 
 
-Answer = tuple[Job, Sequence[str]]
+Answer = tuple[Submission, Sequence[str]]
 """What came of a submission: what sbatch is given, and what is told on stderr."""
 
 
-def key(job: Job, wishes: Sequence[object]) -> str:
+def key(job: Submission, wishes: Sequence[object]) -> str:
     """Return the name under which the answer to this submission is kept."""
     environ = sorted((name, value) for name, value in job.environ.items() if not _VOLATILE.fullmatch(name))
     script = job.script.hex() if job.script is not None else None
@@ -63,7 +63,7 @@ def key(job: Job, wishes: Sequence[object]) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
-def look_up(name: str, job: Job, waited_since: float | None = None) -> Answer | None:
+def look_up(name: str, job: Submission, waited_since: float | None = None) -> Answer | None:
     """Return the answer kept under this name if it still holds, else None; whatever is wrong with it is no answer.
 
     Who has waited for it, since this time, gets the one that was made meanwhile and no other.
@@ -77,14 +77,14 @@ def look_up(name: str, job: Job, waited_since: float | None = None) -> Answer | 
             return None
         environ = {k: v for k, v in job.environ.items() if k not in kept["removed"]} | kept["set"]
         script = None if kept["script"] is None else bytes.fromhex(kept["script"])
-        answer = job._replace(argv=tuple(map(str, kept["argv"])), environ=environ, script=script)
+        answer = job.but(argv=tuple(map(str, kept["argv"])), environ=environ, script=script)
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept["made"]))
         return answer, [*map(str, kept["lines"]), f"known since {when}: nothing that the dry run read has changed"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def keep(name: str, job: Job, answer: Answer, files: Iterable[File], days: float = MOST_DAYS) -> None:
+def keep(name: str, job: Submission, answer: Answer, files: Iterable[File], days: float = MOST_DAYS) -> None:
     """Keep an answer whose dry run read `files`, unless one of them is no longer as it was, or there is no room.
 
     A file that the dry run wrote before it read it is the job's own, and no file of this machine.

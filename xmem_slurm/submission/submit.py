@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import AS_WRITTEN, Refused, SlurmError, said
-from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 from xmem_slurm.submission import handover
 from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
@@ -33,7 +33,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
         SlurmError: there is no sbatch to hand the job to.
     """
     sbatch = client.find_sbatch(environ)
-    written = Job(tuple(argv), environ, None)
+    written = Submission(tuple(argv), environ, None)
     if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
         _hand_over(sbatch, written)
     ready, fault, began = written, None, time.monotonic()
@@ -41,7 +41,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     with signals.clearing_up():
         try:
             written = _read(written, sbatch)
-            ready, lines = answer(written, wishes, _say_nothing if written.command_line().has("quiet") else _say)
+            ready, lines = answer(written, wishes, _say_nothing if written.command_line.has("quiet") else _say)
             if not wishes.dry_run:
                 ready = _with_script_kept(ready, written)
             if ready != written:
@@ -53,7 +53,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
             raise SystemExit(1) from None
         except Exception as error:  # a fault of ours must not cost the user a job
             ready, lines, fault = written, (), error
-    quiet = written.command_line().has("quiet")
+    quiet = written.command_line.has("quiet")
     told = [] if quiet else [*_unknown_words(written), *lines]
     told += [] if fault is None else [f"{AS_WRITTEN}: {said(fault)}"]
     tell([f"would be {line}" if wishes.dry_run and line.startswith(AS_WRITTEN) else line for line in told])
@@ -63,50 +63,50 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
     _hand_over(sbatch, ready)
 
 
-def _record(written: Job, answer: "Answer", fault: Exception | None, wishes: Wishes, began: float) -> None:
+def _record(written: Submission, answer: "Answer", fault: Exception | None, wishes: Wishes, began: float) -> None:
     """Write the site's line on what was decided, where the site wants one and something was."""
     from xmem_slurm.site import places  # noqa: PLC0415
 
     ready, lines = answer
     with contextlib.suppress(Exception):  # no submission fails by its record
-        if wishes.dry_run or not written.request().asks_for_gpu or "off" in own_words(written):
+        if wishes.dry_run or not written.request.asks_for_gpu or "off" in own_words(written):
             return
         tables = places.tables(wishes.site, written.environ, b"audit")
         if "audit" in tables:
             from xmem_slurm.report import audit  # noqa: PLC0415
 
-            after, became = audit.asks_for(ready.request()), audit.of(written, ready, lines, fault)
+            after, became = audit.asks_for(ready.request), audit.of(written, ready, lines, fault)
             audit.record(tables, "xsbatch", written, after, became, began=began)
 
 
-def _read(job: Job, sbatch: Path) -> Job:
+def _read(job: Submission, sbatch: Path) -> Submission:
     """Return the job with its script's bytes; None of them for --wrap, and for what need not or cannot be read.
 
     Where an option is not sbatch's own, the site's plugins are asked for theirs: its value may look like the script.
     """
-    if job.command_line().unknown:
-        job = job._replace(plugins=client.plugin_options(sbatch))
-    command_line = job.command_line()
+    if job.command_line.unknown:
+        job = job.but(plugins=client.plugin_options(sbatch))
+    command_line = job.command_line
     if command_line.wrap is not None:
         return job
     if command_line.reads_stdin:
-        return job._replace(script=_read_stdin(job))
+        return job.but(script=_read_stdin(job))
     path = client.find_script(command_line, job.environ)
     if path is None or not _is_readable(path):
         return job
-    job = job._replace(script=path.read_bytes())
-    script = job.parsed_script() if refusal(job) is None else None
+    job = job.but(script=path.read_bytes())
+    script = job.parsed_script if refusal(job) is None else None
     if script is not None and script.unknown and not job.plugins:
         with contextlib.suppress(SlurmError):  # what was read is not lost over that
-            job = job._replace(plugins=client.plugin_options(sbatch))
+            job = job.but(plugins=client.plugin_options(sbatch))
     return job
 
 
-def _read_stdin(job: Job) -> bytes | None:
+def _read_stdin(job: Submission) -> bytes | None:
     """Read the script; None where nobody could, or where sbatch will refuse the options before a user has typed it."""
     if sys.stdin is None:
         return None
-    if sys.stdin.isatty() and (job.command_line().unknown or refusal(job) is not None):
+    if sys.stdin.isatty() and (job.command_line.unknown or refusal(job) is not None):
         return None
     return sys.stdin.buffer.read()
 
@@ -119,7 +119,7 @@ def _is_readable(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size <= client.MOST_SCRIPT_BYTES and os.access(path, os.R_OK)
 
 
-def _unknown_words(job: Job) -> list[str]:
+def _unknown_words(job: Submission) -> list[str]:
     if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
         return []
     words = own_words(job)
@@ -142,14 +142,14 @@ def _say_nothing(_line: str) -> None:
     pass
 
 
-def _show(job: Job, written: Job, *, quiet: bool) -> NoReturn:
+def _show(job: Submission, written: Submission, *, quiet: bool) -> NoReturn:
     """Print a script that plain sbatch makes the same job of; on stderr what is changed in it, and how to submit it."""
     import shlex  # noqa: PLC0415
 
     from xmem_slurm.rewriting import folding  # noqa: PLC0415
 
     refused = refusal(written)
-    if refused is not None or (job.script is None and job.command_line().wrap is None):
+    if refused is not None or (job.script is None and job.command_line.wrap is None):
         tell([f"sbatch would refuse this job: {refused or 'its script cannot be read'}"])
         raise SystemExit(1)
     folded = folding.fold(job, written.environ)
@@ -163,13 +163,13 @@ def _show(job: Job, written: Job, *, quiet: bool) -> NoReturn:
     raise SystemExit(0)
 
 
-def _with_script_kept(job: Job, written: Job) -> Job:
+def _with_script_kept(job: Submission, written: Submission) -> Submission:
     """Let a script file that was changed go by a copy of its own name: the user's file is never touched.
 
     So does one in a named pipe, whose content is gone from there. One that is named by its descriptor (`/dev/fd/63`, as
     a shell writes `<(command)`) is put back there, by `_hand_over`.
     """
-    index = job.command_line().script_index
+    index = job.command_line.script_index
     if index is None or job.script is None or _descriptor(job) is not None:
         return job
     if job.script == written.script and not _is_pipe(job):
@@ -179,13 +179,13 @@ def _with_script_kept(job: Job, written: Job) -> Job:
     return _with_path(job, str(changed_scripts.keep(job.argv[index].rpartition("/")[2], job.script)))
 
 
-def _with_path(job: Job, path: str) -> Job:
-    index = job.command_line().script_index
+def _with_path(job: Submission, path: str) -> Submission:
+    index = job.command_line.script_index
     assert index is not None
-    return job._replace(argv=(*job.argv[:index], path, *job.argv[index + 1 :]))
+    return job.but(argv=(*job.argv[:index], path, *job.argv[index + 1 :]))
 
 
-def _hand_over(sbatch: Path, job: Job) -> NoReturn:
+def _hand_over(sbatch: Path, job: Submission) -> NoReturn:
     """Become sbatch, with a script that can be read only once put back where it was read."""
     if job.script is not None:
         descriptor = _descriptor(job)
@@ -197,15 +197,15 @@ def _hand_over(sbatch: Path, job: Job) -> NoReturn:
     handover.become(sbatch, job.argv, client.guarded(job.environ, sbatch))
 
 
-def _descriptor(job: Job) -> int | None:
+def _descriptor(job: Submission) -> int | None:
     """Return the descriptor of ours from which sbatch reads the script; None where it reads a file of that name."""
-    line = job.command_line()
+    line = job.command_line
     if line.reads_stdin or line.script == "/dev/stdin":
         return 0
     folder, _, number = (line.script or "").rpartition("/")
     return int(number) if folder in ("/dev/fd", "/proc/self/fd") and number.isdecimal() else None
 
 
-def _is_pipe(job: Job) -> bool:
-    path = client.find_script(job.command_line(), job.environ)
+def _is_pipe(job: Submission) -> bool:
+    path = client.find_script(job.command_line, job.environ)
     return path is not None and path.is_fifo()
