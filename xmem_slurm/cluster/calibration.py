@@ -27,7 +27,7 @@ _RANKS = 2
 
 
 @dataclass(frozen=True)
-class Job:
+class CalibrationJob:
     """What is run for an option: `command`, srun's words; Slurm is to begin it within `seconds`."""
 
     option: str
@@ -39,7 +39,7 @@ class Job:
         return " ".join([*self.command[:-2], str(_JOB)])
 
 
-def jobs(site: Site, python: str, seconds: int) -> list[Job]:
+def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
     """Return a job for each option for whole GPUs that some node has and that was not measured.
 
     It asks for two GPUs where a node has them, so that NCCL can be measured; not of MIG instances, which are no peers.
@@ -58,11 +58,11 @@ def jobs(site: Site, python: str, seconds: int) -> list[Job]:
             f"--partition={group.partitions[0]}",
             *dialect.words(option, site.dialect, gpus),
         ]
-        found.append(Job(name, (*words, python, "-c", source), seconds))
+        found.append(CalibrationJob(name, (*words, python, "-c", source), seconds))
     return found
 
 
-def run(wanted: Iterable[Job]) -> Iterator[tuple[str, Measured | SlurmError]]:
+def run(wanted: Iterable[CalibrationJob]) -> Iterator[tuple[str, Measured | SlurmError]]:
     """Run the jobs, all at once, and yield each option's figures in order, or why there are none."""
     listed = list(wanted)
     with ThreadPoolExecutor(max(1, len(listed))) as pool:
@@ -70,7 +70,7 @@ def run(wanted: Iterable[Job]) -> Iterator[tuple[str, Measured | SlurmError]]:
             yield job.option, outcome
 
 
-def _run(job: Job) -> Measured | SlurmError:
+def _run(job: CalibrationJob) -> Measured | SlurmError:
     try:
         printed = client.run(job.command, job.seconds + 60.0 * _MINUTES + 30)
         return read(printed)

@@ -30,7 +30,7 @@ class Node(NamedTuple):
     sizes: tuple[Gres, ...] = ()
 
 
-class Partition(NamedTuple):
+class LivePartition(NamedTuple):
     """A partition; `max_time` in Slurm's words."""
 
     name: str
@@ -43,7 +43,7 @@ class Cluster(NamedTuple):
 
     name: str
     nodes: Sequence[Node]
-    partitions: Sequence[Partition]
+    partitions: Sequence[LivePartition]
     source: str = "scontrol"
     job_submit: str = ""
     """The plugins through which slurmctld has every job go."""
@@ -77,7 +77,7 @@ def parse(config: str, nodes: str, partitions: str) -> Cluster:
         _setting(config, "ClusterName", "cluster"),
         [_node(line) for line in nodes.splitlines() if line.startswith("NodeName=")],
         [
-            Partition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
+            LivePartition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
             for line in partitions.splitlines()
             if line.startswith("PartitionName=")
         ],
@@ -104,7 +104,7 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
             for node in account.nodes
         ]
         partitions = [
-            Partition(each["name"], each["is_default"], by_pyslurm.time_limit(each["max_time"]))
+            LivePartition(each["name"], each["is_default"], by_pyslurm.time_limit(each["max_time"]))
             for each in account.partitions
         ]
     except (KeyError, TypeError, AttributeError) as error:

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site import consistency
-from xmem_slurm.site.schema import Catalogue, Gpu, Measured, Option, Site
+from xmem_slurm.site.schema import Catalogue, Gpu, GpuOption, Measured, Site
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -79,7 +79,7 @@ def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
     return found
 
 
-def _measured(option: Option, site: Site) -> Measured | None:
+def _measured(option: GpuOption, site: Site) -> Measured | None:
     """Return what was measured of an option's GPU; of a share's, on the whole one."""
     whole = site.option[option.share.of] if option.measured is None and option.share is not None else option
     return whole.measured
