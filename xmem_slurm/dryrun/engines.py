@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
@@ -30,8 +31,6 @@ _CAUSED_BY_VALUES = re.compile(
     r"(\w+\.)*(Runtime|Value|Index|Key|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
 )
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-_OF_VALUES = ("value", "forward-read", "assumed-values", "optimizer-read")
-"""How doubts begin by which a script had values of the GPU, or shapes that follow from them."""
 _BY_THE_HOOK = re.compile(r"SystemError\b|a crash or a kill")
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
@@ -48,7 +47,7 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
     started = spending.now()
     traces = _run(job, gpu, budget, started)
     left, took = budget.since(started), spending.now().since(started)
-    most = any(doubt.code == "value-shape" for trace in traces for doubt in trace.doubts)
+    most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
     if not most or any(trace.failed for trace in traces) or not left.has_room_for(took):
         return traces
     with suppress(NoEstimate):
@@ -56,7 +55,7 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
         ran = [trace for trace in runner.run(least, gpu, left).traces if trace.recorded and not trace.failed]
         peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
         if peak:
-            found = Doubt("value-shape-least", f"{peak / GIB:.2f} GiB", 1)
+            found = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
             return [replace(trace, doubts=[*trace.doubts, found]) for trace in traces]
     return traces
 
@@ -108,26 +107,23 @@ def _with_engine(job: Job, engine: str) -> Job:
 
 def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     """Say why the stand-ins' answer is not enough; None where it is, and where real steps could not do better."""
-    if any(trace.world_size > 1 or _is_real(trace) for trace in traces):
+    if any(trace.world_size > 1 or trace.has(Doubt.PROFILE_ENGINE) for trace in traces):
         return None
-    met = {doubt.code: doubt.detail for trace in traces for doubt in trace.doubts}
+    met = {noted.doubt: noted.detail for trace in traces for noted in trace.doubts}
     if fail_on_any_gpu(traces):
         return None
-    if any(code.startswith(_OF_VALUES) for code in met):
+    if OF_VALUES & met.keys():
         errors = [trace.error or "" for trace in traces if trace.failed and not trace.fails_on_any_gpu]
         for caused in filter(_CAUSED_BY_VALUES.match, errors):
             return f"with zeros for values the script stops: {caused}"
-    if "value-shape" in met:
-        return met["value-shape"]
-    return f"the model reads values in its forward pass ({met['forward-read']})" if "forward-read" in met else None
-
-
-def _is_real(trace: Trace) -> bool:
-    return any(doubt.code == "profile-engine" for doubt in trace.doubts)
+    if Doubt.VALUE_SHAPE in met:
+        return met[Doubt.VALUE_SHAPE]
+    read = met.get(Doubt.FORWARD_READ)
+    return None if read is None else f"the model reads values in its forward pass ({read})"
 
 
 def _with_doubt(trace: Trace, reason: str) -> Trace:
-    return replace(trace, doubts=[*trace.doubts, Doubt("engine", reason, 1)])
+    return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ENGINE, reason)])
 
 
 def _with_refusal(trace: Trace, refusal: str) -> Trace:

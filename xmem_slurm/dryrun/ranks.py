@@ -10,10 +10,11 @@ among all of them.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import cpu_node, runner, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.schema import DryRuns, Gpu
-from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 MOST = 8
 """So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
@@ -41,10 +42,11 @@ def _with_missing(trace: Trace, ran: set[int]) -> Trace:
         return trace
     named = f"ranks {', '.join(map(str, missing[:MOST]))}{', ...' if len(missing) > MOST else ''} of {trace.world_size}"
     if len(ran) > 1:
-        doubt = Doubt("ranks", named, len(missing))
+        noted = Noted(Doubt.RANKS, named, len(missing))
     else:
-        doubt = Doubt("rank-alone", f"only rank {trace.rank} was run, and {named} are not like it", len(missing))
-    return replace(trace, doubts=[*trace.doubts, doubt])
+        alone = f"only rank {trace.rank} was run, and {named} are not like it"
+        noted = Noted(Doubt.RANK_ALONE, alone, len(missing))
+    return replace(trace, doubts=[*trace.doubts, noted])
 
 
 def with_others(job: Job, traces: Sequence[Trace]) -> Job | None:

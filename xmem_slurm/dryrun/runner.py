@@ -14,6 +14,7 @@ import platformdirs
 
 from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.replaced_programs import covers
@@ -159,7 +160,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         missing = fetchers.missing(traces)
         found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
         if os.path.lexists(traces / slurm_queries.MARK):
-            found = [replace(each, doubts=[*each.doubts, trace.OWN_SCRIPT]) for each in found]
+            itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
+            found = [replace(each, doubts=[*each.doubts, itself]) for each in found]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import ranks, runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
@@ -15,7 +16,7 @@ from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict
 from xmem_slurm.slurm import gres, script_files
 from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 Starts = Callable[[Sequence[str], int], Mapping[str, float]]
 """Says when each of these options would be free for a component, in seconds since the epoch; infinity: never."""
@@ -406,5 +407,5 @@ def _with_array(trace: Trace, job: Job) -> Trace:
     ran, count = _tasks_of_array(job), int(job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0)
     if count <= len(ran):
         return trace
-    doubt = Doubt("array", f"of the array's {count} tasks only {' and '.join(ran)} ran", count - len(ran))
-    return replace(trace, doubts=[*trace.doubts, doubt])
+    noted = Noted(Doubt.ARRAY, f"of the array's {count} tasks only {' and '.join(ran)} ran", count - len(ran))
+    return replace(trace, doubts=[*trace.doubts, noted])
