@@ -1,6 +1,6 @@
 """Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
 
-XMEM_ENGINE in the job's environment names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
+The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
 seconds where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes
 real steps at once). Real steps follow where the stand-ins' zeros may have led the job astray:
 
@@ -18,9 +18,8 @@ from dataclasses import replace
 
 from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun import runner, spending
-from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.site.schema import Gpu
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
@@ -35,8 +34,8 @@ _BY_THE_HOOK = re.compile(r"SystemError\b|a crash or a kill")
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
 
-def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
-    """Run `job` dry with `gpu` as the GPU that it finds, and return the traces of the engine that can answer.
+def run(order: DryRunOrder) -> Sequence[Trace]:
+    """Run a job dry on this machine, and return the traces of the engine that can answer.
 
     Where shapes follow from values that stand-ins do not have, they are as large as they can be; another run with the
     smallest says in a doubt how much hangs on that.
@@ -45,14 +44,14 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
         SandboxError, NoEstimate: as `runner.run` does.
     """
     started = spending.now()
-    traces = _run(job, gpu, budget, started)
-    left, took = budget.since(started), spending.now().since(started)
+    traces = _run(order, started)
+    left, took = order.budget.since(started), spending.now().since(started)
     most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
     if not most or any(trace.failed for trace in traces) or not left.has_room_for(took):
         return traces
     with suppress(NoEstimate):
-        least = replace(job, environ={**job.environ, "XMEM_SHAPES": "least", "XMEM_ENGINE": "device"})
-        ran = [trace for trace in runner.run(least, gpu, left).traces if trace.recorded and not trace.failed]
+        least = replace(order, shapes="least", engine="device", budget=left)
+        ran = [trace for trace in runner.run(least).traces if trace.recorded and not trace.failed]
         peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
         if peak:
             found = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
@@ -60,17 +59,16 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
     return traces
 
 
-def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
-    asked = job.environ.get("XMEM_ENGINE", "auto")
-    traces = _with_or_without_sites(_with_engine(job, asked), gpu, budget, started)
-    why = _why_real_steps(traces) if asked == "auto" else None
+def _run(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
+    traces = _with_or_without_origins(order, started)
+    why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
-    left = budget.since(started)
+    left = order.budget.since(started)
     failed = any(trace.failed for trace in traces)
     allowed = left if failed else replace(left, seconds=max(1.0, SHARE * left.seconds))
     try:
-        real = runner.run(_with_engine(job, "profile"), gpu, allowed).traces
+        real = runner.run(replace(order, engine="profile", budget=allowed)).traces
         refusal = next((trace.error for trace in real if trace.failed), None)
     except NoEstimate as error:
         real, refusal = [], str(error)
@@ -83,26 +81,21 @@ def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) ->
     return [_with_refusal(trace, refusal) for trace in traces]
 
 
-def _with_or_without_sites(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
-    """Run a job that is to say which line asked for each allocation (XMEM_SITES); without that where it stops by it.
+def _with_or_without_origins(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
+    """Run a job that may be to say which line asked for each allocation; without that where it stops by it.
 
     torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
     """
-    traces = runner.run(job, gpu, budget).traces
+    traces = runner.run(order).traces
     broken = any(trace.error is not None and _BY_THE_HOOK.match(trace.error) for trace in traces)
-    left = budget.since(started)
-    if "XMEM_SITES" not in job.environ or not broken or not left.has_room_for(spending.now().since(started)):
+    left = order.budget.since(started)
+    if not order.origins or not broken or not left.has_room_for(spending.now().since(started)):
         return traces
-    without = {name: value for name, value in job.environ.items() if name != "XMEM_SITES"}
     with suppress(NoEstimate):
-        again = runner.run(replace(job, environ=without), gpu, left).traces
+        again = runner.run(replace(order, origins=False, budget=left)).traces
         if not any(trace.failed for trace in again):
             return again
     return traces
-
-
-def _with_engine(job: Job, engine: str) -> Job:
-    return replace(job, environ={**job.environ, "XMEM_ENGINE": engine})
 
 
 def _why_real_steps(traces: Sequence[Trace]) -> str | None:
