@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.dryrun import engines, gpu_environment, runner
+from xmem_slurm.dryrun import dispatch, gpu_environment, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -60,11 +60,11 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
     model: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = (str(DATA / "job.py"), model, "cuda")
-    on_stand_ins = engines.run(DryRunOrder.of(job(*words, engine="device"), RTX_3060, BUDGET))
+    on_stand_ins = dispatch.here(DryRunOrder.of(job(*words, engine="device"), RTX_3060, BUDGET)).traces
     doubted = {doubt.code for trace in on_stand_ins for doubt in trace.doubts}
     assert doubted & {"value-shape", "forward-read"}
     monkeypatch.setattr(orchestrator, "RULES", [rule for rule in orchestrator.RULES if rule not in ONLY_ON_GPUS])
-    found = estimate(engines.run(DryRunOrder.of(job(*words), RTX_3060, BUDGET)), "rtx-3060", RTX_3060)
+    found = estimate(dispatch.here(DryRunOrder.of(job(*words), RTX_3060, BUDGET)).traces, "rtx-3060", RTX_3060)
     assert found.engine == "profile"
     assert any(reason.startswith(f"not run on stand-ins, as {why}") for reason in found.reasons), found.reasons
     peak = replay(found.largest.trace).peak_allocated_bytes
@@ -89,7 +89,7 @@ def test_both_engines_say_the_same_to_the_byte(words: str) -> None:
     script = (str(DATA.with_name("profiles") / "job.py"), *words.split())
     peaks = {
         engine: replay(
-            engines.run(DryRunOrder.of(job(*script, engine=engine), RTX_3060, BUDGET))[0]
+            dispatch.here(DryRunOrder.of(job(*script, engine=engine), RTX_3060, BUDGET)).traces[0]
         ).peak_allocated_bytes
         for engine in ("device", "profile")
     }
@@ -109,7 +109,7 @@ for step in range(4):
     loss.backward()
     optimizer.step()
 """
-    found = estimate(engines.run(DryRunOrder.of(job("-c", script), RTX_3060, BUDGET)), "rtx-3060", RTX_3060)
+    found = estimate(dispatch.here(DryRunOrder.of(job("-c", script), RTX_3060, BUDGET)).traces, "rtx-3060", RTX_3060)
     assert found.engine == "profile"
     stopped = "with zeros for values the script stops: ValueError: the loss is nothing (<string>:8)"
     assert f"not run on stand-ins, as {stopped}" in found.reasons
@@ -132,7 +132,7 @@ for step in range(4):
     optimizer.step()
 """
     small = Budget(seconds=240.0, memory_bytes=8_000_000_000)
-    found = estimate(engines.run(DryRunOrder.of(job("-c", script), RTX_3060, small)), "rtx-3060", RTX_3060)
+    found = estimate(dispatch.here(DryRunOrder.of(job("-c", script), RTX_3060, small)).traces, "rtx-3060", RTX_3060)
     assert found.engine == "device"
     (reason,) = [reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")]
     assert "it needs about 2" in reason
@@ -148,7 +148,6 @@ def test_a_missing_package_is_not_looked_for_twice(monkeypatch: pytest.MonkeyPat
         return run(order)
 
     monkeypatch.setattr(runner, "run", noted)
-    engines.run(
-        DryRunOrder.of(job("-c", "import torch; torch.ones(1).cuda(); import no_such_package"), RTX_3060, BUDGET)
-    )
+    script = "import torch; torch.ones(1).cuda(); import no_such_package"
+    dispatch.here(DryRunOrder.of(job("-c", script), RTX_3060, BUDGET))
     assert asked == ["auto"]

@@ -155,7 +155,7 @@ def job(place: Path, script: str, **environ: str) -> Job:
 def why(place: Path, script: str, **environ: str) -> str:
     """Return why there is no estimate."""
     with pytest.raises(NoEstimate) as caught:
-        runner.run(DryRunOrder.of(job(place, script, **environ), GPU, BUDGET))
+        assert runner.run(DryRunOrder.of(job(place, script, **environ), GPU, BUDGET)).traces
     return str(caught.value)
 
 

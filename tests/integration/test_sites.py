@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import engines, runner
+from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
@@ -148,7 +148,7 @@ def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, job_pyt
     (tmp_path / "train.py").write_text(HANDLED)
     for origins in (False, True):
         job = Job(f"#!/bin/sh\nexec {job_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
-        (trace,) = engines.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins)))
+        (trace,) = dispatch.here(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins))).traces
         assert (trace.error, trace.steps, trace.made_at) == (None, 3, [0] * len(trace.allocations))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import engines, runner
+from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder, Shapes
@@ -462,9 +462,9 @@ def test_of_an_unknown_mask_all_or_nothing_is_selected(
 
 
 def test_both_ends_of_what_hangs_on_values_are_said(job_python: Path, tmp_path: Path) -> None:
-    traces = engines.run(
+    traces = dispatch.here(
         DryRunOrder.of(job(tmp_path, job_python, MASKED, XMEM_ENGINE="device"), H200, Budget(seconds=120))
-    )
+    ).traces
     found = estimate(traces, "h200", H200)
     scores = 4096 * 1024
     assert found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores  # selected values, two indices of each

@@ -8,12 +8,12 @@ import pytest
 
 from xmem_slurm import trace_file
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import engines, runner, spending
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun import engines
+from xmem_slurm.dryrun.budget import Budget, Spent
+from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import Noted, Trace
 
@@ -32,21 +32,17 @@ class Runs:
         self.results, self.cost = iter(results), cost
         self.asked: list[tuple[str, bool]] = []
 
-    def __call__(self, order: DryRunOrder) -> runner.DryRun:
+    def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append((order.engine, order.origins))
-        spending.add(self.cost)
         result = next(self.results)
-        if isinstance(result, NoEstimate):
-            raise result
-        return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
+        return DryRunResult(result if isinstance(result, NoEstimate) else [result], Spent(self.cost))
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sequence[Trace]]:
+def run() -> Callable[..., Sequence[Trace]]:
     def run(runs: Runs, *, origins: bool = False) -> Sequence[Trace]:
-        monkeypatch.setattr(runner, "run", runs)
         job = Job(b"#!/bin/sh\n", (), Path("/"), {})
-        return engines.run(DryRunOrder(job, H200, Budget(seconds=60), origins=origins))
+        return drive(engines.run(DryRunOrder(job, H200, Budget(seconds=60), origins=origins)), runs)
 
     return run
 

@@ -19,7 +19,7 @@ from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
@@ -120,16 +120,17 @@ def estimate(
         components = request.with_gpus or range(len(request.components))
         if where is not None:
             gpus = loading.option_gpus(where, catalogue)
-            answers = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
+            orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
         else:
             assert gpu is not None
-            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance, asked=asked)
+            orders = sizing.on_one(job, components, gpu, catalogue[gpu], allowance.within(rules), asked=asked)
+        answers = dispatch.one(orders, rules)
     sized = _sized(answers)
     if advice:
         turn = admission.turn(rules, None, partial(typer.echo, err=True))
         with turn, terminal.progress("running it dry again with one change at a time"):
             sized = {
-                number: sizing.advised(each, job, number, allowance, asked=asked, where=rules)
+                number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
                 for number, each in sized.items()
             }
     page = partial(html.write, templates=where.templates if where is not None else None)

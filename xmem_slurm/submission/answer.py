@@ -196,7 +196,7 @@ def _size(job: Submission, refused: Mapping[int, str], wishes: Wishes, tell: Tel
     Everything heavy is imported here, where a GPU job waits seconds anyway.
     """
     from xmem_slurm.cluster import start_times  # noqa: PLC0415
-    from xmem_slurm.dryrun import admission  # noqa: PLC0415
+    from xmem_slurm.dryrun import admission, dispatch  # noqa: PLC0415
     from xmem_slurm.dryrun.budget import Budget  # noqa: PLC0415
     from xmem_slurm.dryrun.order import Asked  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
@@ -213,7 +213,7 @@ def _size(job: Submission, refused: Mapping[int, str], wishes: Wishes, tell: Tel
         admission.turn(site.dry_run, wishes.queue_seconds, tell),
         terminal.progress("running the job dry to see how much GPU memory it needs"),
     ):
-        answers = sizing.size_components(
+        orders = sizing.size_components(
             job,
             [index for index in request.with_gpus if index not in refused],
             site,
@@ -224,6 +224,7 @@ def _size(job: Submission, refused: Mapping[int, str], wishes: Wishes, tell: Tel
                 client.find_sbatch(job.environ), job, site, names, component
             ),
         )
+        answers = dispatch.one(orders, site.dry_run)
     sized = {index: each for index, each in answers.items() if isinstance(each, sizing.Sizing)}
     unsized = {index: each for index, each in answers.items() if isinstance(each, NoEstimate)}
     failed = {**refused, **{index: str(error) for index, error in unsized.items()}}
