@@ -15,7 +15,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import Noted, Trace
+from xmem_slurm.trace import CRASH, Failure, Noted, Trace
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
@@ -53,11 +53,17 @@ Run = Callable[..., Sequence[Trace]]
 @pytest.mark.parametrize(
     "failed",
     [
-        dataclasses.replace(BEFORE_THE_GPU, error="ValueError: no such optimizer (train.py:3)"),
-        dataclasses.replace(BEFORE_THE_GPU, error="SystemExit: 2 (train.py:3): usage"),
-        dataclasses.replace(ON_THE_GPU, error="ValueError: no such optimizer (train.py:3)", doubts=[]),
-        dataclasses.replace(ON_THE_GPU, error="FileNotFoundError: data.bin (train.py:3)", doubts=[READ]),
-        dataclasses.replace(ON_THE_GPU, error="TypeError: no argument 'x' (train.py:3)", doubts=[READ]),
+        dataclasses.replace(BEFORE_THE_GPU, failure=trace_file.failure("ValueError: no such optimizer (train.py:3)")),
+        dataclasses.replace(BEFORE_THE_GPU, failure=trace_file.failure("SystemExit: 2 (train.py:3): usage")),
+        dataclasses.replace(
+            ON_THE_GPU, failure=trace_file.failure("ValueError: no such optimizer (train.py:3)"), doubts=[]
+        ),
+        dataclasses.replace(
+            ON_THE_GPU, failure=trace_file.failure("FileNotFoundError: data.bin (train.py:3)"), doubts=[READ]
+        ),
+        dataclasses.replace(
+            ON_THE_GPU, failure=trace_file.failure("TypeError: no argument 'x' (train.py:3)"), doubts=[READ]
+        ),
     ],
     ids=["before the GPU", "usage", "no values", "a file", "a call"],
 )
@@ -68,7 +74,9 @@ def test_what_values_cannot_cause_is_final(run: Run, failed: Trace) -> None:
 
 
 def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: Run) -> None:
-    failed = dataclasses.replace(ON_THE_GPU, error="ValueError: loss is 0 (train.py:3)", doubts=[READ])
+    failed = dataclasses.replace(
+        ON_THE_GPU, failure=trace_file.failure("ValueError: loss is 0 (train.py:3)"), doubts=[READ]
+    )
     runs = Runs(failed, GPT2)
     (found,) = run(runs)
     assert (found.error, runs.asked) == (None, [("auto", False), ("profile", False)])
@@ -79,9 +87,13 @@ def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: 
 
 
 def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) -> None:
-    own = dataclasses.replace(BEFORE_THE_GPU, error="ModuleNotFoundError: No module named 'x' (train.py:3)")
-    lost = dataclasses.replace(ON_THE_GPU, error="SystemError: returned NULL without setting an exception", doubts=[])
-    late = dataclasses.replace(GPT2, error="a crash or a kill")
+    own = dataclasses.replace(
+        BEFORE_THE_GPU, failure=trace_file.failure("ModuleNotFoundError: No module named 'x' (train.py:3)")
+    )
+    lost = dataclasses.replace(
+        ON_THE_GPU, failure=trace_file.failure("SystemError: returned NULL without setting an exception"), doubts=[]
+    )
+    late = dataclasses.replace(GPT2, failure=Failure(CRASH, CRASH))
     for result, asked in ((GPT2, 1), (own, 1), (lost, 2), (late, 2)):
         runs = Runs(result, GPT2)
         run(runs, origins=True)
@@ -89,9 +101,11 @@ def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) ->
 
 
 def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
-    late = dataclasses.replace(GPT2, error="a crash or a kill")
+    late = dataclasses.replace(GPT2, failure=Failure(CRASH, CRASH))
     assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins=True)) == [late]
-    assert list(run(Runs(late, dataclasses.replace(ON_THE_GPU, error="x", doubts=[])), origins=True)) == [late]
+    assert list(
+        run(Runs(late, dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("x"), doubts=[])), origins=True)
+    ) == [late]
     dear = Runs(late, cost=40.0)
     assert list(run(dear, origins=True)) == [late]
     assert len(dear.asked) == 1

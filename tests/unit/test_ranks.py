@@ -94,6 +94,6 @@ def test_a_stage_alone_is_no_answer() -> None:
 
 
 def test_a_rank_that_fails_is_no_answer_whatever_the_others_say() -> None:
-    dead = replace(STAGE, rank=3, error="ValueError: no", marks=[])
+    dead = replace(STAGE, rank=3, failure=trace_file.failure("ValueError: no"), marks=[])
     with pytest.raises(NoEstimate, match="0 optimizer steps with ValueError"):
         estimate(run(Elsewhere([STAGE], [STAGE, dead])), "h200", H200)

@@ -16,7 +16,7 @@ GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
 
 def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None:
-    last = dataclasses.replace(GPT2, state="running", error=None)
+    last = dataclasses.replace(GPT2, state="running", failure=None)
     found = runner._with_end(last, sandbox.Outcome(None, "time", 60.0, 0, b""), "")
     assert (found.state, found.error, found.growing) == ("budget", None, True)
     for stopped, error in (("memory", "the dry run's memory limit"), (None, "a crash or a kill: Killed")):

@@ -108,7 +108,9 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
 ) -> None:
     gpus = option_gpus(OLD, load_catalogue())
     modern = dataclasses.replace(GPT2, arch_list=["sm_75", "sm_80", "sm_86", "sm_90", "compute_90"])
-    failed = dataclasses.replace(modern, allocations=[], events=[], marks=[], error="no kernel image", state="exit")
+    failed = dataclasses.replace(
+        modern, allocations=[], events=[], marks=[], failure=trace_file.failure("no kernel image"), state="exit"
+    )
     asked_for: list[str] = []
 
     def run(order: DryRunOrder) -> DryRunResult:
@@ -146,7 +148,9 @@ def test_a_job_that_fails_on_its_own_gpu_too_has_no_estimate(monkeypatch: pytest
 
 def test_a_script_that_stops_by_itself_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "ModuleNotFoundError: No module named 'x' (train.py:3)"
-    before = dataclasses.replace(GPT2, allocations=[], marks=[], recorded={}, state="exit", error=error)
+    before = dataclasses.replace(
+        GPT2, allocations=[], marks=[], recorded={}, state="exit", failure=trace_file.failure(error)
+    )
     dry_runs = DryRuns(before)
     with pytest.raises(NoEstimate, match="No module named 'x'") as caught:
         size(monkeypatch, dry_runs)
@@ -224,7 +228,9 @@ def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(monkeyp
 
 
 def test_a_component_that_fails_or_is_not_seen_says_so_and_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = dataclasses.replace(GPT2, component=2, marks=[], error="ValueError: no", state="exit")
+    failed = dataclasses.replace(
+        GPT2, component=2, marks=[], failure=trace_file.failure("ValueError: no"), state="exit"
+    )
     for others, why in (([], "no process of its own used GPU memory"), ([failed], "ValueError: no")):
         dry_runs = DryRuns(GPT2)
         results = DryRunResult([GPT2, *others])

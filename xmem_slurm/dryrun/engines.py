@@ -11,7 +11,6 @@ They may need more time or memory than there is. Then the first answer stands, w
 have needed.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,17 +19,18 @@ from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
+from xmem_slurm.trace import CRASH, Noted, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
 """Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that failed gets it all."""
 
-_CAUSED_BY_VALUES = re.compile(
-    r"(\w+\.)*(Runtime|Value|Index|Key|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
-)
+_CAUSED_BY_VALUES = frozenset(
+    f"{name}Error"
+    for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
+) | {"LinAlgError", "_LinAlgError"}
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-_BY_THE_HOOK = re.compile(r"SystemError\b|a crash or a kill")
+_BY_THE_HOOK = frozenset({"SystemError", CRASH})
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
 
@@ -85,7 +85,7 @@ def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders
     torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
     """
     traces = yield from budget.run(order)
-    broken = any(trace.error is not None and _BY_THE_HOOK.match(trace.error) for trace in traces)
+    broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)
     if not order.origins or not broken or not budget.left.has_room_for(budget.spent):
         return traces
     with suppress(NoEstimate):
@@ -103,9 +103,9 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     if fail_on_any_gpu(traces):
         return None
     if OF_VALUES & met.keys():
-        errors = [trace.error or "" for trace in traces if trace.failed and not trace.fails_on_any_gpu]
-        for caused in filter(_CAUSED_BY_VALUES.match, errors):
-            return f"with zeros for values the script stops: {caused}"
+        for failure in (trace.failure for trace in traces if trace.failed and not trace.fails_on_any_gpu):
+            if failure is not None and failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES:
+                return f"with zeros for values the script stops: {failure.words}"
     if Doubt.VALUE_SHAPE in met:
         return met[Doubt.VALUE_SHAPE]
     read = met.get(Doubt.FORWARD_READ)
@@ -117,4 +117,7 @@ def _with_doubt(trace: Trace, reason: str) -> Trace:
 
 
 def _with_refusal(trace: Trace, refusal: str) -> Trace:
-    return replace(trace, error=f"{trace.error} (real steps on the CPU: {refusal})") if trace.failed else trace
+    if trace.failure is None or not trace.failed:
+        return trace
+    words = f"{trace.failure.words} (real steps on the CPU: {refusal})"
+    return replace(trace, failure=replace(trace.failure, words=words))

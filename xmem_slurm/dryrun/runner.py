@@ -46,6 +46,8 @@ _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"
 )
+_EXITS = ("SystemExit", "os._exit")
+"""What a script ends by that has said why in its own words."""
 _MOST_NOTED = 1000
 """Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
@@ -139,18 +141,21 @@ def _temporary_folder() -> Path:
 
 def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
     """Say how a process ended that could not say so itself, and what it could not have, if that may be why."""
-    error = found.error
-    if found.state == "running" and error is None:
+    failure = found.failure
+    if found.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
             return replace(found, state="budget")
-        killed = f"a crash or a kill{_last_words(outcome)}"
-        error = killed if outcome.stopped is None else f"the dry run's {outcome.stopped} limit"
-    elif error is not None:
-        if error.startswith(("SystemExit", "os._exit")) and outcome.stopped is None:
-            error += _last_words(outcome)
-        elif outcome.read_only:
-            error += f" ({_read_only(outcome)})"
-    return replace(found, error=error and error + missing)
+        failure = trace.Failure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)
+        if outcome.stopped is not None:
+            failure = trace.Failure(f"the dry run's {outcome.stopped} limit")
+    elif failure is not None:
+        more = f" ({_read_only(outcome)})" if outcome.read_only else ""
+        if failure.type in _EXITS and outcome.stopped is None:
+            more = _last_words(outcome)
+        failure = replace(failure, words=failure.words + more)
+    if failure is not None and missing:
+        failure = replace(failure, words=failure.words + missing, offline=True)
+    return replace(found, failure=failure)
 
 
 def _had_no_time(outcome: sandbox.Outcome) -> bool:
