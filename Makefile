@@ -7,7 +7,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint docs capture setup test-torch-matrix test-debian-13 clean
+.PHONY: demo test lint docs tree capture setup test-torch-matrix test-debian-13 clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -27,6 +27,10 @@ lint: .venv/ready
 
 docs: .venv/ready
 	$(BIN)/zensical build --strict
+
+# The tree of docs/architecture.md, from the rules of imports and what each module says of itself.
+tree:
+	$(PYTHON) docs/tree.py
 
 # A real submission of examples/gpt2 on a lab of its own, drawn; the README's text of it is held to the picture by a test.
 capture: export PATH := $(CURDIR)/.venvs/torch-$(TORCH)/bin:$(CURDIR)/$(BIN):$(PATH)

@@ -22,7 +22,7 @@ from benchmarks.margins import RESULTS, Residual, kinds, measured, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
-from xmem_slurm.estimate import MARGINS
+from xmem_slurm.sizing.estimate import MARGINS
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 TEMPLATE = Path(__file__).with_name("accuracy.md.j2")

@@ -23,9 +23,9 @@ from benchmarks.text_table import markdown_table, text_table
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import XmemError
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import MIB
 
 DATA = Path(__file__).parent / "data" / "cudnn_plans.jsonl"

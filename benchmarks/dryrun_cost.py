@@ -22,8 +22,8 @@ from pathlib import Path
 
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import GIB, MIB
 
 HERE = Path(__file__).parent

@@ -17,8 +17,8 @@ from pathlib import Path
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import XmemError
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 
 WORKLOAD = Path(__file__).parent / "workloads" / "published.py"
 SMALL = Path(__file__).parents[1] / "tests" / "data" / "profiles" / "job.py"

@@ -21,12 +21,11 @@ from benchmarks.campaign import Config
 from benchmarks.ground_truth import RUN, append, read_lines, trace_file
 from benchmarks.published_metrics import Judged, quantile, score, share
 from benchmarks.text_table import text_table
-from xmem_slurm import trace
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import XmemError
-from xmem_slurm.estimate import estimate, margin_bytes
+from xmem_slurm.sizing.estimate import estimate, margin_bytes
 from xmem_slurm.trace import Op, Trace
 
 BUDGET = runner.Budget(seconds=300)
@@ -79,7 +78,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
     except XmemError as error:
         return {"key": config.key, "reason": str(error)}
     rank = found.largest
-    real = trace.read(history)
+    real = trace_file.read(history)
     parting = first_parting(real, rank.trace, frames(history))
     return {
         "key": config.key,

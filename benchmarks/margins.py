@@ -17,8 +17,8 @@ from benchmarks import conformal, gpus, published_dry_runs, published_rows
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
-from xmem_slurm import margins
-from xmem_slurm.estimate import MARGINS
+from xmem_slurm.sizing import margins
+from xmem_slurm.sizing.estimate import MARGINS
 
 COVERAGE = 0.9
 """What a margin promises. Beyond it the published runs give no margin worth having: docs/accuracy.md has the curve."""
@@ -28,7 +28,7 @@ FILE = Path(__file__).parents[1] / "site-config" / margins.FILE
 
 HEAD = """\
 # Margins from measured runs: what to add to the peak of an estimate, as a share of it. Written by
-# `python -m benchmarks.margins` from benchmarks/data; do not edit. xmem_slurm/margins.py says what the rule is.
+# `python -m benchmarks.margins` from benchmarks/data; do not edit. xmem_slurm/sizing/margins.py says what the rule is.
 schema_version = 1
 """
 

@@ -23,7 +23,7 @@ from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import XmemError
-from xmem_slurm.estimate import capacity_for, estimate, margin_bytes
+from xmem_slurm.sizing.estimate import capacity_for, estimate, margin_bytes
 
 WORKLOAD = Path(__file__).parent / "workloads" / "published.py"
 

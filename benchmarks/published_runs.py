@@ -21,7 +21,7 @@ from benchmarks.published_dry_runs import Result
 from benchmarks.published_metrics import Judged, Scores, quantile, score, share
 from benchmarks.published_rows import TOOLS, Row
 from benchmarks.text_table import text_table
-from xmem_slurm import estimate
+from xmem_slurm.sizing import estimate
 
 DATA = Path(__file__).parent / "data"
 OUT = Path("build/published-runs")

@@ -9,8 +9,8 @@ import pytest
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
 
 pytestmark = pytest.mark.torch

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start
-from xmem_slurm import ranks
-from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun import gpu_environment, ranks, runner
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.sizing.estimate import estimate
 
 pytestmark = pytest.mark.torch
 
@@ -111,7 +110,7 @@ Found = Mapping[str, Mapping[str, int]]
 def alone(deepspeed_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What rank 0 says when it runs with the probe and without any other rank."""
     folder = tmp_path_factory.mktemp("alone")
-    environ = ranked(0, 29500) | stand_in.environment(H100, RANKS, folder, None)
+    environ = ranked(0, 29500) | gpu_environment.environment(H100, RANKS, folder, None)
     return output(start([deepspeed_python, "-c", TRAIN + MEASURED], environ, folder))
 
 

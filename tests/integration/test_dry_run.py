@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import as_of_22_05
-from xmem_slurm import sizing
-from xmem_slurm.dryrun import runner, sandbox
+from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.estimate import estimate
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.slurm import edit
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.slurm.submission import Submission
 
 MIB = 1 << 20
 BUDGET = runner.Budget(seconds=90, memory_bytes=4096 * MIB, scratch_bytes=256 * MIB, processes=256)
@@ -57,7 +58,7 @@ class Place:
         path = [str(self.python.parent)] if self.python is not None else []
         base = {"PATH": os.pathsep.join([*path, "/usr/local/bin:/usr/bin:/bin"]), "HOME": str(self.home), "LANG": "C"}
         argv = ("--gres=gpu:1", *options, "job.sh", *arguments)
-        return from_submission(edit.Job(argv, base | environ, script.encode()))
+        return from_submission(Submission(argv, base | environ, script.encode()))
 
     def run(self, script: str, *arguments: str, budget: runner.Budget = BUDGET, **environ: str) -> runner.DryRun:
         """Run it dry."""
@@ -236,7 +237,7 @@ def test_slurm_s_variables_are_those_of_a_real_job(place: Place, cluster: Any, o
     subprocess.run(["sbatch", "-W", "-o", "/dev/null", *options, "job.sh"], env=cluster.environ, check=True)
     found = dict(entry.partition("=")[::2] for entry in out.read_text().split("\0"))
     real = {name: value for name, value in found.items() if "PACK" not in name}  # what came before HET (until 22.05)
-    ours = from_submission(edit.Job((*options, "job.sh"), cluster.environ, script.encode())).environ
+    ours = from_submission(Submission((*options, "job.sh"), cluster.environ, script.encode())).environ
     named = {name for name in ours if name.startswith(("SLURM", "CUDA_VISIBLE")) and name != "SLURM_CONF"}
     elsewhere = {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_ARRAY_JOB_ID", "SLURM_SUBMIT_HOST"}
     elsewhere |= {"SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME"}
@@ -293,7 +294,7 @@ def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(place: Place, 
     Path("job.sh").write_text(script)
     out = place.folder / "out"
     subprocess.run(["sbatch", "-W", "-o", str(out), *HET, "job.sh"], env=cluster.environ, check=True)
-    job = from_submission(edit.Job((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode()))
+    job = from_submission(Submission((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode()))
     with pytest.raises(NoEstimate, match="ended with code 9"):
         runner.run(job, load_catalogue()[NAME], BUDGET)
     real, ours = (re.split(r"step \d\n", text)[1:] for text in (out.read_text(), place.tails[-1].decode()))
@@ -416,7 +417,7 @@ def test_a_job_that_overrules_the_limits_of_a_share_is_seen_to(place: Place) -> 
 @pytest.mark.torch
 def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
     (place.folder / "train.py").write_text(TRAIN)
-    job = edit.Job(
+    job = Submission(
         ("--gres=gpu:1", "job.sh"), {"PATH": f"{place.python.parent}:/usr/bin:/bin"}, b"#!/bin/sh\npython train.py\n"
     )
     gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})  # of no release that is supported

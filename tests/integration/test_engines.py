@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import engines
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun import engines, gpu_environment, runner
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.estimate import estimate
 from xmem_slurm.profile import attention, orchestrator, reductions, workspaces
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 
 PYTHON = os.environ.get("XMEM_TEST_PYTHON", "")
 RTX_3060 = load_catalogue()["rtx-3060"]
@@ -42,7 +41,7 @@ def own_account(model: str, traces: Path) -> int:
     """Return the bytes. A CUDA build loads only with CUDA libraries at hand: the stand-ins, which it never calls."""
     command = [PYTHON, str(DATA / "accounting.py"), str(DATA / "job.py"), model, "cpu"]
     environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
-    environment |= stand_in.environment(RTX_3060, 1, traces, None, "device")
+    environment |= gpu_environment.environment(RTX_3060, 1, traces, None, "device")
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return int(ran.stdout.split()[-1])
 

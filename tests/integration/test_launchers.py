@@ -8,9 +8,9 @@ import pytest
 
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.slurm import edit
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Trace
 
 pytestmark = pytest.mark.torch
@@ -75,7 +75,7 @@ def dry_run(script: str, folder: Path, python: Path, **environ: str) -> Sequence
     (folder / "train.py").write_text(TRAIN)
     text = f"#!/bin/bash\n{script}\n".encode()
     given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"} | environ
-    job = from_submission(edit.Job((f"--chdir={folder}", "job.sh"), given, text))
+    job = from_submission(Submission((f"--chdir={folder}", "job.sh"), given, text))
     done = runner.run(job, H200, runner.Budget(seconds=300))
     assert done.outcome.returncode == 0, done.outcome.output_tail.decode()
     found = sorted((trace for trace in done.traces if trace.allocations), key=lambda trace: trace.rank)

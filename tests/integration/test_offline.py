@@ -11,7 +11,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.slurm import edit
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
 
 BUDGET = runner.Budget(seconds=60, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
 def why_not(folder: Path, script: str, path: str = "/usr/bin:/bin") -> str:
     """Return why there is no estimate."""
     text = f"#!/bin/sh\ncd {folder}\n{script}\n"
-    job = from_submission(edit.Job(("--gres=gpu:1", "job.sh"), {"PATH": path, "HOME": str(folder)}, text.encode()))
+    job = from_submission(Submission(("--gres=gpu:1", "job.sh"), {"PATH": path, "HOME": str(folder)}, text.encode()))
     with pytest.raises(NoEstimate) as caught:
         runner.run(job, load_catalogue()["l4"], BUDGET)
     return str(caught.value)
@@ -92,7 +92,7 @@ def test_data_that_was_not_fetched_explains_an_error_of_training(folder: Path, j
     (folder / "train.py").write_text(train)
     script = f"wget http://host/data.bin\n{job_python} train.py"
     job = from_submission(
-        edit.Job(
+        Submission(
             ("--gres=gpu:1", "job.sh"),
             {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)},
             f"#!/bin/sh\ncd {folder}\n{script}\n".encode(),

@@ -103,6 +103,6 @@ def test_an_installed_wheel_works_outside_the_checkout(prefix: Path) -> None:
         ["xmem-slurm", "site", "check", "--offline", "--site", found.strip()],
         ["xmem-slurm", "--version"],
         ["python", "-c", "from xmem_slurm.device import builder, generate; assert list(generate.SOURCES.rglob('*.c'))"],
-        ["python", "-c", "from xmem_slurm.lab import settings; from xmem_slurm.rewrite import rewrite"],
+        ["python", "-c", "from xmem_slurm.lab import settings; from xmem_slurm.rewriting.rewrite import rewrite"],
     ):
         subprocess.run([programs / command[0], *command[1:]], cwd="/", check=True, capture_output=True)

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun import gpu_environment, runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.estimate import estimate
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Category, Trace
 
 CPU_PYTHON = os.environ.get("XMEM_TEST_CPU_PYTHON", "")
@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> Run:
                 "PATH": os.environ["PATH"],
                 "HOME": str(tmp_path),
                 "OMP_NUM_THREADS": "1",
-                **stand_in.environment(RTX_3060, 2, traces, None, engine),
+                **gpu_environment.environment(RTX_3060, 2, traces, None, engine),
                 **deadline,
                 **environment,
             },

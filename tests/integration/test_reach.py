@@ -13,7 +13,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.slurm import edit
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
 
 GPU = load_catalogue()["h100-sxm5-80gb"]
@@ -37,7 +37,7 @@ def job(folder: Path, script: str, *options: str, **environ: str) -> Job:
     """What sbatch would be given from this folder."""
     base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder.parent / "home"), "LANG": "C"}
     base["PYTHON"] = os.environ.get("XMEM_TEST_PYTHON", "")
-    return from_submission(edit.Job(("--gres=gpu:1", *options, "job.sh"), base | environ, script.encode()))
+    return from_submission(Submission(("--gres=gpu:1", *options, "job.sh"), base | environ, script.encode()))
 
 
 def why_not(found: Job) -> str:

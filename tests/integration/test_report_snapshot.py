@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
-from xmem_slurm.estimate import estimate
-from xmem_slurm.placement import Placement
+from xmem_slurm import trace, trace_file
 from xmem_slurm.report import snapshot
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement
+from xmem_slurm.sizing.sizing import Sizing
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 FLAME_GRAPH = """
 import pickle, runpy, sys

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start, traces
-from xmem_slurm import ranks, trace
-from xmem_slurm.dryrun import runner
+from xmem_slurm import trace
+from xmem_slurm.dryrun import ranks, runner
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.sizing.estimate import estimate
 
 pytestmark = pytest.mark.torch
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import audit
 from xmem_slurm.errors import NoEstimate, Refused, SlurmError
-from xmem_slurm.report import prometheus
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.report import audit, prometheus
+from xmem_slurm.slurm.submission import Submission
 
-JOB = Job(("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n")
+JOB = Submission(
+    ("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n"
+)
 TYPES = {"h200", "l4"}
 
 
@@ -40,7 +41,7 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
 @pytest.mark.parametrize(
     ("became", "expected"),
     [
-        (audit.of(JOB, JOB._replace(argv=()), []), ("changed", "")),
+        (audit.of(JOB, JOB.but(argv=()), []), ("changed", "")),
         (audit.of(JOB, JOB, ["GPU memory needed"]), ("unchanged", "")),
         (audit.of(JOB, JOB, ["submitted as written: its script failed"]), ("as written", "NoEstimate")),
         (audit.of(JOB, JOB, [], NoEstimate("secret")), ("as written", "NoEstimate")),

@@ -3,7 +3,7 @@
 import re
 
 from xmem_slurm.device.generate import SOURCES
-from xmem_slurm.estimate import MARGINS
+from xmem_slurm.sizing.estimate import MARGINS
 
 WITHOUT_MARGIN = {
     "value-read": "values are zeros; by itself that changes no size",

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import engines, trace
-from xmem_slurm.dryrun import runner, sandbox, spending
+from xmem_slurm import trace_file
+from xmem_slurm.dryrun import engines, runner, spending
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import Doubt, Trace
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
 BEFORE_THE_GPU = dataclasses.replace(GPT2, allocations=[], events=[], marks=[], recorded={}, state="exit")
 ON_THE_GPU = dataclasses.replace(GPT2, marks=[], state="exit")

@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.traces import growing_batches
-from xmem_slurm import estimate, trace
+from xmem_slurm import trace, trace_file
 from xmem_slurm.allocator.fit import RESOLUTION
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.margins import measured
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing import estimate
+from xmem_slurm.sizing.margins import measured
 from xmem_slurm.trace import Category, Doubt, Trace
 from xmem_slurm.units import GIB, MIB
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
 
 

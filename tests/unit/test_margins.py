@@ -5,8 +5,8 @@ import pytest
 from benchmarks import margins as benchmark
 from benchmarks import published_dry_runs, published_rows
 from benchmarks.published_runs import DATA
-from xmem_slurm.estimate import MARGINS
-from xmem_slurm.margins import Margin, Measured, margin, measured
+from xmem_slurm.sizing.estimate import MARGINS
+from xmem_slurm.sizing.margins import Margin, Measured, margin, measured
 
 HERE, ELSEWHERE = "8.6", "9.0"
 NOTHING = Measured(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))

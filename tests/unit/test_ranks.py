@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import elsewhere, ranks, trace
-from xmem_slurm.dryrun import runner
+from xmem_slurm import trace, trace_file
+from xmem_slurm.dryrun import cpu_node, ranks, runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.sizing.estimate import estimate
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 FIRST = replace(GPT2, rank=0, world_size=4)
 STAGE = replace(FIRST, peers=[0, 1, 2, 3])
 JOB = Job(b"#!/bin/sh\n", (), Path("/"), {})
@@ -64,7 +64,7 @@ class Elsewhere:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, dry_runs: Elsewhere, job: Job = JOB) -> list[trace.Trace]:
-    monkeypatch.setattr(elsewhere, "run", dry_runs)
+    monkeypatch.setattr(cpu_node, "run", dry_runs)
     return list(ranks.run(job, H200, runner.Budget(), DryRuns()))
 
 

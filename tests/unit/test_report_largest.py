@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import report, resources, trace
-from xmem_slurm.estimate import RankEstimate, estimate
-from xmem_slurm.placement import Placement, Verdict
-from xmem_slurm.report import html, largest, perfetto, terminal
+from xmem_slurm import resources, trace, trace_file
+from xmem_slurm.report import files, html, largest, perfetto, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import RankEstimate, estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.trace import NOWHERE, Category, Site, Trace
 
 GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 ACTIVATION = 96 << 20
 
 
@@ -93,7 +93,7 @@ def test_every_report_has_it(tmp_path: Path) -> None:
     assert "model.py:88" in page
     (peak,) = [event for event in perfetto.events(SIZING.estimate.largest) if event["ph"] == "i"]
     assert peak["args"]["01"] == "36 x 96.00 MiB activations (h.*.mlp, model.py:88)"
-    report.write(tmp_path / "r.pickle", {0: SIZING})
+    files.write(tmp_path / "r.pickle", {0: SIZING})
     history = pickle.loads((tmp_path / "r.pickle").read_bytes())["device_traces"][0]
     stacks = [entry["frames"] for entry in history if entry["action"] == "alloc" and entry["size"] == ACTIVATION]
     assert stacks[0] == [

@@ -6,17 +6,17 @@ import pytest
 
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_site
 from xmem_slurm.site.schema import Dialect, Option
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 
 L4 = load_site(resources.tree("site-config") / "example.toml").option["l4"]
 BY_FEATURE = Option(gpu="l4", constraint="gpu_mem_24g", cost=1)
 
 
-def job(*argv: str, script: bytes | None = b"#!/bin/bash\ntrue\n", **environ: str) -> Job:
-    return Job(argv, environ, script)
+def job(*argv: str, script: bytes | None = b"#!/bin/bash\ntrue\n", **environ: str) -> Submission:
+    return Submission(argv, environ, script)
 
 
 def test_a_script_line_is_edited_in_place_and_says_so() -> None:

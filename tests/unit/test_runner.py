@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
-from xmem_slurm.dryrun import runner, sandbox, spending
+from xmem_slurm import trace_file
+from xmem_slurm.dryrun import runner, spending
 from xmem_slurm.dryrun.runner import Budget
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.schema import DryRuns
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 
 def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None:

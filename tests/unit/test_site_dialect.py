@@ -3,7 +3,7 @@
 import pytest
 
 from xmem_slurm.errors import UsageError
-from xmem_slurm.site import dialect
+from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Dialect, Option, Share
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.request import Request, merge

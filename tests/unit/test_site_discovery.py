@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from xmem_slurm.site import comparison, discovery, guess, live
+from xmem_slurm.cluster import comparison, discovery, guess, live
+from xmem_slurm.cluster.spellings import OPTIONS, Kind, Taken, find
 from xmem_slurm.site.loading import load_catalogue, option_gpus
 from xmem_slurm.site.schema import Site
-from xmem_slurm.site.spellings import OPTIONS, Kind, Taken, find
 
 CATALOGUE = load_catalogue()
 CONFIG = "Configuration data as of 2026-11-21\nClusterName             = prod\n"

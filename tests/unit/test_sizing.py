@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 
 from tests.traces import growing_batches
-from xmem_slurm import resources, sizing, trace
+from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.dryrun import job as dryrun_job
-from xmem_slurm.dryrun import runner, sandbox
+from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.sizing import sizing
+from xmem_slurm.slurm.submission import Submission
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 LARGE = dataclasses.replace(GPT2, allocations=[a._replace(size=a.size * 3) for a in GPT2.allocations])
-JOB = Job(("--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
 
 
 class DryRuns:
@@ -67,7 +69,7 @@ def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runner, "run", lambda *_: runner.DryRun(both, sandbox.Outcome(0, None, 1.0, 0, b"")))
 
     def choices(*asked: str) -> list[str | None]:
-        job = Job((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
+        job = Submission((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
         sized = sizing.size_components(job, [0, 1], SITE, GPUS, runner.Budget())
         return [each.placement.choice for each in sized.values() if isinstance(each, sizing.Sizing)]
 
@@ -112,7 +114,7 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
         return runner.DryRun([found], sandbox.Outcome(0, None, 1.0, 0, b""))
 
     monkeypatch.setattr(runner, "run", run)
-    job = Job((f"--gres=gpu:{asked}:1", "job.sh"), {}, b"#!/bin/sh\n")
+    job = Submission((f"--gres=gpu:{asked}:1", "job.sh"), {}, b"#!/bin/sh\n")
     sized = sizing.size(job, OLD, gpus, runner.Budget())
     assert sized.placement.choice == "l4"
     told = "the job's torch has no kernels for v100 (compute capability 7.0): it has sm_75, "
@@ -167,12 +169,12 @@ def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_a_node_must_have_beside_gpus(argv: tuple[str, ...], cpus: int, memory: int) -> None:
-    demand = sizing.demand_of(Job((*argv, "job.sh"), {}, b"#!/bin/sh\n").request(), SITE)
+    demand = sizing.demand_of(Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n").request, SITE)
     assert (demand.cpus_per_node, demand.memory_bytes) == (cpus, memory)
 
 
 def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(("-c24", "--mem=200G", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+    job = Submission(("-c24", "--mem=200G", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
     monkeypatch.setattr(runner, "run", DryRuns(GPT2))
     sized = sizing.size(job, SITE, GPUS, runner.Budget())
     assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
@@ -187,19 +189,19 @@ def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(m
         return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
 
     monkeypatch.setattr(runner, "run", run)
-    job = Job(("--array=2-9:3%2", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+    job = Submission(("--array=2-9:3%2", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
     sized = sizing.size(job, SITE, GPUS, runner.Budget())
     assert tasks == ["2", "8", "2", "8"]
     assert sized.placement.choice == "a100_80"
     assert "of the array's 3 tasks only 2 and 8 ran" in sized.estimate.reasons[0]
 
     tasks.clear()
-    chosen = sizing.size(job._replace(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, runner.Budget())
+    chosen = sizing.size(job.but(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, runner.Budget())
     assert tasks == ["5"]
     assert "of the array's 3 tasks only 5 ran" in chosen.estimate.reasons[0]
 
 
-HET = Job(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.sh"), {}, b"#!/bin/sh\n")
+HET = Submission(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.sh"), {}, b"#!/bin/sh\n")
 
 
 def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +239,7 @@ def test_no_component_of_several_is_given_a_share(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(runner, "run", DryRuns(dataclasses.replace(GPT2, torch_version="2.11.0", allocations=small)))
     choices = []
     for argv in (("--gres=gpu:1",), ("--gres=gpu:1", ":", "-n1")):
-        job = Job((*argv, "job.sh"), {}, b"#!/bin/sh\n")
+        job = Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n")
         (found,) = sizing.size_components(job, [0], site, gpus, runner.Budget()).values()
         assert isinstance(found, sizing.Sizing)
         choices.append(site.option[found.placement.choice or ""].share is not None)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm.cluster import client
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.slurm import client
 from xmem_slurm.slurm.command_line import split_command_line
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
+from xmem_slurm import trace, trace_file
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.trace import NOWHERE, Category, Op, Site
 
@@ -35,7 +35,7 @@ def read(tmp_path: Path, history: list[tuple[str, int, int, int]], **changes: ob
     columns = dict(zip(("action", "address", "size", "stream"), map(list, zip(*history, strict=True)), strict=True))
     file = tmp_path / "1.json.gz"
     file.write_bytes(gzip.compress(json.dumps(HEADER | {"events": columns} | changes).encode()))
-    return trace.read(file)
+    return trace_file.read(file)
 
 
 def test_an_address_used_twice_is_two_allocations(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "bad.json.gz"
     file.write_bytes(content)
     with pytest.raises(NoEstimate, match=r"bad\.json\.gz"):
-        trace.read(file)
+        trace_file.read(file)
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_recorded_run_of_gpt2_is_read_whole() -> None:
-    found = trace.read(GPT2)
+    found = trace_file.read(GPT2)
     parameters = sum(a.size for a in found.allocations if a.category is Category.PARAM)
     assert found.steps == 3
     assert parameters == 4 * 124_439_808  # GPT-2 small's parameters in fp32, the tied head counted once

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from xmem_slurm import __version__
-from xmem_slurm.answer import ENGINES, Wishes
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
-from xmem_slurm.submit import submit, tell
+from xmem_slurm.submission.answer import ENGINES, Wishes
+from xmem_slurm.submission.submit import submit, tell
 
 _ORDERS = ("cost", "memory", "start")
 """What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
 
 RANKS = "all|last|[0-9]+(,[0-9]+)*"
-"""What --xmem-ranks takes (`xmem_slurm.ranks.asked`)."""
+"""What --xmem-ranks takes (`xmem_slurm.dryrun.ranks.asked`)."""
 TASKS = r"\d+(,\d+)*"
 
 

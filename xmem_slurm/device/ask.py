@@ -1,7 +1,7 @@
 """`python -I -S ask.py FOLDER TORCH_DIR`: as `python -m xmem_slurm.device TORCH_DIR`, from inside a dry run.
 
 There is no compiler here that could be trusted, and no cache that may be written: who answers is a process beside
-xsbatch (`dryrun/building.py`), at the socket `ask` in FOLDER.
+xsbatch (`dryrun/build_server.py`), at the socket `ask` in FOLDER.
 """
 
 import json

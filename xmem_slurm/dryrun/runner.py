@@ -12,15 +12,18 @@ from pathlib import Path
 
 import platformdirs
 
-from xmem_slurm import trace, untrusted
+from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
-from xmem_slurm.dryrun import asked, building, offline, own_folder, sandbox, shims, spending, stand_in
-from xmem_slurm.dryrun.covers import covers
+from xmem_slurm.dryrun import build_server, gpu_environment, spending
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.replaced_programs import covers
+from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
 from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.schema import DryRuns, Gpu
+from xmem_slurm.state import throwaway
 from xmem_slurm.units import GIB, MIB
 
 LAST_WORDS_SECONDS = 2.0
@@ -41,7 +44,10 @@ _LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEV
 """The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job leaves them alone."""
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem_files.py)."""
-_SHIM = f"import sys; sys.path.append('{Path(__file__).parents[2]}'); from xmem_slurm.dryrun.shims import main; main()"
+_SHIM = (
+    f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
+    " from xmem_slurm.dryrun.shims.commands import main; main()"
+)
 _MOST_NOTED = 1000
 """Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
@@ -128,12 +134,12 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
     stand_ins = builder.cache_folder()
     builder.make_own(stand_ins, builder.making(stand_ins))
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
-    with own_folder.made(_temporary_folder(), "xmem-dry-run-") as folder:
+    with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
         traces.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(job, gpu, budget, folder, traces)
-        with building.serving(folder):
+        with build_server.serving(folder):
             outcome = sandbox.run(
                 [str(script), *job.arguments],
                 cwd=job.folder,
@@ -149,10 +155,10 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         spending.add(outcome.spent_seconds)
         if outcome.kept_back:
             raise NoEstimate(f"the dry run left {outcome.kept_back}")
-        files = trace.read_files(traces / _FILES)
-        missing = offline.missing(traces)
+        files = trace_file.read_files(traces / _FILES)
+        missing = fetchers.missing(traces)
         found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
-        if os.path.lexists(traces / asked.MARK):
+        if os.path.lexists(traces / slurm_queries.MARK):
             found = [replace(each, doubts=[*each.doubts, trace.OWN_SCRIPT]) for each in found]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
@@ -213,7 +219,7 @@ def read(folder: Path) -> list[trace.Trace]:
         NoEstimate: one of them is none, or all together are too large.
     """
     allowance = untrusted.Allowance()
-    found = [trace.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
+    found = [trace_file.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
     for file in sorted(folder.glob(f"*{recording.SUFFIX}")):
         profile = recording.read(file, allowance)
         try:
@@ -226,7 +232,9 @@ def read(folder: Path) -> list[trace.Trace]:
 def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
     """What the job would see, then what makes it a dry run."""
     names = [
-        name for name in shims.SHIMS if name not in offline.FETCHERS or shutil.which(name, path=job.environ.get("PATH"))
+        name
+        for name in commands.SHIMS
+        if name not in fetchers.FETCHERS or shutil.which(name, path=job.environ.get("PATH"))
     ]
     shim_folder = _shim_folder(folder / "bin", names)
     engine = job.environ.get("XMEM_ENGINE", "device")
@@ -236,14 +244,14 @@ def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path)
     return {
         **job.environ,
         **functions,
-        **stand_in.environment(gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH"), engine),
+        **gpu_environment.environment(gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH"), engine),
         **{f"XMEM_DEVICE_COUNT_HET_GROUP_{n}": str(gpus) for n, gpus in enumerate(job.gpus) if len(job.gpus) > 1},
-        **stand_in.preloaded(job.environ.get("LD_PRELOAD")),
+        **gpu_environment.preloaded(job.environ.get("LD_PRELOAD")),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
-        **offline.ONCE,
+        **fetchers.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),

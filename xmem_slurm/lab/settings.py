@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xmem_slurm import resources
-from xmem_slurm.dryrun import stand_in
+from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.lab.programs import Version
 from xmem_slurm.site.schema import Gpu, Nodes, Site
 
@@ -160,7 +160,7 @@ def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -
     if not group.gpus:
         return {}
     gpu = gpus[next(iter(group.gpus))]
-    found = stand_in.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
+    found = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
     return found | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
 
 

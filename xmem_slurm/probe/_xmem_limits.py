@@ -1,4 +1,4 @@
-"""Would the limits of a share of a GPU hold this process, and those that it starts (xmem_slurm/sharing.py)?
+"""Would the limits of a share of a GPU hold this process, and those that it starts (xmem_slurm/rewriting/sharing.py)?
 
 They are variables. They do not hold where a process finds or sets others, sets torch's own limit, or starts children in
 an environment of its own without them. XMEM_LIMITS has each variable as the job was submitted, null for one that was

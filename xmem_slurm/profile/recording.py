@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xmem_slurm import tracefile, untrusted
+from xmem_slurm import trace_schema, untrusted
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Doubt, Process, process_fields
+from xmem_slurm.trace import Doubt, Process
+from xmem_slurm.trace_file import process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -96,7 +97,7 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
         raw = untrusted.read_json(path, allowance or untrusted.Allowance())
         if raw["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
-        found = tracefile.checked(raw, tracefile.ProfileFile)
+        found = trace_schema.checked(raw, trace_schema.ProfileFile)
         return Recording(
             **process_fields(found),
             rows=_rows(found.rows),
@@ -110,7 +111,7 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
         raise NoEstimate(f"{path}: not a profile: {error}") from error
 
 
-def _doubts(raw: list[tracefile.Doubt] | None) -> list[Doubt] | None:
+def _doubts(raw: list[trace_schema.Doubt] | None) -> list[Doubt] | None:
     return None if raw is None else [Doubt(**dict(doubt)) for doubt in raw]
 
 

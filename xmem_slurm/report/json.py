@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmem_slurm import state, trace
-from xmem_slurm.estimate import RankEstimate
-from xmem_slurm.margins import Margin
+from xmem_slurm import trace
 from xmem_slurm.report import largest
 from xmem_slurm.report.options import OptionOutlook, outlooks
-from xmem_slurm.sizing import Advice, Sizing
+from xmem_slurm.sizing.estimate import RankEstimate
+from xmem_slurm.sizing.margins import Margin
+from xmem_slurm.sizing.sizing import Advice, Sizing
+from xmem_slurm.state import own_files
 from xmem_slurm.trace import Category
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -213,7 +214,7 @@ def schema() -> dict[str, Any]:
 
 def write(path: Path, sizing: Sizing) -> None:
     """Write the object to a file."""
-    state.write_for_user(path, (json.dumps(estimate_object(sizing), indent=2) + "\n").encode())
+    own_files.write_for_user(path, (json.dumps(estimate_object(sizing), indent=2) + "\n").encode())
 
 
 def _rank(rank: RankEstimate) -> Rank:

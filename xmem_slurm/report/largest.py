@@ -7,9 +7,9 @@ from operator import attrgetter
 from pathlib import PurePath
 
 from xmem_slurm.allocator.replay import Run
-from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.timeline import phase_of
-from xmem_slurm.report.words import CATEGORY_NAMES
+from xmem_slurm.sizing.estimate import RankEstimate
 from xmem_slurm.trace import Category, Op, Site
 from xmem_slurm.units import human
 

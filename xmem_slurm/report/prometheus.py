@@ -7,7 +7,7 @@ own names, so that nobody can make series of their own.
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from xmem_slurm import audit
+from xmem_slurm.report import audit
 
 OTHER = "other"
 """The label of what the site file has no name for."""

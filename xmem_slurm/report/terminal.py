@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from xmem_slurm.estimate import Estimate
-from xmem_slurm.margins import Margin
-from xmem_slurm.placement import Placement
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.seen import seen_words
-from xmem_slurm.report.words import CATEGORY_NAMES
-from xmem_slurm.rewrite import Change
-from xmem_slurm.sizing import Advice, Sizing
+from xmem_slurm.rewriting.rewrite import Change
+from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.sizing.margins import Margin
+from xmem_slurm.sizing.placement import Placement
+from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.units import human
 
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}

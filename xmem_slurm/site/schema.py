@@ -197,10 +197,10 @@ class JobSubmit(_Strict):
 class DryRuns(_Strict):
     """Where dry runs happen, and the most that those of one job may take, whatever its user allows.
 
-    `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`elsewhere`), in this
+    `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`dryrun/cpu_node`), in this
     `partition`, `qos` and `account`, else the user's own. A step that has not begun after `wait_seconds` is given up.
-    `seconds` are counted as a budget is (`dryrun/progress`), `wall_seconds` are those of a clock.
-    Those of a sweep are tasks of an array job (`dryrun_array`), of which `at_once` run at a time.
+    `seconds` are counted as a budget is (`sandbox/progress`), `wall_seconds` are those of a clock.
+    Those of a sweep are tasks of an array job (`dryrun/array_job`), of which `at_once` run at a time.
     Of one user `per_user` run at once, and on one machine `per_machine`, by default one for every four cores. A
     submission waits for its turn for `queue_seconds`, in the filter for no longer than that has (`admission`).
     """
