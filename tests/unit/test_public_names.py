@@ -19,14 +19,15 @@ import typer
 from pydantic import BaseModel
 from syrupy.assertion import SnapshotAssertion
 
-from xmem_slurm import answer, audit, errors, report
+from xmem_slurm import errors
 from xmem_slurm.cli.main import app
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.filter import changes, hooks, start
 from xmem_slurm.generate import templates
-from xmem_slurm.report import json, prometheus
+from xmem_slurm.report import audit, files, json, prometheus
 from xmem_slurm.site import schema
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import answer
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,12 +42,13 @@ def xsbatch() -> Iterator[str]:
         takes = between.join(map(str, option.takes)) or option.form or option.value
         yield f"--{option.name}{f'={takes}' if option.value else ''}  {option.variable}"
     yield from (f"#XMEM {word}" for word in answer.OWN_WORDS)
-    yield "--xmem-report=FILE" + "".join(f" {ending}" for ending in (".html", *report.WRITERS))
+    yield "--xmem-report=FILE" + "".join(f" {ending}" for ending in (".html", *files.WRITERS))
 
 
 def variables() -> Iterable[str]:
-    """Those that the documentation tells people of, and those that installed hooks read."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "templates").glob("[hp]*/*.j2")]
+    """Return those that the documentation tells users of, and those that installed hooks read."""
+    users = {path for path in (ROOT / "docs").glob("*.md") if path.stem not in {"architecture", "structure"}}
+    pages = [ROOT / "README.md", *users, *(ROOT / "templates").glob("[hp]*/*.j2")]
     return sorted({name for page in pages for name in re.findall(r"\bXMEM_[A-Z_]+[A-Z]\b", page.read_text())})
 
 
@@ -111,7 +113,7 @@ def filter_entry() -> Iterator[str]:
 def audit_line() -> Iterable[str]:
     """Return the keys of a line of the site's record, and what may stand as its outcome."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job((), {}, b"#!/bin/sh\n")
+        job = Submission((), {}, b"#!/bin/sh\n")
         audit.record({"audit": {"folder": folder}}, "sbatch", job, (), (audit.CHANGED, ""), began=0.0)
         (line,) = (file.read_text() for file in Path(folder).iterdir())
     return [*loads(line), f"outcome = {'|'.join(audit.OUTCOMES)}"]
