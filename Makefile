@@ -1,5 +1,6 @@
 # make demo: the whole way once, on a throw-away Slurm cluster.   make test: every test.   make lint: style, types, layers.
 # make docs: the documentation as a site, in build/docs.   make capture: docs/capture.svg, a terminal of today.
+# make coverage: which lines the unit tests reach.   make changelog [VERSION=x.y.z]: the news since the last version.
 SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= 2.11.0
@@ -7,7 +8,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint docs tree capture setup test-torch-matrix test-debian-13 clean
+.PHONY: demo test lint docs tree capture coverage changelog setup test-torch-matrix test-debian-13 clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -38,6 +39,16 @@ capture: export XMEM_LAB := /tmp/xmem-capture
 capture: setup
 	trap 'xmem-slurm lab down' EXIT; xmem-slurm lab up --site site-config/example.toml && \
 	  SBATCH_OUTPUT=/dev/null XMEM_FRESH=1 xmem-slurm lab exec -- $(BIN)/python docs/capture.py docs/capture.svg xsbatch examples/gpt2/job.sh
+
+# With a VERSION the news become its entry in CHANGELOG.md, and it the version: of the package and in the man page.
+changelog: .venv/ready
+ifdef VERSION
+	sed -i 's/^__version__ = .*/__version__ = "$(VERSION)"/' xmem_slurm/__init__.py
+	$(BIN)/towncrier build --yes --version "$(VERSION)"
+	$(BIN)/python -m xmem_slurm.cli.pages
+else
+	$(BIN)/towncrier build --draft --version next
+endif
 
 # The stand-in libraries under the other releases of torch that are supported.
 test-torch-matrix: .venv/ready
