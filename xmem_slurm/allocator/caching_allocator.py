@@ -202,11 +202,11 @@ class DeviceCachingAllocator:
                 if _expandable_size(blocks[index + 1]) >= _expandable_size(blocks[index]):
                     break
                 index += 1
-        found = blocks[index].size
+        block_size = blocks[index].size
         if size < self.settings.max_split_size:
-            fits = found < self.settings.max_split_size
+            fits = block_size < self.settings.max_split_size
         else:
-            fits = found < size + self.settings.max_non_split_rounding_size
+            fits = block_size < size + self.settings.max_non_split_rounding_size
         return index if fits else len(blocks)
 
     def _malloc_from_device(self, free_list: FreeList, size: int) -> Block | None:

@@ -77,7 +77,7 @@ def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Accepted]
     taken = draft.taken = ask(Kind(option.type, option.feature, option.gres), partition)
     if not taken.options:
         refused = taken.refused.items()
-        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {said}" for name, said in refused]
+        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {words}" for name, words in refused]
     elif cluster.job_submit:
         draft.questions.append(
             f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one with a GPU"
@@ -106,7 +106,7 @@ def _by_feature(draft: _Draft) -> None:
 
 def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) -> dict[str, int]:
     """Return the options of a kind of node with their numbers, adding those that are new to the draft."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for entry in (entry for entry in node.gres if entry.is_gpu):
         option = _whole(entry.type, node, draft, catalogue)
         if option is None:
@@ -115,14 +115,14 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
                 " Add an option with its name in the GPU catalogue, and here to gpus"
             )
         else:
-            found[option] = found.get(option, 0) + entry.amount
+            amounts[option] = amounts.get(option, 0) + entry.amount
     for entry in (entry for entry in node.gres if entry.is_share):
-        whole = next((option for option in found if entry.type in {None, draft.options[option].type}), None)
-        if whole is None or entry.amount % found[whole] or entry.amount == found[whole]:
+        whole = next((option for option in amounts if entry.type in {None, draft.options[option].type}), None)
+        if whole is None or entry.amount % amounts[whole] or entry.amount == amounts[whole]:
             draft.questions.append(f"of which GPUs is {entry} of node {name}? Add an option with share")
             continue
-        found[_share(entry.name, whole, entry.amount // found[whole], draft)] = found[whole]
-    return found
+        amounts[_share(entry.name, whole, entry.amount // amounts[whole], draft)] = amounts[whole]
+    return amounts
 
 
 def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:

@@ -206,13 +206,13 @@ def _doubts(analysis: Analysis) -> list[Doubt]:
     """Say what no CPU run can show, and that this is one."""
     recording = analysis.recording
     why = "no CUDA build" if recording.cuda_version is None else "run on the CPU as asked"
-    found = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1), *recording.made_up]
-    found += recording.library_doubts or ()
+    doubts = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1), *recording.made_up]
+    doubts += recording.library_doubts or ()
     for code, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
         count = sum(1 for _ in analysis.operators(*names))
         if count:
-            found.append(Doubt(code, what, count))
-    return found
+            doubts.append(Doubt(code, what, count))
+    return doubts
 
 
 _UNASKED = ("cudnn-plan", "convolution", workspaces.CONVOLUTIONS)

@@ -254,10 +254,10 @@ def _component(
 ) -> Component:
     words = tuple(word for number, start, end in lines for word in _split(data, number, start, end))
     texts = [word.text for word in words]
-    found, stop = scan(texts, table)
+    occurrences, stop = scan(texts, table)
     return Component(
         words=words,
-        directives=tuple(Directive(index, words[o.at].line, o) for o in found),
+        directives=tuple(Directive(index, words[o.at].line, o) for o in occurrences),
         has_lines=bool(lines),
         insert_at=min(lines[-1][2] + 1, len(data)) if lines else after_shebang,
         stray=words[stop] if stop < len(words) else None,
