@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.device import Device
+from xmem_slurm.allocator.events import complete
 from xmem_slurm.trace import Category, Op, Trace
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Run:
                     free(blocks[number])
                     requested = -1
                 elif deferred.pop(number, -1) == allocator.num_sync_all_streams:
-                    allocator.complete(blocks[number], _OTHER_STREAM)
+                    complete(allocator, blocks[number], _OTHER_STREAM)
                 continue
             if requested >= 0:
                 self._defer(requested, deferred)
