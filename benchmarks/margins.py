@@ -70,7 +70,7 @@ def kinds(found: Sequence[Residual]) -> dict[str, list[Residual]]:
     return sorts
 
 
-def measured(members: Sequence[Residual]) -> margins.Measured | None:
+def measured(members: Sequence[Residual]) -> margins.MeasuredMargin | None:
     """Return the margin of a kind of run; None where too few were measured."""
     share = conformal.margin([each.shortfall for each in members], COVERAGE)
     if share is None:
@@ -84,7 +84,7 @@ def measured(members: Sequence[Residual]) -> margins.Measured | None:
         held_out=conformal.left_out_coverage(by_model, COVERAGE),
     )
     unseen = frozenset().union(*(each.unseen for each in members))
-    return margins.Measured(unseen, frozenset(each.capability for each in members), found)
+    return margins.MeasuredMargin(unseen, frozenset(each.capability for each in members), found)
 
 
 def text(found: Sequence[Residual]) -> str:

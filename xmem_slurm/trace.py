@@ -82,7 +82,7 @@ class Allocation(NamedTuple):
     category: Category
 
 
-class Site(NamedTuple):
+class Origin(NamedTuple):
     """Where an allocation was asked for: "" and 0 for what is not known.
 
     The line is the innermost one outside of torch, `module` the name of the nn.Module that was being called. Of what
@@ -95,7 +95,7 @@ class Site(NamedTuple):
     module: str
 
 
-NOWHERE = Site("", 0, "", "")
+NOWHERE = Origin("", 0, "", "")
 
 
 class Mark(NamedTuple):
@@ -174,7 +174,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class ShownGpu:
     """The GPU that the process was shown."""
 
     name: str
@@ -196,7 +196,7 @@ class Process:
     torch_version: str
     cuda_version: str | None
     allocator_settings: str
-    gpu: Gpu
+    gpu: ShownGpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +217,13 @@ class Trace(Process):
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
     seen: Seen | None = None
-    sites: Sequence[Site] = ()
+    sites: Sequence[Origin] = ()
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
 
-    def site_of(self, allocation: int) -> Site:
+    def site_of(self, allocation: int) -> Origin:
         """Return where an allocation was asked for."""
         return self.sites[self.made_at[allocation]] if self.made_at else NOWHERE
 

@@ -23,14 +23,14 @@ from xmem_slurm.trace import (
     Doubt,
     Event,
     File,
-    Gpu,
     Loop,
     Mark,
     Op,
+    Origin,
     Phase,
     Process,
     Seen,
-    Site,
+    ShownGpu,
     Trace,
 )
 
@@ -75,7 +75,7 @@ def read_files(log: Path) -> list[File]:
 
 def process_fields(found: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
     """Return the fields of a `Process` from a file."""
-    return {each.name: getattr(found, each.name) for each in fields(Process)} | {"gpu": Gpu(**dict(found.gpu))}
+    return {each.name: getattr(found, each.name) for each in fields(Process)} | {"gpu": ShownGpu(**dict(found.gpu))}
 
 
 def _from_file(raw: trace_schema.TraceFile) -> Trace:
@@ -188,15 +188,15 @@ def _resolve_tags(history: list[_Entry], tags: Sequence[Any]) -> tuple[dict[int,
     return categories, names
 
 
-def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Site], list[int]]:
+def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Origin], list[int]]:
     """Return the sites, and the number of that of each of `count` allocations: those in `names` have these modules."""
     made_at = raw.of
     if not made_at:
         return [], []
     if len(made_at) != count or max(made_at) >= len(raw.found):
         raise ValueError("it has other sites than allocations")
-    sites = [Site(*each) for each in raw.found]
-    renamed: dict[Site, int] = {}
+    sites = [Origin(*each) for each in raw.found]
+    renamed: dict[Origin, int] = {}
     for allocation, name in names.items():
         site = sites[made_at[allocation]]._replace(module=name)
         made_at[allocation] = len(sites) + renamed.setdefault(site, len(renamed))

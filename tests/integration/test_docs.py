@@ -93,7 +93,7 @@ def keys(title: str) -> set[str]:
 
 def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
     tables = {
-        "[option.NAME]": schema.Option,
+        "[option.NAME]": schema.GpuOption,
         "[[nodes]]": schema.Nodes,
         "[partition.NAME]": schema.Partition,
         "[dialect]": schema.Dialect,

@@ -10,7 +10,7 @@ import pytest
 from xmem_slurm.dryrun import engines, runner
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import Category, Site, Trace
+from xmem_slurm.trace import Category, Origin, Trace
 
 pytestmark = pytest.mark.torch
 
@@ -58,7 +58,7 @@ def dry_run(tmp_path: Path, python: Path, code: str) -> Trace:
     return found
 
 
-def of_size(found: Trace, size: int, *categories: Category) -> Iterator[Site]:
+def of_size(found: Trace, size: int, *categories: Category) -> Iterator[Origin]:
     for number, allocation in enumerate(found.allocations):
         if allocation.size == size and (not categories or allocation.category in categories):
             yield found.site_of(number)
@@ -105,7 +105,7 @@ def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, job_python: Pa
         {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}", "XMEM_SITES": "1"},
     )
     (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
-    assert list(of_size(found, 3 * 4 << 20)) == [Site("<string>", 2, "<module>", "")]
+    assert list(of_size(found, 3 * 4 << 20)) == [Origin("<string>", 2, "<module>", "")]
 
 
 def test_a_thread_of_the_scripts_own_is_told_apart(tmp_path: Path, job_python: Path) -> None:

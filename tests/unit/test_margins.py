@@ -6,11 +6,11 @@ from benchmarks import margins as benchmark
 from benchmarks import published_dry_runs, published_rows
 from benchmarks.published_runs import DATA
 from xmem_slurm.sizing.estimate import MARGINS
-from xmem_slurm.sizing.margins import Margin, Measured, margin, measured
+from xmem_slurm.sizing.margins import Margin, MeasuredMargin, margin, measured
 
 HERE, ELSEWHERE = "8.6", "9.0"
-NOTHING = Measured(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))
-PLANS = Measured(frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92))
+NOTHING = MeasuredMargin(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))
+PLANS = MeasuredMargin(frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92))
 PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
 
 

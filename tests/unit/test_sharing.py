@@ -11,15 +11,15 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import sharing
 from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.site.schema import Option, Share
+from xmem_slurm.site.schema import GpuOption, Share
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Doubt
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 H200 = load_catalogue()["h200"]
-SHARD = Option(gpu="h200", cost=0.1, share=Share(kind="shard", of="h200", per_gpu=139))
-MPS = Option(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h200", per_gpu=100))
+SHARD = GpuOption(gpu="h200", cost=0.1, share=Share(kind="shard", of="h200", per_gpu=139))
+MPS = GpuOption(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h200", per_gpu=100))
 
 
 @pytest.mark.parametrize(

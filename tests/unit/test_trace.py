@@ -8,7 +8,7 @@ import pytest
 
 from xmem_slurm import trace, trace_file
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import NOWHERE, Category, Op, Site
+from xmem_slurm.trace import NOWHERE, Category, Op, Origin
 
 GPT2 = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
@@ -101,9 +101,9 @@ def test_an_allocation_knows_its_line_and_a_parameter_its_name(tmp_path: Path) -
         sites={"found": [["", 0, "", ""], line, line], "of": [2, 0, 1]},
         tags=[{"category": "PARAM", "allocations": 3, "addresses": [6, 7], "names": ["h.0.weight", ""]}],
     )
-    assert found.site_of(0) == Site(*line)
+    assert found.site_of(0) == Origin(*line)
     assert found.site_of(1) == NOWHERE._replace(module="h.0.weight")
-    assert found.site_of(2) == Site(*line)
+    assert found.site_of(2) == Origin(*line)
 
 
 def test_a_trace_of_an_earlier_release_has_no_lines(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _RANKS = 2
 
 
 @dataclass(frozen=True)
-class Job:
+class CalibrationJob:
     """What is run for an option: `command`, srun's words; Slurm is to begin it within `seconds`."""
 
     option: str
@@ -39,13 +39,13 @@ class Job:
         return " ".join([*self.command[:-2], str(_JOB)])
 
 
-def jobs(site: Site, python: str, seconds: int) -> list[Job]:
+def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
     """Return a job for each option for whole GPUs that some node has and that was not measured.
 
     It asks for two GPUs where a node has them, so that NCCL can be measured; not of MIG instances, which are no peers.
     """
     source = _JOB.read_text(encoding="utf-8")
-    found = []
+    measuring = []
     for name, option in site.option.items():
         groups = [group for group in site.nodes if name in group.gpus]
         if option.share is not None or not groups or option.measured is not None:
@@ -58,11 +58,11 @@ def jobs(site: Site, python: str, seconds: int) -> list[Job]:
             f"--partition={group.partitions[0]}",
             *dialect.words(option, site.dialect, gpus),
         ]
-        found.append(Job(name, (*words, python, "-c", source), seconds))
-    return found
+        measuring.append(CalibrationJob(name, (*words, python, "-c", source), seconds))
+    return measuring
 
 
-def run(wanted: Iterable[Job]) -> Iterator[tuple[str, Measured | SlurmError]]:
+def run(wanted: Iterable[CalibrationJob]) -> Iterator[tuple[str, Measured | SlurmError]]:
     """Run the jobs, all at once, and yield each option's figures in order, or why there are none."""
     listed = list(wanted)
     with ThreadPoolExecutor(max(1, len(listed))) as pool:
@@ -70,7 +70,7 @@ def run(wanted: Iterable[Job]) -> Iterator[tuple[str, Measured | SlurmError]]:
             yield job.option, outcome
 
 
-def _run(job: Job) -> Measured | SlurmError:
+def _run(job: CalibrationJob) -> Measured | SlurmError:
     try:
         printed = client.run(job.command, job.seconds + 60.0 * _MINUTES + 30)
         return read(printed)
@@ -87,21 +87,21 @@ def read(printed: str) -> Measured:
         SlurmError: it is not what the job prints.
     """
     try:
-        found: Mapping[str, Any] = json.loads(printed.strip().rpartition("\n")[2])
-        context = round_up(max(found["device_after"], found["process_after"] or 0), 2 * MIB)
-        return Measured(context_bytes=context, nccl_bytes=found["nccl"] or None, source=_source(found))
+        measurement: Mapping[str, Any] = json.loads(printed.strip().rpartition("\n")[2])
+        context = round_up(max(measurement["device_after"], measurement["process_after"] or 0), 2 * MIB)
+        return Measured(context_bytes=context, nccl_bytes=measurement["nccl"] or None, source=_source(measurement))
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmError(f"srun: the job printed no measurement ({type(error).__name__}: {error})") from error
 
 
-def _source(found: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    nvml = "NVML does not say" if found["process_after"] is None else f"NVML {found['process_after']}"
-    nccl = f"NCCL with {found['nccl_ranks']} ranks" if found["nccl"] else "NCCL not measured"
-    before = f"{found['device_before']} before the first allocation"
+def _source(measurement: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in measurement["versions"].items())
+    nvml = "NVML does not say" if measurement["process_after"] is None else f"NVML {measurement['process_after']}"
+    nccl = f"NCCL with {measurement['nccl_ranks']} ranks" if measurement["nccl"] else "NCCL not measured"
+    before = f"{measurement['device_before']} before the first allocation"
     return (
-        f"measured {date.today().isoformat()} on {found['gpu']['name']} by `xmem-slurm site calibrate`: "
-        f"CUDA {found['device_after']} after training steps, {before}, {nvml}; {nccl}; {versions}"
+        f"measured {date.today().isoformat()} on {measurement['gpu']['name']} by `xmem-slurm site calibrate`: "
+        f"CUDA {measurement['device_after']} after training steps, {before}, {nvml}; {nccl}; {versions}"
     )
 
 

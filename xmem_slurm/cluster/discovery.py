@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from xmem_slurm import resources
 from xmem_slurm.cluster import guess
 from xmem_slurm.cluster.live import Cluster, Node
-from xmem_slurm.cluster.spellings import OPTIONS, Kind, Taken
+from xmem_slurm.cluster.spellings import OPTIONS, Accepted, Kind
 from xmem_slurm.site.schema import Gpu
 
 _COST_BYTES = 10**10
@@ -30,7 +30,7 @@ class _Option:
 
 
 @dataclass
-class _Group:
+class _NodeGroup:
     node: Node
     names: str
     gpus: dict[str, int]
@@ -39,9 +39,9 @@ class _Group:
 @dataclass
 class _Draft:
     options: dict[str, _Option] = field(default_factory=dict)
-    groups: list[_Group] = field(default_factory=list)
+    groups: list[_NodeGroup] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
-    taken: Taken = field(default_factory=Taken)
+    taken: Accepted = field(default_factory=Accepted)
     host_memory_mib: int = 0
     """For each GPU, where a job must say how much host memory it wants: the least that a node has for each."""
 
@@ -50,7 +50,7 @@ def write(
     cluster: Cluster,
     catalogue: Mapping[str, Gpu],
     host_list: Callable[[Sequence[str]], str],
-    ask: Callable[[Kind, str], Taken],
+    ask: Callable[[Kind, str], Accepted],
 ) -> str:
     """Return the text of a site file; what it could not find out it asks, in lines that begin with "# QUESTION".
 
@@ -62,13 +62,13 @@ def write(
         if node.partitions:
             alike.setdefault(node._replace(name=""), []).append(node.name)
     for node, names in alike.items():
-        draft.groups.append(_Group(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
+        draft.groups.append(_NodeGroup(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
     _spell(draft, cluster, ask)
     values = {"cluster": cluster, "draft": draft, "catalogue": catalogue, "options": OPTIONS}
     return resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
 
 
-def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Taken]) -> None:
+def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Accepted]) -> None:
     """Find out in which spelling a GPU is asked for here, by the first option that there is."""
     offered = ((draft.options[name], group.node.partitions[0]) for group in draft.groups for name in group.gpus)
     option, partition = next(((option, place) for option, place in offered if option.share is None), (None, ""))
@@ -77,7 +77,7 @@ def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Taken]) -
     taken = draft.taken = ask(Kind(option.type, option.feature, option.gres), partition)
     if not taken.options:
         refused = taken.refused.items()
-        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {said}" for name, said in refused]
+        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {words}" for name, words in refused]
     elif cluster.job_submit:
         draft.questions.append(
             f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one with a GPU"
@@ -92,7 +92,7 @@ def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Taken]) -
         )
 
 
-def _memory_for_each(group: _Group, draft: _Draft) -> int:
+def _memory_for_each(group: _NodeGroup, draft: _Draft) -> int:
     whole = sum(count for name, count in group.gpus.items() if draft.options[name].share is None)
     return group.node.memory_mib // whole
 
@@ -106,7 +106,7 @@ def _by_feature(draft: _Draft) -> None:
 
 def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) -> dict[str, int]:
     """Return the options of a kind of node with their numbers, adding those that are new to the draft."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for entry in (entry for entry in node.gres if entry.is_gpu):
         option = _whole(entry.type, node, draft, catalogue)
         if option is None:
@@ -115,14 +115,14 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
                 " Add an option with its name in the GPU catalogue, and here to gpus"
             )
         else:
-            found[option] = found.get(option, 0) + entry.amount
+            amounts[option] = amounts.get(option, 0) + entry.amount
     for entry in (entry for entry in node.gres if entry.is_share):
-        whole = next((option for option in found if entry.type in {None, draft.options[option].type}), None)
-        if whole is None or entry.amount % found[whole] or entry.amount == found[whole]:
+        whole = next((option for option in amounts if entry.type in {None, draft.options[option].type}), None)
+        if whole is None or entry.amount % amounts[whole] or entry.amount == amounts[whole]:
             draft.questions.append(f"of which GPUs is {entry} of node {name}? Add an option with share")
             continue
-        found[_share(entry.name, whole, entry.amount // found[whole], draft)] = found[whole]
-    return found
+        amounts[_share(entry.name, whole, entry.amount // amounts[whole], draft)] = amounts[whole]
+    return amounts
 
 
 def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:

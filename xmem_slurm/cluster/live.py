@@ -30,7 +30,7 @@ class Node(NamedTuple):
     sizes: tuple[Gres, ...] = ()
 
 
-class Partition(NamedTuple):
+class LivePartition(NamedTuple):
     """A partition; `max_time` in Slurm's words."""
 
     name: str
@@ -43,7 +43,7 @@ class Cluster(NamedTuple):
 
     name: str
     nodes: Sequence[Node]
-    partitions: Sequence[Partition]
+    partitions: Sequence[LivePartition]
     source: str = "scontrol"
     job_submit: str = ""
     """The plugins through which slurmctld has every job go."""
@@ -63,12 +63,12 @@ def read() -> Cluster:
             return from_pyslurm(config, account)
     except SlurmError as error:
         source = f"scontrol ({error})"
-    found = parse(
+    cluster = parse(
         config,
         client.run(["scontrol", "--oneliner", "show", "nodes"], _SECONDS),
         client.run(["scontrol", "--oneliner", "--all", "show", "partitions"], _SECONDS),
     )
-    return found._replace(source=source)
+    return cluster._replace(source=source)
 
 
 def parse(config: str, nodes: str, partitions: str) -> Cluster:
@@ -77,7 +77,7 @@ def parse(config: str, nodes: str, partitions: str) -> Cluster:
         _setting(config, "ClusterName", "cluster"),
         [_node(line) for line in nodes.splitlines() if line.startswith("NodeName=")],
         [
-            Partition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
+            LivePartition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
             for line in partitions.splitlines()
             if line.startswith("PartitionName=")
         ],
@@ -104,7 +104,7 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
             for node in account.nodes
         ]
         partitions = [
-            Partition(each["name"], each["is_default"], by_pyslurm.time_limit(each["max_time"]))
+            LivePartition(each["name"], each["is_default"], by_pyslurm.time_limit(each["max_time"]))
             for each in account.partitions
         ]
     except (KeyError, TypeError, AttributeError) as error:
@@ -142,14 +142,14 @@ def _gpus(configured: str) -> tuple[Gres, ...]:
 
 def _setting(config: str, name: str, default: str = "") -> str:
     """Return a line of `scontrol show config`."""
-    found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
-    return found[1] if found and found[1] != "(null)" else default
+    match = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
+    return match[1] if match and match[1] != "(null)" else default
 
 
 def _field(line: str, key: str) -> str:
     """Return a field; the first of that name, as free text (Reason, Comment) comes last. Slurm's `(null)` is ""."""
-    found = re.search(rf"(?:^|\s){key}=(\S*)", line)
-    return found[1] if found and found[1] != "(null)" else ""
+    match = re.search(rf"(?:^|\s){key}=(\S*)", line)
+    return match[1] if match and match[1] != "(null)" else ""
 
 
 def _listed(text: str) -> tuple[str, ...]:

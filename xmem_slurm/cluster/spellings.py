@@ -29,7 +29,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Taken:
+class Accepted:
     """What Slurm took: GPUs in these options, and what is needed with them. None at all: `refused` says why."""
 
     options: Sequence[str] = OPTIONS
@@ -40,7 +40,7 @@ class Taken:
     """Slurm's words for each option that it does not take."""
 
 
-def ask(kind: Kind, partition: str) -> Taken:
+def ask(kind: Kind, partition: str) -> Accepted:
     """Ask Slurm, most usual spelling first: by type before by feature, without host memory before with it.
 
     Raises:
@@ -58,7 +58,7 @@ def ask(kind: Kind, partition: str) -> Taken:
     return find(kind, refusal)
 
 
-def find(kind: Kind, refusal: Callable[[Sequence[str]], str | None]) -> Taken:
+def find(kind: Kind, refusal: Callable[[Sequence[str]], str | None]) -> Accepted:
     """Find what is taken; `refusal` says why these options of sbatch are not, or None."""
     memories: tuple[Memory | None, ...] = (None, "mem", "mem-per-gpu", "mem-per-cpu")
     ways: list[Literal["type", "constraint"]] = ["type"] if kind.type or not kind.constraint else []
@@ -70,9 +70,9 @@ def find(kind: Kind, refusal: Callable[[Sequence[str]], str | None]) -> Taken:
         refused = {option: words for option, words in why.items() if words is not None}
         taken = [option for option in OPTIONS if option not in refused]
         if taken:
-            return Taken(taken, by if kind.type else "type", memory, refused)
+            return Accepted(taken, by if kind.type else "type", memory, refused)
         first = first or refused
-    return Taken((), refused=first)
+    return Accepted((), refused=first)
 
 
 def _words(kind: Kind, option: str, by: str) -> list[str]:

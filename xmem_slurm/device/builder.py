@@ -87,14 +87,14 @@ def making(folder: Path) -> Path:
 def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
     """The finished builds in the cache, by torch version."""
     folder = cache if cache is not None else cache_folder()
-    found = []
+    builds = []
     for manifest in folder.glob(f"*/{MANIFEST}"):
         try:
             about = json.loads(manifest.read_text(encoding="utf-8"))
-            found.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
+            builds.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
         except (OSError, ValueError, KeyError):
             continue  # removed or damaged while we looked
-    return sorted(found, key=lambda each: (each.torch_version, each.path))
+    return sorted(builds, key=lambda each: (each.torch_version, each.path))
 
 
 def make_own(folder: Path, done: Path) -> None:

@@ -160,8 +160,8 @@ def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -
     if not group.gpus:
         return {}
     gpu = gpus[next(iter(group.gpus))]
-    found = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
-    return found | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
+    variables = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
+    return variables | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
 
 
 def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -> _Node:

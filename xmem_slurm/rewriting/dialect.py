@@ -7,7 +7,7 @@ request is written in the first option that the site's dialect lists; the number
 from collections.abc import Sequence
 
 from xmem_slurm.errors import UsageError
-from xmem_slurm.site.schema import Dialect, Option
+from xmem_slurm.site.schema import Dialect, GpuOption
 from xmem_slurm.slurm import gres
 from xmem_slurm.slurm.constraint import conjoin
 from xmem_slurm.slurm.edit import Edit, apply, type_edits
@@ -16,7 +16,7 @@ from xmem_slurm.slurm.submission import Submission
 
 
 def edits(
-    request: Request, option: Option, dialect: Dialect, share: str | None = None, *, typed: bool = True
+    request: Request, option: GpuOption, dialect: Dialect, share: str | None = None, *, typed: bool = True
 ) -> Sequence[Edit]:
     """Return what to set in a job of one component so that it asks for `option`; nothing if it does already.
 
@@ -40,7 +40,7 @@ def edits(
     return [Edit(name, value) for name, value in values.items() if value != request.value(name)]
 
 
-def host_memory(request: Request, option: Option, dialect: Dialect, *, shared: bool) -> dict[str, str | None]:
+def host_memory(request: Request, option: GpuOption, dialect: Dialect, *, shared: bool) -> dict[str, str | None]:
     """Return the option that asks for host memory by the site's rule; none where the user asked, or there is no rule.
 
     A job on a share of a GPU gets what one with a GPU of its own would: its process is the same. For --mem and
@@ -60,19 +60,19 @@ def host_memory(request: Request, option: Option, dialect: Dialect, *, shared: b
     return {name: f"{per_gpu * gpus if name == 'mem' else -(-per_gpu * gpus // request.cpus_per_node)}M"}
 
 
-def words(option: Option, dialect: Dialect, count: int = 1) -> tuple[str, ...]:
+def words(option: GpuOption, dialect: Dialect, count: int = 1) -> tuple[str, ...]:
     """Return options of sbatch or srun that ask for `count` GPUs of an option on a node, or for its least share."""
     asking = Submission(("--ntasks=1", f"--gres=gpu:{count}"), {}, None)
     return apply(edits(asking.request, option, dialect, least_share(option)), asking).argv
 
 
-def share_entry(option: Option, units: int) -> str:
+def share_entry(option: GpuOption, units: int) -> str:
     """Return the entry of --gres for so many units of a share."""
     assert option.share is not None
     return ":".join(filter(None, [option.share.kind, option.type, str(units)]))
 
 
-def least_share(option: Option) -> str | None:
+def least_share(option: GpuOption) -> str | None:
     """Return the entry for the fewest units that a job gets; None for a whole GPU."""
     return share_entry(option, option.share.least) if option.share is not None else None
 

@@ -9,7 +9,7 @@ from xmem_slurm import __version__, resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect, job_steps, sharing
 from xmem_slurm.rewriting.sharing import Grant
-from xmem_slurm.site.schema import Dialect, Option
+from xmem_slurm.site.schema import Dialect, GpuOption
 from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import Step
 from xmem_slurm.slurm.edit import Edit, EditError, apply
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 def rewrite(
     job: Submission,
-    option: Option,
+    option: GpuOption,
     reason: str,
     granted: Grant | None = None,
     components: Sequence[int] = (0,),
@@ -89,7 +89,7 @@ def rewrite(
     return edited, changes
 
 
-def _check_untyped_will_do(asked: Sequence[Request], option: Option, granted: Grant | None, step: Step) -> None:
+def _check_untyped_will_do(asked: Sequence[Request], option: GpuOption, granted: Grant | None, step: Step) -> None:
     """Make sure that the option can be asked for by its feature, without the type that a step would not fit."""
     typed = any(each.gpu_types for each in asked)
     if granted is not None or option.constraint is None or typed:
@@ -105,7 +105,9 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"{len(numbers)} lines of the script, the first of them {numbers[0]}"
 
 
-def _edits(request: Request, option: Option, granted: Grant | None, spelled: Dialect, *, typed: bool) -> Sequence[Edit]:
+def _edits(
+    request: Request, option: GpuOption, granted: Grant | None, spelled: Dialect, *, typed: bool
+) -> Sequence[Edit]:
     """Say what to set in the component that asks for `request`."""
     if granted is not None:
         sharing.check_exported(request, granted.variables)

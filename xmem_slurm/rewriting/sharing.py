@@ -17,7 +17,7 @@ from typing import NamedTuple
 from xmem_slurm.allocator.releases import release
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect
-from xmem_slurm.site.schema import Gpu, Option
+from xmem_slurm.site.schema import Gpu, GpuOption
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.trace import Trace
 from xmem_slurm.units import MIB
@@ -39,7 +39,7 @@ class Grant(NamedTuple):
     variables: Mapping[str, str]
 
 
-def not_held(option: Option, found: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()) -> str | None:
+def not_held(option: GpuOption, found: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()) -> str | None:
     """Return why nothing holds a job to its share of the option, or None.
 
     `found` is of its dry run, `environ` what it was submitted from, `texts` are its script and those that this runs.
@@ -60,7 +60,7 @@ def not_held(option: Option, found: Trace, environ: Mapping[str, str], texts: It
     return next(iter(overruled.values()), None)
 
 
-def grant(option: Option, gpu: Gpu, units: int, environ: Mapping[str, str]) -> Grant:
+def grant(option: GpuOption, gpu: Gpu, units: int, environ: Mapping[str, str]) -> Grant:
     """Return the share of `units` units of the GPU for a job that is submitted from `environ`.
 
     torch's part is the share without the CUDA context, which the allocator does not count.

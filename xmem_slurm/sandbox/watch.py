@@ -65,7 +65,7 @@ def on_disk(folder: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class _Watched:
     number: int
     parent: int
     threads: int
@@ -75,8 +75,8 @@ class _Process:
     """The page tables of all that it has touched: a terabyte of nothing takes 2 GiB of them."""
 
 
-def _descendants(first: int) -> Iterable[_Process]:
-    children: defaultdict[int, list[_Process]] = defaultdict(list)
+def _descendants(first: int) -> Iterable[_Watched]:
+    children: defaultdict[int, list[_Watched]] = defaultdict(list)
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():
             continue
@@ -86,7 +86,7 @@ def _descendants(first: int) -> Iterable[_Process]:
             continue
         parent = _number(text, b"\nPPid:")
         sizes = [_number(text, key) * KIB for key in (b"\nRssAnon:", b"\nRssShmem:", b"\nVmPTE:")]
-        children[parent].append(_Process(int(folder.name), parent, _number(text, b"\nThreads:"), *sizes))
+        children[parent].append(_Watched(int(folder.name), parent, _number(text, b"\nThreads:"), *sizes))
     waiting = [first]
     while waiting:
         for child in children[waiting.pop()]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from xmem_slurm.errors import UsageError
-from xmem_slurm.site.schema import Nodes, Option, Site
+from xmem_slurm.site.schema import GpuOption, Nodes, Site
 from xmem_slurm.slurm import hostlist
 
 WRITABLE = ("gres", "gpus-per-node", "gpus", "gpus-per-task")
@@ -98,7 +98,7 @@ def _of_group(group: Nodes, site: Site) -> Iterator[str]:
         yield f"host_memory_mib of all its GPUs is {memory}, and memory_mib {group.memory_mib}"
 
 
-def _is_asked_for_by_feature(option: Option, site: Site) -> bool:
+def _is_asked_for_by_feature(option: GpuOption, site: Site) -> bool:
     return option.type is None or option.both or option.share is not None or site.dialect.select == "constraint"
 
 

@@ -16,7 +16,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Bytes = Annotated[int, Field(gt=0)]
 Mib = Annotated[int, Field(gt=0)]
 Time = Annotated[str, Field(pattern=r"^(UNLIMITED|INFINITE|\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2})$")]
-GpuOption = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
+GpuSpelling = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
 Command = Literal["sbatch", "srun", "salloc"]
 Order = Literal["cost", "memory", "start"]
 Stance = Literal["leave", "advise", "refuse"]
@@ -97,7 +97,7 @@ class Measured(_Strict):
     source: str
 
 
-class Option(_Strict):
+class GpuOption(_Strict):
     """One thing a job can ask for: a GPU type of this site, a MIG profile as Slurm's type, or a share of a GPU.
 
     `gpu` names the catalogue's entry; `type` is the GRES type of the site (`a100_40` in `--gres=gpu:a100_40:1`), absent
@@ -127,7 +127,7 @@ class Dialect(_Strict):
     Host memory is asked for where the user did not: `host_memory_mib` for each GPU, in `host_memory_option`.
     """
 
-    options: Annotated[tuple[GpuOption, ...], Field(min_length=1)] = (
+    options: Annotated[tuple[GpuSpelling, ...], Field(min_length=1)] = (
         "gres",
         "gpus",
         "gpus-per-node",
@@ -268,7 +268,7 @@ class Site(_Strict):
     filter: Filter = Filter()
     audit: Audit = Audit()
     job_submit: JobSubmit = JobSubmit()
-    option: Annotated[dict[Name, Option], Field(min_length=1)]
+    option: Annotated[dict[Name, GpuOption], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]
     partition: Annotated[dict[Name, Partition], Field(min_length=1)]
 

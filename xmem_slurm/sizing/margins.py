@@ -36,7 +36,7 @@ class Margin:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredMargin:
     """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`trace.Doubt.code`).
 
     `capabilities` are the compute capabilities of the GPUs that they ran on.
@@ -52,19 +52,22 @@ class Measured:
 
 
 @functools.cache
-def measured() -> Sequence[Measured]:
+def measured() -> Sequence[MeasuredMargin]:
     """Read what was measured, from site-config/margins.toml."""
     text = (resources.tree("site-config") / FILE).read_text(encoding="utf-8")
     return [_measured(entry) for entry in tomllib.loads(text)["measured"]]
 
 
-def _measured(entry: Mapping[str, Any]) -> Measured:
+def _measured(entry: Mapping[str, Any]) -> MeasuredMargin:
     figures = {name: value for name, value in entry.items() if name not in ("unseen", "capabilities", "source")}
-    return Measured(frozenset(entry["unseen"]), frozenset(entry["capabilities"]), Margin(**figures))
+    return MeasuredMargin(frozenset(entry["unseen"]), frozenset(entry["capabilities"]), Margin(**figures))
 
 
 def margin(
-    unseen: AbstractSet[str], capability: str, priors: Mapping[str, float], kinds: Sequence[Measured] | None = None
+    unseen: AbstractSet[str],
+    capability: str,
+    priors: Mapping[str, float],
+    kinds: Sequence[MeasuredMargin] | None = None,
 ) -> Margin:
     """Return the margin of a run with these doubts on a GPU of this compute capability.
 

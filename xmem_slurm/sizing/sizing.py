@@ -8,7 +8,7 @@ from xmem_slurm.dryrun import ranks, runner, spending
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.rewriting.sharing import not_held
-from xmem_slurm.site.schema import DryRuns, Gpu, Option, Site
+from xmem_slurm.site.schema import DryRuns, Gpu, GpuOption, Site
 from xmem_slurm.sizing import kernels
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
@@ -249,7 +249,7 @@ def demand_of(request: Request, site: Site) -> Demand:
     )
 
 
-def _is_share_of(option: Option, asked: GpuRequest, site: Site) -> bool:
+def _is_share_of(option: GpuOption, asked: GpuRequest, site: Site) -> bool:
     """Whether a request for shares means this option; Slurm types a share as its GPU."""
     if option.share is None or option.share.kind != asked.resource:
         return False
