@@ -27,7 +27,7 @@ lint: .venv/ready
 	$(BIN)/shellcheck .ci/* launchers/xsbatch examples/*.sh examples/*/job.sh
 
 # Which lines the unit tests reach, in build/coverage.txt; of the probe, which runs in the job's Python, it could say little.
-# slipcover's count costs a tenth; coverage's would double the time on Python 3.11, which has no sys.monitoring.
+# slipcover's count costs a twentieth; coverage's more than doubles the time on Python 3.11, which has no sys.monitoring.
 coverage: .venv/ready
 	mkdir -p build
 	$(BIN)/python -m slipcover --source xmem_slurm --omit 'xmem_slurm/probe/*' --missing-width 60 --out build/coverage.txt \

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "xmem_slurm"
 PROBE = PACKAGE / "probe"
 
 MOST_LINES = 400
-LONG = {"caching_allocator.py", "cudnn_plans.c", "sizing.py"}
+LONG = {"sizing.py"}
 
 PLAIN_LINES = 14
 """A function of so many lines says what it does, whoever it is for; ruff's D103 asks that of public ones alone."""
@@ -34,25 +34,16 @@ _why_nothing _word elementwise.at
 FORMS = {"Doubt", "Failure", "Group", "Loop", "Phase", "Seen"}
 """Names of which one class is the form of another in a file or in the JSON report: one meaning for both."""
 AMBIGUOUS = {
-    "Block": 2,
     "Budget": 3,
     "Change": 2,
-    "Gpu": 2,
-    "Job": 2,
     "Kind": 2,
     "Loop": 2,
-    "Measured": 2,
-    "Moment": 3,
-    "Option": 3,
-    "Partition": 2,
-    "Phase": 3,
-    "Site": 2,
+    "Moment": 2,
+    "Option": 2,
+    "Phase": 2,
     "Source": 2,
-    "Taken": 2,
+    "Usage": 2,
     "Values": 2,
-    "Word": 2,
-    "_Group": 2,
-    "_Process": 2,
 }
 """Class names with two meanings or more, and how many."""
 
