@@ -241,7 +241,7 @@ class _Tending:
         self.progress = progress.Progress()
 
     def until_the_end(self) -> dict[str, Any]:
-        """Reap and measure until the command has ended or goes beyond a limit, then kill what is left; say how it went."""
+        """Reap and measure until the command ends or goes beyond a limit, then kill what is left; say how it went."""
         stopped: str | None = None
         look = time.monotonic()
         end = look + self.limits.wall_seconds

@@ -176,7 +176,7 @@ class _NewRoot:
             _bind(_old(path), _new(path), read_only=True)
 
     def _overlay(self, folder: Path) -> None:
-        """Put a layer that takes all writes over a folder; where it cannot be, the folder is read-only, and named so."""
+        """Put a layer that takes all writes over a folder; where none can be, the folder is read-only."""
         layer = (_LAYERS if self.plan.layers is None else _old(self.plan.layers)) / str(self._overlays)
         self._overlays += 1
         upper, work = layer / "upper", layer / "work"
