@@ -85,6 +85,7 @@ def _names(group: Nodes) -> Sequence[str]:
 
 
 def _of_node(site: Site, group: Nodes, node: Node) -> list[str]:
+    """Return a line for each thing about a node that is not as the site file's group says."""
     wanted, has = _wanted(site, group), _configured(node)
     lines = [
         f"has {has[key]} of {':'.join(filter(None, key))}, the file says {wanted[key]}"

@@ -126,6 +126,7 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
 
 
 def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:
+    """Return the draft's option for these GPUs, a new one if need be; None if they do not tell their model."""
     likely = guess.candidates(kind, node.features, catalogue)
     feature = next((f for f in node.features if guess.candidates(f, (), catalogue)), None)
     constraint = None if kind else feature

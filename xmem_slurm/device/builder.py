@@ -148,6 +148,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
+    """Compile all libraries and cuDNN's helper beside `done`, and rename the whole into place.
+
+    Raises:
+        DeviceBuildError: the compiler refuses; says what.
+    """
     place, prefix = making(done.parent), f"{done.name}."
     for left in place.glob(f"{prefix}*/"):
         shutil.rmtree(left, ignore_errors=True)
@@ -172,6 +177,7 @@ def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
 
 
 def _compile(library: needs.Library, work: Path, versions: needs.Versions, compiler: str) -> None:
+    """Compile one stand-in: its own C, defaults for every other name, the symbol versions that torch links to."""
     needed = frozenset().union(*library.symbols.values())
     names = needed | generate.public_names(library, versions.cuda_major)
     aliases = generate.per_thread_aliases(names)

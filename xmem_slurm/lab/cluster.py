@@ -132,6 +132,11 @@ def _running(folder: Path) -> ground.Record | None:
 
 
 def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str], around: Surroundings) -> Lab:
+    """Write the folder and start every daemon, each after those it needs; return the lab once all nodes are idle.
+
+    Raises:
+        LabError: one did not start in time; says its last words.
+    """
     folder = around.folder
     nodes = tuple(name for members in names for name in members)
     slurmds = {f"slurmd.{node}": [paths["slurmd"], "-D", "-N", node] for node in nodes}

@@ -165,6 +165,7 @@ def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -
 
 
 def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -> _Node:
+    """Return one node as its gres.conf and prolog describe it: GPUs by type, then shares of them."""
     # Options that differ in their constraint only are one GRES type, and Slurm wants each type once.
     counts: dict[str | None, int] = {}
     for option, count in group.gpus.items():
