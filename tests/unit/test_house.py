@@ -23,12 +23,9 @@ UNDOCUMENTED = """
 Course._give Factories._factory Factories._factory.made Profiler._after_step Profiler._begin Profiler._write
 Recorder._after_step Recorder._doubts Recorder._trace Rules._computed Rules._computed.kernel Rules._copy_
 Rules._in_place Rules._to_copy Rules._wrap Sites._of_backward_node _DryRuns._run _Estimates._estimate
-_Finder._around_torch _Frame._branch _NewRoot._dev _NewRoot._overlay _NewRoot._run _NewRoot.make
-_Tending.until_the_end _around_urllib _array _build_into _checkpoint _compile _count _decide _descendants _first
-_from_file _functional _functional.kernel _is_pure_function _keep _limit _look _mode_class _mode_class.Redirect._to
-_node _of_component _of_group _of_node _of_nodes _of_options _option _outcome _outlook _plan _program _put_one _rank
-_rank _rank _read _read _read _run _sections _segment _serve _serve_requests _set _size _start _train _whole
-_why_nothing _word elementwise.at
+_Finder._around_torch _Frame._branch _around_urllib _array _checkpoint _count _from_file _functional
+_functional.kernel _is_pure_function _look _mode_class _mode_class.Redirect._to _of_component _option _outlook
+_put_one _rank _rank _rank _run _serve_requests _size _train _why_nothing elementwise.at
 """
 
 FORMS = {"Doubt", "Failure", "Group", "Loop", "Phase", "Seen"}
