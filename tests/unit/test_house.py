@@ -32,14 +32,10 @@ FORMS = {"Doubt", "Failure", "Group", "Loop", "Phase", "Seen"}
 """Names of which one class is the form of another in a file or in the JSON report: one meaning for both."""
 AMBIGUOUS = {
     "Budget": 3,
-    "Change": 2,
-    "Kind": 2,
     "Loop": 2,
     "Moment": 2,
     "Option": 2,
-    "Phase": 2,
     "Source": 2,
-    "Usage": 2,
     "Values": 2,
 }
 """Class names with two meanings or more, and how many."""

@@ -34,7 +34,7 @@ TOLERATED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsagePoint:
     """A point of the replay: after `event` (its place in `Trace.events`), these bytes were allocated, by category."""
 
     event: int
@@ -64,8 +64,8 @@ class Replay:
     """The most segments held at once (expandable segments are not counted, as in torch)."""
     retries: int
     """How often the allocator freed its cache because memory was short (num_alloc_retries)."""
-    at_peak_allocated: Usage
-    at_peak_reserved: Usage
+    at_peak_allocated: UsagePoint
+    at_peak_reserved: UsagePoint
     """When reserved bytes first reached their peak: this moment decides the fit."""
     oom: OutOfMemory | None
     repeated_steps: int
@@ -201,7 +201,7 @@ class Run:
         self.allocator.free(block)
         deferred[number] = self.allocator.num_sync_all_streams
 
-    def moment(self, served: int) -> Usage:
+    def moment(self, served: int) -> UsagePoint:
         """Say what was allocated when `served` allocations had been made, the last of them included."""
         live: set[int] = set()
         event = -1
@@ -218,4 +218,4 @@ class Run:
         for number in live & self.blocks.keys():
             category = self.trace.allocations[number].category
             totals[category] = totals.get(category, 0) + self.block_sizes[number]
-        return Usage(event, totals)
+        return UsagePoint(event, totals)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from xmem_slurm import resources
 from xmem_slurm.cluster import guess
 from xmem_slurm.cluster.live import Cluster, Node
-from xmem_slurm.cluster.spellings import OPTIONS, Accepted, Kind
+from xmem_slurm.cluster.spellings import OPTIONS, Accepted, GpuKind
 from xmem_slurm.site.schema import Gpu
 
 _COST_BYTES = 10**10
@@ -50,7 +50,7 @@ def write(
     cluster: Cluster,
     catalogue: Mapping[str, Gpu],
     host_list: Callable[[Sequence[str]], str],
-    ask: Callable[[Kind, str], Accepted],
+    ask: Callable[[GpuKind, str], Accepted],
 ) -> str:
     """Return the text of a site file; what it could not find out it asks, in lines that begin with "# QUESTION".
 
@@ -68,13 +68,13 @@ def write(
     return resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
 
 
-def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Accepted]) -> None:
+def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[GpuKind, str], Accepted]) -> None:
     """Find out in which spelling a GPU is asked for here, by the first option that there is."""
     offered = ((draft.options[name], group.node.partitions[0]) for group in draft.groups for name in group.gpus)
     option, partition = next(((option, place) for option, place in offered if option.share is None), (None, ""))
     if option is None:
         return
-    taken = draft.taken = ask(Kind(option.type, option.feature, option.gres), partition)
+    taken = draft.taken = ask(GpuKind(option.type, option.feature, option.gres), partition)
     if not taken.options:
         refused = taken.refused.items()
         draft.questions += [f"how is a GPU asked for here? --{name} was refused: {words}" for name, words in refused]
