@@ -59,7 +59,7 @@ _LINE = re.compile(rb"([RDAWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
 
 
 def read_files(log: Path) -> list[File]:
-    """Read what all Pythons of a dry run noted (form: probe/_xmem_files.py), the first time of each path first.
+    """Read what all Pythons of a dry run noted (form: probe/_xmem/process/files.py), the first time of each path first.
 
     What is no such note says that not all of them are there.
     """

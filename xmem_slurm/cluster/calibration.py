@@ -18,7 +18,7 @@ from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Measured, Site
 from xmem_slurm.units import MIB, round_up
 
-_JOB = Path(__file__).resolve().parents[1] / "probe" / "_xmem_outside.py"
+_JOB = Path(__file__).resolve().parents[1] / "probe" / "_xmem" / "outside_allocator.py"
 _MINUTES = 5
 """A job's time limit: importing torch from a network file system, and half a minute of work."""
 

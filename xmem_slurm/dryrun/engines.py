@@ -87,7 +87,7 @@ def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) ->
 def _with_or_without_sites(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
     """Run a job that is to say which line asked for each allocation (XMEM_SITES); without that where it stops by it.
 
-    torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
+    torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py).
     """
     traces = runner.run(job, gpu, budget).traces
     broken = any(trace.error is not None and _BY_THE_HOOK.match(trace.error) for trace in traces)

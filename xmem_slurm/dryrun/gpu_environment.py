@@ -15,7 +15,7 @@ _PROBE = Path(__file__).resolve().parents[1] / "probe"
 def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None, engine: str = "device") -> dict[str, str]:
     """Return the variables that show a job `count` GPUs of this kind and leave traces in the folder `traces`.
 
-    `engine` is "device", "profile" or "auto" (`probe/_xmem_engine.py`). The names are known to the probe, to
+    `engine` is "device", "profile" or "auto" (`probe/_xmem/start.py`). The names are known to the probe, to
     the stand-in libraries (`device/src/cudart/device.c`) and to what leads a Python to the probe (`device/preload.py`).
     """
     return {

@@ -6,7 +6,7 @@ stands (at the step's start, just before backward, after the step, or with set_t
 how long a batch or an output stays referenced, and optimizer states of any shape (the published Orchestrator takes a
 block for optimizer state only if it is as large as a parameter, which misses factored and quantized states).
 What the GPU's way through torch itself would do otherwise (byte masks, foreach optimizers, CUDA's autocast) was done so
-while the script ran: `probe/_xmem_redirect.py`.
+while the script ran: `probe/_xmem/cpu/redirect.py`.
 """
 
 from bisect import bisect_left
