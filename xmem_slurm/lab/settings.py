@@ -161,7 +161,7 @@ def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -
         return {}
     gpu = gpus[next(iter(group.gpus))]
     variables = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
-    return variables | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
+    return variables | {"XMEM_ENGINE": "device", "XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
 
 
 def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -> _Node:

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from xmem_slurm import trace_schema, untrusted
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Doubt, Process
-from xmem_slurm.trace_file import process_fields
+from xmem_slurm.trace import Noted, Process
+from xmem_slurm.trace_file import noted, process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -77,8 +77,8 @@ class Recording(Process):
     tags: Sequence[Tag]
     seconds: float
     peak_resident_bytes: int
-    library_doubts: Sequence[Doubt] | None = None
-    made_up: Sequence[Doubt] = ()
+    library_doubts: Sequence[Noted] | None = None
+    made_up: Sequence[Noted] = ()
 
     @property
     def release(self) -> tuple[int, int]:
@@ -104,15 +104,11 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
             tags=[Tag(tag.category, tag.addresses) for tag in profile.tags],
             seconds=profile.seconds,
             peak_resident_bytes=profile.peak_resident_bytes,
-            library_doubts=_doubts(profile.library_doubts),
-            made_up=_doubts(profile.made_up) or (),
+            library_doubts=None if profile.library_doubts is None else noted(profile.library_doubts),
+            made_up=noted(profile.made_up or ()),
         )
     except untrusted.DAMAGE as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error
-
-
-def _doubts(raw: list[trace_schema.Doubt] | None) -> list[Doubt] | None:
-    return None if raw is None else [Doubt(**dict(doubt)) for doubt in raw]
 
 
 def _rows(raw: Sequence[Any]) -> list[Operator | Memory]:

@@ -196,7 +196,9 @@ def _size(job: Submission, refused: Mapping[int, str], wishes: Wishes, tell: Tel
     Everything heavy is imported here, where a GPU job waits seconds anyway.
     """
     from xmem_slurm.cluster import start_times  # noqa: PLC0415
-    from xmem_slurm.dryrun import admission, runner  # noqa: PLC0415
+    from xmem_slurm.dryrun import admission  # noqa: PLC0415
+    from xmem_slurm.dryrun.budget import Budget  # noqa: PLC0415
+    from xmem_slurm.dryrun.order import Asked  # noqa: PLC0415
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.site import loading, places  # noqa: PLC0415
     from xmem_slurm.sizing import sizing  # noqa: PLC0415
@@ -212,11 +214,12 @@ def _size(job: Submission, refused: Mapping[int, str], wishes: Wishes, tell: Tel
         terminal.progress("running the job dry to see how much GPU memory it needs"),
     ):
         answers = sizing.size_components(
-            _to_run_dry(job, wishes),
+            job,
             [index for index in request.with_gpus if index not in refused],
             site,
             gpus,
-            runner.Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
             starts=lambda names, component: start_times.expected(
                 client.find_sbatch(job.environ), job, site, names, component
             ),
@@ -273,13 +276,6 @@ def _report(wishes: Wishes, sized: "Mapping[int, Sizing]", site: "Site") -> list
     except (OSError, XmemError) as error:
         return [f"no report: {error}"]
     return []
-
-
-def _to_run_dry(job: Submission, wishes: Wishes) -> Submission:
-    """Return the job that is run dry; the one that is submitted knows nothing of engines, and of what is run of it."""
-    told = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks, "XMEM_ARRAY_TASKS": wishes.array_tasks}
-    told["XMEM_SITES"] = "1" if wishes.report is not None else None
-    return job.but(environ={**job.environ, **{name: value for name, value in told.items() if value is not None}})
 
 
 def _basis(job: Submission, request: Request, site_file: Path, templates: Path | None) -> "list[trace.File] | None":
