@@ -110,7 +110,7 @@ def _by_options(decision: Decision) -> Answer:
     """
     changes = _changes(decision.written, decision.ready)
     if changes:
-        client.check_accepted(client.find_sbatch(decision.written.environ), decision.ready.on_stdin())
+        client.check_accepted(client.find_sbatch(decision.written.environ), decision.ready)
     return Answer(changes, decided.lines(decision), "end", audit.outcome(decision))
 
 

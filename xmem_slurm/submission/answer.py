@@ -103,7 +103,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         if made is not None:
             return made
         held = "hold" in job.request.settings  # such a job sbatch takes, also where no node could run it as it is
-        words = None if held else client.refused(client.find_sbatch(job.environ), job.on_stdin())
+        words = None if held else client.refused(client.find_sbatch(job.environ), job)
         if words is None:
             from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -25,15 +25,14 @@ from xmem_slurm.submission import handover
 from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
 
 
-def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> NoReturn:
-    """Submit as `sbatch *argv` would, with the GPU request made right; does not return.
+def submit(written: Submission, wishes: Wishes) -> NoReturn:
+    """Submit as sbatch would, with the GPU request made right; does not return. The script is yet to be read.
 
     Raises:
         SlurmError: there is no sbatch to hand the job to.
     """
-    sbatch = client.find_sbatch(environ)
-    written = Submission(tuple(argv), environ, None)
-    if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
+    sbatch = client.find_sbatch(written.environ)
+    if "XMEM_ACTIVE" in written.environ or (wishes.off and not wishes.dry_run):
         _hand_over(sbatch, written)
     began = time.monotonic()
     with signals.clearing_up():
@@ -45,7 +44,7 @@ def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> N
             ready = decision.ready
             if ready != written:
                 once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
-                client.check_accepted(sbatch, ready.on_stdin() if once else ready)
+                client.check_accepted(sbatch, ready, by_file=not once)
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
     _tell_of(decision, dry_run=wishes.dry_run)
@@ -99,7 +98,7 @@ def _read(job: Submission, sbatch: Path) -> Submission:
         return job
     if command_line.reads_stdin:
         return job.but(script=_read_stdin(job))
-    path = client.find_script(command_line, job.environ)
+    path = client.find_script(job)
     if path is None or not _is_readable(path):
         return job
     job = job.but(script=path.read_bytes())
@@ -216,5 +215,5 @@ def _descriptor(job: Submission) -> int | None:
 
 
 def _is_pipe(job: Submission) -> bool:
-    path = client.find_script(job.command_line, job.environ)
+    path = client.find_script(job)
     return path is not None and path.is_fifo()
