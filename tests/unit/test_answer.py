@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import EXAMPLE_SITE
 from xmem_slurm.errors import Busy, NoEstimate
+from xmem_slurm.report import decided
 from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
@@ -46,7 +47,7 @@ def submit_twice(job: Submission, wishes: Wishes = WISHES) -> Sequence[str]:
     with pytest.raises(NoEstimate):
         answer(job, wishes, lambda _: None)
     try:
-        return answer(job, wishes, lambda _: None)[1]
+        return decided.lines(answer(job, wishes, lambda _: None))
     except NoEstimate:
         return []
 

@@ -223,6 +223,8 @@ def without(script: Script, directive: Directive) -> Script:
 
 def without_own_lines(script: Script) -> Script:
     """Return the script without its `#XMEM` lines."""
+    if not script.own:
+        return script
     data = script.data
     for line in reversed(script.own):
         data = data[: line.start] + data[line.end :]
