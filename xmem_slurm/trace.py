@@ -30,7 +30,7 @@ by the probe, so that a reader sees either the last complete state of a process 
     seen            what of the script ran (`Seen`); traces of the profile engine have none
     doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
-    changed         what of the job was changed, to see what that would do (probe/_xmem_advice.py); else empty
+    changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -145,7 +145,7 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What of a script ran (probe/_xmem_course.py).
+    """What of a script ran (probe/_xmem/course/course.py).
 
     `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None where there was none;
     `batches` the same of the last loop over training data, those that were only drawn included.
@@ -164,7 +164,7 @@ class Seen:
 
 
 class File(NamedTuple):
-    """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem_files.py`."""
+    """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem/process/files.py`."""
 
     kind: str
     size: int

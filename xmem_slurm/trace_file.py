@@ -60,7 +60,7 @@ _LINE = re.compile(rb"([RDAWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
 
 
 def read_files(log: Path) -> list[File]:
-    """Read what all Pythons of a dry run noted (form: probe/_xmem_files.py), the first time of each path first.
+    """Read what all Pythons of a dry run noted (form: probe/_xmem/process/files.py), the first time of each path first.
 
     What is no such note says that not all of them are there.
     """
@@ -77,7 +77,7 @@ def read_files(log: Path) -> list[File]:
 _TYPE = re.compile(r"(?:\w+\.)*\w+(?=$|:| ?\()")
 """How an error begins: "ValueError: ...", "KeyError (train.py:3)", "os._exit(3)"."""
 _OFFLINE = "a dry run has no network"
-"""What the probe adds where that may be why (`probe/_xmem_network.py`)."""
+"""What the probe adds where that may be why (`probe/_xmem/process/network.py`)."""
 
 
 def failure(error: str) -> Failure:

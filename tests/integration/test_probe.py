@@ -81,6 +81,7 @@ def run(job_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
         gpu = load_catalogue()["h100-sxm5-80gb"]
         environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         environ |= gpu_environment.environment(gpu, gpus, traces, environment.pop("PYTHONPATH", None))
+        environ["XMEM_ENGINE"] = "device"
         environ["XMEM_DEVICE_BUILD"] = json.dumps([sys.executable, "-c", f"print({str(stand_ins)!r})"])
         if seconds is not None:
             environ["XMEM_DEADLINE"] = str(time.monotonic() + seconds)
@@ -268,7 +269,7 @@ def test_an_error_in_that_sitecustomize_is_told_as_python_does(run: Run, tmp_pat
 
 
 def test_without_a_sitecustomize_there_is_none(run: Run) -> None:
-    ran = run("import sys\nprint('_xmem_record' in sys.modules)")
+    ran = run("import sys\nprint('_xmem.record.recorder' in sys.modules)")
     assert (ran.returncode, ran.stdout.strip(), ran.traces) == (0, "False", [])
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import EXAMPLE_SITE
 from xmem_slurm.dryrun import dispatch
 from xmem_slurm.errors import Busy, NoEstimate
+from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
 from xmem_slurm.submission.answer import Wishes, answer
@@ -46,7 +47,7 @@ def submit_twice(job: Submission, wishes: Wishes = WISHES) -> Sequence[str]:
     with pytest.raises(NoEstimate):
         answer(job, wishes, lambda _: None)
     try:
-        return answer(job, wishes, lambda _: None)[1]
+        return decided.lines(answer(job, wishes, lambda _: None))
     except NoEstimate:
         return []
 

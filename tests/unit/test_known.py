@@ -6,16 +6,20 @@ import os
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
 from xmem_slurm.trace import File
 
 JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
-ANSWER = JOB.but(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"}), ["one", "two"]
+READY = JOB.but(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"})
+DECISION = Decision(Kind.REWRITTEN, JOB, READY, lines=["one", "two"])
 
 
 @pytest.fixture
@@ -27,7 +31,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def keep(*files: File, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
     name = known.key(job, [])
-    known.keep(name, job, ANSWER, files, days)
+    known.keep(name, replace(DECISION, written=job), files, days)
     return name
 
 
@@ -39,9 +43,11 @@ def test_an_answer_comes_back_whole(model: Path) -> None:
     name = keep(known.as_it_is(model))
     found = known.look_up(name, JOB)
     assert found is not None
-    assert found[0] == ANSWER[0]
-    assert list(found[1][:2]) == ANSWER[1]
-    assert "nothing that the dry run read has changed" in found[1][2]
+    assert found.known_since is not None
+    assert replace(found, known_since=None) == DECISION
+    lines = decided.lines(found)
+    assert lines[:2] == DECISION.lines
+    assert "nothing that the dry run read has changed" in lines[2]
 
 
 def test_what_it_is_kept_in_is_private(model: Path) -> None:
@@ -199,10 +205,9 @@ def test_no_room_is_no_error(model: Path) -> None:
 
 def _write_and_read(arguments: tuple[int, str]) -> bool:
     number, model = arguments
-    answer = ANSWER[0], [str(number) * 10_000]
-    known.keep("shared", JOB, answer, [known.as_it_is(Path(model))])
+    known.keep("shared", replace(DECISION, lines=[str(number) * 10_000]), [known.as_it_is(Path(model))])
     found = known.look_up("shared", JOB)
-    return found is not None and len(set(found[1][0])) <= 3 and found[0] == ANSWER[0]
+    return found is not None and len(set(found.lines[0])) <= 3 and found.ready == READY
 
 
 def test_two_hundred_writers_of_one_entry(model: Path) -> None:

@@ -242,8 +242,8 @@ def test_a_job_that_has_the_setting_is_not_advised_to_take_it() -> None:
 
 def test_a_job_too_large_for_every_option_is_told_so() -> None:
     nowhere = Sizing(SIZING.estimate, Placement([Verdict("l4", GPUS["l4"], False)], None), 1.0)
-    assert "no GPU option open to this job is large enough; the largest has 21.95 GiB" in terminal.nothing_fits(nowhere)
-    assert "no nodes for this partition" in terminal.nothing_fits(Sizing(SIZING.estimate, Placement([], None), 1.0))
+    assert "no GPU option open to this job is large enough; the largest has 21.95 GiB" in terminal.too_small(nowhere)
+    assert "no nodes for this partition" in terminal.too_small(Sizing(SIZING.estimate, Placement([], None), 1.0))
 
 
 def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:

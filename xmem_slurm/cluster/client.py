@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.slurm.command_line import CommandLine
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 from xmem_slurm.slurm.submission import Submission
@@ -76,21 +75,20 @@ def _led_back(environ: Mapping[str, str]) -> str | None:
     return path if process in {str(os.getpid()), str(os.getppid())} else None
 
 
-def find_script(command_line: CommandLine, environ: Mapping[str, str] | None = None) -> Path | None:
+def find_script(job: Submission) -> Path | None:
     """Return the file that sbatch reads as the script, or None if there is none to read.
 
     sbatch looks for a name that begins with neither "/" nor "." in the folder that `--chdir` names on the command line
     (else the current one), then on PATH, and takes the first that exists and is no folder; only then the name as it is
     (src/common/proc_args.c, search_path). Whether the file can be read does not matter there: sbatch says so itself.
     """
-    name = command_line.script
+    name = job.command_line.script
     if not name:
         return None
-    environ = os.environ if environ is None else environ
     candidates = [Path(name)]
     if name[0] not in "./":
-        path = [folder for folder in environ.get("PATH", "").split(os.pathsep) if folder]
-        candidates = [Path(folder) / name for folder in (command_line.last("chdir") or ".", *path)] + candidates
+        path = [folder for folder in job.environ.get("PATH", "").split(os.pathsep) if folder]
+        candidates = [Path(folder) / name for folder in (job.command_line.last("chdir") or ".", *path)] + candidates
     for candidate in candidates:
         mode = _mode(candidate)
         if mode is not None and not stat.S_ISDIR(mode):
@@ -107,35 +105,37 @@ def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
         SlurmError: sbatch fails.
     """
     _, headline, listed = run([str(sbatch), "--help"], timeout).partition(_PLUGINS)
-    found: list[Option] = []
+    options: list[Option] = []
     for line in listed.splitlines() if headline else ():
-        if not line.strip() and found:
+        if not line.strip() and options:
             break
         word = line.strip().partition(" ")[0]
         if word.startswith("--"):
             name, equals, _ = word[2:].partition("=")
-            found.append(Option(name, "", REQUIRED if equals else NONE))
-    return tuple(found)
+            options.append(Option(name, "", REQUIRED if equals else NONE))
+    return tuple(options)
 
 
-def check_accepted(sbatch: Path, job: Submission) -> None:
+def check_accepted(sbatch: Path, job: Submission, *, by_file: bool = False) -> None:
     """Ask Slurm whether it would take a job that we have changed (`refused`).
 
     Raises:
         SlurmError: it would not; the message has Slurm's own words.
     """
-    words = refused(sbatch, job)
+    words = refused(sbatch, job, by_file=by_file)
     if words is not None:
         raise SlurmError(f"Slurm would refuse the changed request ({words})")
 
 
-def refused(sbatch: Path, job: Submission, timeout: float = 10) -> str | None:
+def refused(sbatch: Path, job: Submission, timeout: float = 10, *, by_file: bool = False) -> str | None:
     """Ask Slurm whether it would take a job (`sbatch --test-only`: nothing is queued); return why if it would not.
 
-    The words are its own; silence counts as yes.
+    The words are its own; silence counts as yes. The script goes to its stdin, as there need be no file of it; or it
+    has it `by_file`, as it is submitted.
     """
-    job = job.but(environ={**job.environ, "XMEM_ACTIVE": "1"})  # a site's filter has no part in this
-    answer = _try_out(sbatch, job, job.script if job.command_line.reads_stdin else None, timeout)
+    line = job.command_line
+    argv = job.argv if by_file else job.argv[: line.script_index]
+    answer = _try_out(sbatch, argv, job.environ, None if by_file and not line.reads_stdin else job.script, timeout)
     return answer.words.strip().rpartition("\n")[2] if answer is not None and answer.code != 0 else None
 
 
@@ -145,14 +145,13 @@ def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | Non
     Infinity where it refuses the job, None where it does not say.
     The script goes to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say nothing.
     """
-    quiet = [each for each in job.command_line.occurrences if each.name == "quiet"]
-    job = job.but(argv=without(job.argv, quiet))
-    environ = {**job.environ, "SLURM_TIME_FORMAT": "%s", "XMEM_ACTIVE": "1"}  # a site's filter has no part in this
-    answer = _try_out(sbatch, job.on_stdin().but(environ=environ), job.script, timeout)
+    line = job.command_line
+    argv = without(job.argv[: line.script_index], [each for each in line.occurrences if each.name == "quiet"])
+    answer = _try_out(sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout)
     if answer is not None and answer.code != 0 and answer.words:
         return float("inf")
-    found = _START.search(answer.words) if answer is not None else None
-    return float(found[1]) if found is not None else None
+    start = _START.search(answer.words) if answer is not None else None
+    return float(start[1]) if start is not None else None
 
 
 class _Answer(NamedTuple):
@@ -162,15 +161,17 @@ class _Answer(NamedTuple):
     words: str
 
 
-def _try_out(sbatch: Path, job: Submission, stdin: bytes | None, timeout: float) -> _Answer | None:
+def _try_out(
+    sbatch: Path, argv: Sequence[str], environ: Mapping[str, str], stdin: bytes | None, timeout: float
+) -> _Answer | None:
     """Run `sbatch --test-only`; None where it does not answer in `timeout` seconds."""
     import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
 
     try:
         done = subprocess.run(
-            [sbatch, "--test-only", *job.argv],
+            [sbatch, "--test-only", *argv],
             input=stdin or b"",
-            env=dict(job.environ),
+            env={**environ, "XMEM_ACTIVE": "1"},  # a site's filter has no part in this
             capture_output=True,
             timeout=timeout,
             check=False,

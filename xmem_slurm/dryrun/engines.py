@@ -82,7 +82,7 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want a run that may be to say which line asked for each allocation; without that where it stops by it.
 
-    torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
+    torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py).
     """
     traces = yield from budget.run(order)
     broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)

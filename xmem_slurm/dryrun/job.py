@@ -14,7 +14,6 @@ from pathlib import Path
 from xmem_slurm.cluster import client
 from xmem_slurm.dryrun.shims import slurm_queries
 from xmem_slurm.slurm import gres
-from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB
@@ -65,7 +64,7 @@ class Job:
 
 def from_submission(job: Submission) -> Job:
     """Return what the first node of a submission would run: of a heterogeneous job, that of its first component."""
-    request, command_line = job.request, split_command_line(job.argv)
+    request, command_line = job.request, job.command_line
     folder = Path(request.chdir or ".").absolute()
     script = (
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
@@ -78,7 +77,7 @@ def from_submission(job: Submission) -> Job:
 def facts(job: Submission, folder: Path) -> dict[str, str]:
     """Return what Slurm knows of a job beside its variables, by scontrol's names; `folder` is the job's."""
     request, line = job.request, job.command_line
-    path = client.find_script(line, job.environ)
+    path = client.find_script(job)
     words = [str(path.absolute()), *line.script_arguments] if path is not None else []
     given = {
         "Command": " ".join(words),

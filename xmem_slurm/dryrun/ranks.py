@@ -2,8 +2,8 @@
 
 What rank 0 sees of the others says which those are (`Trace.peers`): the stages of a pipeline, ranks that it sends
 tensors to, larger shards of the optimizer's state. A user can ask for ranks, too. Where those are many a sample is run:
-first, last, and evenly between. Ranks that run together tell each other what decides shapes (`probe/_xmem_peers.py`),
-so each goes the way that it would go among all of them.
+first, last, and evenly between. Ranks that run together tell each other what decides shapes
+(`probe/_xmem/ranks/peers.py`), so each goes the way that it would go among all of them.
 """
 
 from collections.abc import Sequence

@@ -37,11 +37,11 @@ HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
 _METER = "spent"
-"""Where the probe finds what was spent so far (probe/_xmem_budget.py)."""
+"""Where the probe finds what was spent so far (probe/_xmem/process/budget.py)."""
 _LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 """The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job leaves them alone."""
 _FILES = "files.log"
-"""What the probe calls its notes of files (probe/_xmem_files.py)."""
+"""What the probe calls its notes of files (probe/_xmem/process/files.py)."""
 _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"

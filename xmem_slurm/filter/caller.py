@@ -66,10 +66,9 @@ def caller_of(process: int, environ: Mapping[str, str]) -> Caller | None:
 
 def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Submission | None:
     job = Submission(tuple(words), environ, None)
-    command_line = job.command_line
-    if command_line.wrap is not None:
+    if job.command_line.wrap is not None:
         return job
-    path = client.find_script(command_line, environ)
+    path = client.find_script(job)
     if path is None or not path.is_file() or path.stat().st_size > client.MOST_SCRIPT_BYTES:
         return None
     return job.but(script=path.read_bytes())

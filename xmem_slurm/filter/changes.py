@@ -12,17 +12,18 @@ rests on the site file, too: where it holds, that file need not be checked again
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
 from xmem_slurm.cluster import client
-from xmem_slurm.errors import AS_WRITTEN, Refused, UsageError, said
+from xmem_slurm.decision import Decision, Kind, stopped_by
+from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import detached
 from xmem_slurm.filter.caller import Caller, caller_of
 from xmem_slurm.filter.detached import Answer
-from xmem_slurm.report import audit
+from xmem_slurm.report import audit, decided
 from xmem_slurm.rewriting import folding, job_steps
 from xmem_slurm.site import coverage, places
 from xmem_slurm.slurm.refusal import refusal
@@ -42,7 +43,8 @@ _ANSWER_SECONDS = 2.0
 """Of the time that the hook waits, what is left for everything that is not a dry run..."""
 _LAST_SECONDS = 1.0
 """...and for the last word, where there is no other."""
-_LATE = f"{AS_WRITTEN}: there is no answer yet; its dry run goes on, and the next submission of this job has its answer"
+_NO_JOB = Submission((), {}, None)
+"""Stands for what could not be read."""
 
 
 def main(site_file: str, process: int, tables: coverage.Tables) -> None:
@@ -59,10 +61,10 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
 def _whatever_happens(find: Callable[[], Answer]) -> Answer:
     try:
         return find()
-    except Refused as error:
-        return Answer(lines=[f"not submitted: {error}"], last="refuse", became=(audit.REFUSED, ""))
     except Exception as error:  # a user of plain sbatch did not ask for a traceback
-        return Answer(lines=[f"{AS_WRITTEN}: {said(error)}"], became=(audit.AS_WRITTEN, type(error).__name__))
+        decision = stopped_by(error, _NO_JOB)
+        last = "refuse" if decision.kind is Kind.REFUSED else "end"
+        return Answer(lines=decided.lines(decision), last=last, outcome=audit.outcome(decision))
 
 
 def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
@@ -79,35 +81,37 @@ def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
     name = known.key(caller.submission, ["filter", site_file, caller.command])
     kept = None if _is_set(caller.submission, "XMEM_FRESH") else known.look_up(name, caller.submission)
     if kept is not None:
-        found = _whatever_happens(lambda: _given(caller, *kept))
+        found = _whatever_happens(lambda: _by_options(kept))
     else:
         seconds = places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS)
         found = _sized(site_file, caller, process, name, seconds)
-    audit.record(tables, caller.command, caller.submission, found.asks_for, found.became, began=began)
+    audit.record(tables, caller.command, caller.submission, found.outcome, began=began)
     return found
 
 
 def _sized(site_file: str, caller: Caller, process: int, name: str, seconds: float) -> Answer:
     """Return what sizing the job says, if it does so within the `seconds` that the site has the hook wait."""
+    job = caller.submission
 
     def find(tell: Tell) -> Answer:
         wishes = partial(_wishes, site_file, caller, max(0.0, seconds - _ANSWER_SECONDS))
-        return _whatever_happens(lambda: _given(caller, *answer_to(caller.submission, wishes(), tell, name)))
+        return _whatever_happens(lambda: _by_options(answer_to(job, wishes(), tell, name)))
 
     in_time = detached.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
-    return in_time or Answer(lines=[_LATE], became=(audit.LATE, ""))
+    late = Decision(Kind.LATE, job, job)
+    return in_time or Answer(lines=decided.lines(late), outcome=audit.outcome(late))
 
 
-def _given(caller: Caller, changed: Submission, lines: Sequence[str]) -> Answer:
-    """Return the answer of which this is known.
+def _by_options(decision: Decision) -> Answer:
+    """Return what the hook is to do by a decision.
 
     Raises:
         UsageError, SlurmError: the changed job cannot be had in this way.
     """
-    changes = _changes(caller.submission, changed)
+    changes = _changes(decision.written, decision.ready)
     if changes:
-        client.check_accepted(client.find_sbatch(caller.submission.environ), changed.on_stdin())
-    return Answer(changes, lines, "end", audit.asks_for(changed.request), audit.of(caller.submission, changed, lines))
+        client.check_accepted(client.find_sbatch(decision.written.environ), decision.ready)
+    return Answer(changes, decided.lines(decision), "end", audit.outcome(decision))
 
 
 def _is_covered(caller: Caller, tables: coverage.Tables) -> bool:

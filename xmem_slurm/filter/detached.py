@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
+from xmem_slurm.report.audit import Outcome
 from xmem_slurm.state import signals
 from xmem_slurm.submission.answer import Tell
 
@@ -27,14 +28,13 @@ NICENESS = 5
 class Answer(NamedTuple):
     """Options to set, "" for one to take away, lines for the user's stderr, and the last word: "end" or "refuse".
 
-    `asks_for` is what the job then asks for and `became` what was decided and why, for the site's record (`audit`).
+    `outcome` is for the site's record.
     """
 
     changes: Mapping[str, str] = {}
     lines: Sequence[str] = ()
     last: str = "end"
-    asks_for: Sequence[str] = ()
-    became: Sequence[str] = ("", "")
+    outcome: Outcome = Outcome()
 
 
 def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell) -> Answer | None:
@@ -65,7 +65,8 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
         *lines, said = (said + more).split(b"\n")
         for message in map(json.loads, lines):
             if "answer" in message:
-                return Answer(*message["answer"])
+                changes, told, last, outcome = message["answer"]
+                return Answer(changes, told, last, Outcome(*outcome))
             tell(message["told"])
         if not more:
             raise RuntimeError("what sizes the job ended without an answer")

@@ -6,7 +6,7 @@ stands (at the step's start, just before backward, after the step, or with set_t
 how long a batch or an output stays referenced, and optimizer states of any shape (the published Orchestrator takes a
 block for optimizer state only if it is as large as a parameter, which misses factored and quantized states).
 What the GPU's way through torch itself would do otherwise (byte masks, foreach optimizers, CUDA's autocast) was done so
-while the script ran: `probe/_xmem_redirect.py`.
+while the script ran: `probe/_xmem/cpu/redirect.py`.
 """
 
 from bisect import bisect_left
@@ -207,13 +207,13 @@ def _doubts(analysis: Analysis) -> list[Noted]:
     """Say what no CPU run can show, and that this is one."""
     recording = analysis.recording
     why = "no CUDA build" if recording.cuda_version is None else "run on the CPU as asked"
-    found = [Noted(Doubt.PROFILE_ENGINE, f"torch {recording.torch_version}: {why}"), *recording.made_up]
-    found += recording.library_doubts or ()
+    doubts = [Noted(Doubt.PROFILE_ENGINE, f"torch {recording.torch_version}: {why}"), *recording.made_up]
+    doubts += recording.library_doubts or ()
     for doubt, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
         count = sum(1 for _ in analysis.operators(*names))
         if count:
-            found.append(Noted(doubt, what, count))
-    return found
+            doubts.append(Noted(doubt, what, count))
+    return doubts
 
 
 _UNASKED = (Doubt.CUDNN_PLAN, "convolution", workspaces.CONVOLUTIONS)

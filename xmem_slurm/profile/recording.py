@@ -97,15 +97,15 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
         raw = untrusted.read_json(path, allowance or untrusted.Allowance())
         if raw["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
-        found = trace_schema.checked(raw, trace_schema.ProfileFile)
+        profile = trace_schema.checked(raw, trace_schema.ProfileFile)
         return Recording(
-            **process_fields(found),
-            rows=_rows(found.rows),
-            tags=[Tag(tag.category, tag.addresses) for tag in found.tags],
-            seconds=found.seconds,
-            peak_resident_bytes=found.peak_resident_bytes,
-            library_doubts=None if found.library_doubts is None else noted(found.library_doubts),
-            made_up=noted(found.made_up or ()),
+            **process_fields(profile),
+            rows=_rows(profile.rows),
+            tags=[Tag(tag.category, tag.addresses) for tag in profile.tags],
+            seconds=profile.seconds,
+            peak_resident_bytes=profile.peak_resident_bytes,
+            library_doubts=None if profile.library_doubts is None else noted(profile.library_doubts),
+            made_up=noted(profile.made_up or ()),
         )
     except untrusted.DAMAGE as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error

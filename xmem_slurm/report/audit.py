@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xmem_slurm import errors
+from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 
@@ -25,12 +25,32 @@ MOST_BYTES = 64 << 20
 MOST_NAME = 200
 _ENDING = ".jsonl"
 
-CHANGED, UNCHANGED, AS_WRITTEN, LATE, REFUSED = OUTCOMES = ("changed", "unchanged", "as written", "late", "refused")
+OUTCOMES = ("changed", "unchanged", "as written", "late", "refused")
 """What became of a job. "unchanged" is what was sized and stays: it asks for the right GPU, or the site only advises.
 "late" goes as written, too, while its dry run goes on."""
+_OUTCOME_OF = {
+    Kind.REWRITTEN: "changed",
+    Kind.NOTHING_FITS: "as written",
+    Kind.NOT_ESTIMATED: "as written",
+    Kind.FAILED: "as written",
+    Kind.LATE: "late",
+    Kind.REFUSED: "refused",
+}
+"""Whatever else was decided leaves it unchanged."""
 
 
-class Decision(NamedTuple):
+class Outcome(NamedTuple):
+    """What became of a job: one of `OUTCOMES`, the name of the error that was the reason, what it asks for in the end.
+
+    `asks_for` is empty where that is what it asked for.
+    """
+
+    word: str = "unchanged"
+    reason: str = ""
+    asks_for: Sequence[str] = ()
+
+
+class RecordedLine(NamedTuple):
     """What is read back of a line; `before` and `after` are entries such as "gpu:h200:4"."""
 
     outcome: str
@@ -48,29 +68,22 @@ def asks_for(request: Request) -> list[str]:
     ]
 
 
-def of(written: Submission, ready: Submission, lines: Sequence[str], fault: Exception | None = None) -> tuple[str, str]:
-    """Return what became of a job, and why, by what its user is told, or by what kept us from an answer."""
-    if fault is not None:
-        return (REFUSED, "") if isinstance(fault, errors.Refused) else (AS_WRITTEN, type(fault).__name__)
-    if any(line.startswith(errors.AS_WRITTEN) for line in lines):
-        return AS_WRITTEN, "NoEstimate"  # one that is kept
-    return (CHANGED if ready != written else UNCHANGED), ""
+def outcome(decision: Decision) -> Outcome:
+    """Return what became of the job that this was decided of."""
+    same = decision.ready == decision.written
+    after = () if same else asks_for(decision.ready.request)
+    return Outcome(_OUTCOME_OF.get(decision.kind, "unchanged"), decision.error, after)
 
 
 def record(
     tables: Mapping[str, Any],
     command: str,
     written: Submission,
-    ready: Sequence[str],
-    became: Sequence[str],
+    outcome: Outcome,
     *,
     began: float,
 ) -> None:
-    """Write a line, if the site's tables name a folder that has room for it.
-
-    `ready` is what it asks for in the end, empty where that is the same. `became` is one of `OUTCOMES`, and why: the
-    name of an error of ours. `began` is a time of the monotonic clock.
-    """
+    """Write a line, if the site's tables name a folder that has room for it; `began` is by the monotonic clock."""
     with suppress(Exception):  # no submission fails by its record
         request, user = written.request, os.getuid()
         line = {
@@ -80,15 +93,15 @@ def record(
             "command": command,
             "job": (request.value("job-name") or request.default_name or "")[:MOST_NAME],
             "from": asks_for(request),
-            "to": list(ready) or asks_for(request),
-            "outcome": became[0],
-            "reason": became[1],
+            "to": list(outcome.asks_for) or asks_for(request),
+            "outcome": outcome.word,
+            "reason": outcome.reason,
             "seconds": round(time.monotonic() - began, 3),
         }
         _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
 
 
-def decisions(folder: Path) -> Iterator[Decision]:
+def decisions(folder: Path) -> Iterator[RecordedLine]:
     """Return what users have written, oldest first for each; what is no such line is passed over.
 
     Raises:
@@ -101,12 +114,12 @@ def decisions(folder: Path) -> Iterator[Decision]:
                 continue
             for line in file.read(MOST_BYTES).splitlines():
                 with suppress(ValueError, LookupError, TypeError, AttributeError):
-                    said = json.loads(line)
-                    yield Decision(
-                        str(said["outcome"]),
-                        float(said["seconds"]),
-                        [str(entry) for entry in said["from"]],
-                        [str(entry) for entry in said["to"]],
+                    content = json.loads(line)
+                    yield RecordedLine(
+                        str(content["outcome"]),
+                        float(content["seconds"]),
+                        [str(entry) for entry in content["from"]],
+                        [str(entry) for entry in content["to"]],
                     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from xmem_slurm.errors import XmemError
 from xmem_slurm.report import html, json, perfetto, snapshot
 from xmem_slurm.sizing.sizing import Sizing
 
@@ -20,6 +21,15 @@ def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None
     """
     for component, sizing in sized.items():
         _write(of_component(path, component, sized), sizing, templates)
+
+
+def written(path: Path, sized: Mapping[int, Sizing], templates: Path | None) -> str:
+    """Write the report, and return the line that says where it is, or why there is none."""
+    try:
+        write(path, sized, templates)
+    except (OSError, XmemError) as error:
+        return f"no report: {error}"
+    return f"report: {path}"
 
 
 def of_component(path: Path, component: int, sized: Mapping[int, Sizing]) -> Path:

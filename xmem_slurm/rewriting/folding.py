@@ -105,11 +105,12 @@ def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Sub
     line = job.command_line
     kept = [o for o in line.first_pass if o.name in OF_THE_CALL or o.name not in SBATCH.by_name]
     words = dict.fromkeys(o.typed if o.value is None else _joined(o.typed, o.value) for o in kept)
-    data = _with_components(script, len(job.request.components))
-    base = Submission((*words, FILE, *line.script_arguments), {}, data, job.plugins)
+    components = job.request.components
+    base = job.but(argv=(*words, FILE, *line.script_arguments), environ={}, script=script)
+    base = _with_components(base, len(components))
     wanted = [
         _added_up(_settings(part), _settings(old), line.components[min(index, len(line.components) - 1)])
-        for index, (part, old) in enumerate(zip(job.request.components, base.request.components, strict=True))
+        for index, (part, old) in enumerate(zip(components, base.request.components, strict=True))
     ]
     if variables:
         wanted = [each | {"export": export(job.request, variables)} for each in wanted]
@@ -165,10 +166,13 @@ def _edits(component: int, old: Mapping[str, str], new: Mapping[str, str]) -> li
     return found
 
 
-def _with_components(script: bytes, count: int) -> bytes:
-    components = scripts.parse(script).components
-    at = components[-1].insert_at
-    return script[:at] + b"#SBATCH hetjob\n" * (count - len(components)) + script[at:]
+def _with_components(job: Submission, count: int) -> Submission:
+    """Return the job with so many components in its script."""
+    script = job.parsed_script
+    assert script is not None
+    at = script.components[-1].insert_at
+    more = b"#SBATCH hetjob\n" * (count - len(script.components))
+    return job.but(script=script.data[:at] + more + script.data[at:])
 
 
 def _overruling(folded: Submission, environ: Mapping[str, str]) -> list[str]:

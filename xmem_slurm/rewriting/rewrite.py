@@ -14,6 +14,7 @@ from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import Step
 from xmem_slurm.slurm.edit import Edit, EditError, apply
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.script import Script
 from xmem_slurm.slurm.submission import Submission
 
 _ANY = Dialect()
@@ -83,9 +84,11 @@ def rewrite(
         changes += [Change(s.option, s.old, s.new, _lines(s.lines), command="srun ") for s in steps]
     if granted is not None:
         edited = edited.but(environ={**edited.environ, **granted.variables})
-    if edited.script is not None and edited.script != job.script:
+    script = edited.parsed_script
+    if script is not None and edited.script != job.script:
         record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
-        edited = edited.but(script=_render(_without_own_lines(edited.script), record, templates))
+        heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
+        edited = edited.but(script=_render(heeded, record, templates))
     return edited, changes
 
 
@@ -127,15 +130,10 @@ def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> li
     return found
 
 
-def _without_own_lines(script: bytes) -> bytes:
-    """Take the #XMEM lines out: they are for us, and have been heeded."""
-    return scripts.without_own_lines(scripts.parse(script)).data
-
-
-def _render(script: bytes, record: str, templates: Path | None) -> bytes:
+def _render(script: Script, record: str, templates: Path | None) -> bytes:
     """Put the edited script through its template; bytes that are not UTF-8 come out as they went in."""
-    end = max(component.insert_at for component in scripts.parse(script).components)
-    head, body = (part.decode(errors="surrogateescape") for part in (script[:end], script[end:]))
+    end = max(component.insert_at for component in script.components)
+    head, body = (part.decode(errors="surrogateescape") for part in (script.data[:end], script.data[end:]))
     values = {"head": head, "record": record, "body": body}
     rendered = resources.render(resources.template_places(own=templates), "batch.sh.j2", values)
     return rendered.encode(errors="surrogateescape")

@@ -37,7 +37,7 @@ CHANGES: Mapping[Change, tuple[str, str]] = {
     "checkpointing": ("checkpointing", "it is on already, or the model has no method that puts it on"),
     "bf16": ("bf16 autocast", "autocast is on already, or no parameter is fp32"),
 }
-"""What advice tries (`probe/_xmem_advice.py`): its name where it could not be tried, and why the probe left the job as
+"""What advice tries (`probe/_xmem/advice.py`): its name where it could not be tried, and why the probe left the job as
 it is."""
 
 

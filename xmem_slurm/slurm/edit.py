@@ -82,6 +82,11 @@ def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
 
 
 def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
+    """Set an option in the place that decides about it, or add it where none does.
+
+    Raises:
+        EditError: the script has foreign lines that may decide, or the place has no value to change.
+    """
     setting = job.request.components[edit.component].settings.get(edit.name)
     foreign = job.request.foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
@@ -98,7 +103,7 @@ def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submiss
             return _add(job, edit, value, in_script=in_script)
         script = job.parsed_script
         assert script is not None
-        return job.but(script=scripts.with_value(script, place, value).data)
+        return job.with_script(scripts.with_value(script, place, value))
     return job.but(argv=_with_value(job.argv, place, value))
 
 
@@ -110,7 +115,7 @@ def _is_of_another(place: Directive | Occurrence | str, component: int) -> bool:
 def _add(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
     script = job.parsed_script if in_script else None
     if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
-        return job.but(script=scripts.with_option(script, edit.component, edit.name, value or None).data)
+        return job.with_script(scripts.with_option(script, edit.component, edit.name, value or None))
     starts = job.command_line.starts
     at = starts[min(edit.component, len(starts) - 1)]
     word = f"--{edit.name}={value}" if value else f"--{edit.name}"
@@ -136,7 +141,7 @@ def _remove(job: Submission, edit: Edit) -> Submission:
         elif isinstance(place, Directive):
             script = job.parsed_script
             assert script is not None
-            job = job.but(script=scripts.without(script, place).data)
+            job = job.with_script(scripts.without(script, place))
         else:
             assert isinstance(place, Occurrence)
             job = job.but(argv=without(job.argv, [place]))

@@ -6,7 +6,7 @@ judged here, as a newer release or a plugin of the site may know them.
 
 from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.options import REQUIRED, Occurrence
-from xmem_slurm.slurm.request import Request, Source, merge
+from xmem_slurm.slurm.request import Request, Source
 from xmem_slurm.slurm.submission import Submission
 
 
@@ -18,7 +18,6 @@ def refusal(job: Submission) -> str | None:
     missing = _without_value(command_line.occurrences)
     if missing is not None:
         return f"{missing} on the command line has no value"
-    parsed = None
     if command_line.wrap is None:
         try:
             parsed = job.parsed_script
@@ -27,7 +26,7 @@ def refusal(job: Submission) -> str | None:
         reason = parsed and (parsed.refusal or _bad_line(parsed))
         if reason:
             return reason
-    components = merge(command_line, job.environ, parsed).components
+    components = job.request.components
     if len(components) > 1 and components[0].array is not None:
         return "Slurm has no arrays of heterogeneous jobs"
     return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)

@@ -52,13 +52,18 @@ class Submission:
         return None if self.script is None else scripts.parse(self.script, self.plugins)
 
     def but(self, **fields: Any) -> "Submission":
-        """Return it with these fields instead; what does not hang on them is not read again."""
-        other = dataclasses.replace(self, **fields)
+        """Return it with these fields instead; what does not hang on those that change is not read again."""
+        changed = {name: value for name, value in fields.items() if value != getattr(self, name)}
+        if not changed:
+            return self
+        other = dataclasses.replace(self, **changed)
         for name, read_from in _READ_FROM.items():
-            if name in self.__dict__ and not read_from & fields.keys():
+            if name in self.__dict__ and not read_from & changed.keys():
                 other.__dict__[name] = self.__dict__[name]
         return other
 
-    def on_stdin(self) -> "Submission":
-        """Return it as sbatch is given it where there is no file of its script."""
-        return self.but(argv=self.argv[: self.command_line.script_index])
+    def with_script(self, script: Script) -> "Submission":
+        """Return it with a script that has been read, as another one of its editors leaves it."""
+        other = self.but(script=script.data)
+        other.__dict__["parsed_script"] = script
+        return other

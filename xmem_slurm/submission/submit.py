@@ -10,73 +10,80 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from xmem_slurm.cluster import client
-from xmem_slurm.errors import AS_WRITTEN, Refused, SlurmError, said
+from xmem_slurm.decision import Decision, Kind, stopped_by
+from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 from xmem_slurm.submission import handover
 from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
 
-if TYPE_CHECKING:
-    from xmem_slurm.submission.known import Answer
 
-
-def submit(argv: Sequence[str], environ: Mapping[str, str], wishes: Wishes) -> NoReturn:
-    """Submit as `sbatch *argv` would, with the GPU request made right; does not return.
+def submit(written: Submission, wishes: Wishes) -> NoReturn:
+    """Submit as sbatch would, with the GPU request made right; does not return. The script is yet to be read.
 
     Raises:
         SlurmError: there is no sbatch to hand the job to.
     """
-    sbatch = client.find_sbatch(environ)
-    written = Submission(tuple(argv), environ, None)
-    if "XMEM_ACTIVE" in environ or (wishes.off and not wishes.dry_run):
+    sbatch = client.find_sbatch(written.environ)
+    if "XMEM_ACTIVE" in written.environ or (wishes.off and not wishes.dry_run):
         _hand_over(sbatch, written)
-    ready, fault, began = written, None, time.monotonic()
-    lines: Sequence[str] = ()
+    began = time.monotonic()
     with signals.clearing_up():
         try:
             written = _read(written, sbatch)
-            ready, lines = answer(written, wishes, _say_nothing if written.command_line.has("quiet") else _say)
+            decision = answer(written, wishes, _say_nothing if written.command_line.has("quiet") else _say)
             if not wishes.dry_run:
-                ready = _with_script_kept(ready, written)
+                decision = replace(decision, ready=_with_script_kept(decision.ready, written))
+            ready = decision.ready
             if ready != written:
                 once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
-                client.check_accepted(sbatch, ready.on_stdin() if once else ready)
-        except Refused as error:
-            tell([f"not submitted: {error}"])
-            _record(written, (written, ()), error, wishes, began)
-            raise SystemExit(1) from None
+                client.check_accepted(sbatch, ready, by_file=not once)
         except Exception as error:  # a fault of ours must not cost the user a job
-            ready, lines, fault = written, (), error
-    quiet = written.command_line.has("quiet")
-    told = [] if quiet else [*_unknown_words(written), *lines]
-    told += [] if fault is None else [f"{AS_WRITTEN}: {said(fault)}"]
-    tell([f"would be {line}" if wishes.dry_run and line.startswith(AS_WRITTEN) else line for line in told])
-    if wishes.dry_run:
-        _show(ready, written, quiet=quiet)
-    _record(written, (ready, lines), fault, wishes, began)
-    _hand_over(sbatch, ready)
+            decision = stopped_by(error, written)
+    _tell_of(decision, dry_run=wishes.dry_run)
+    refused = decision.kind is Kind.REFUSED
+    if wishes.dry_run and not refused:
+        _show(decision)
+    if not wishes.dry_run:
+        _record(decision, wishes, began)
+    if refused:
+        raise SystemExit(1)
+    _hand_over(sbatch, decision.ready)
 
 
-def _record(written: Submission, answer: "Answer", fault: Exception | None, wishes: Wishes, began: float) -> None:
+def _tell_of(decision: Decision, *, dry_run: bool) -> None:
+    """Tell the user what was decided; with --quiet only what an error of this submission kept us from."""
+    written = decision.written
+    quiet, refused = written.command_line.has("quiet"), decision.kind is Kind.REFUSED
+    if not (quiet or refused):
+        tell(_unknown_words(written))
+    stopped = refused or (decision.error and decision.known_since is None)
+    if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
+        from xmem_slurm.report import decided  # noqa: PLC0415 - there is nothing to say of most jobs
+
+        tell(decided.lines(decision, dry_run=dry_run))
+
+
+def _record(decision: Decision, wishes: Wishes, began: float) -> None:
     """Write the site's line on what was decided, where the site wants one and something was."""
     from xmem_slurm.site import places  # noqa: PLC0415
 
-    ready, lines = answer
+    written = decision.written
     with contextlib.suppress(Exception):  # no submission fails by its record
-        if wishes.dry_run or not written.request.asks_for_gpu or "off" in own_words(written):
+        if not written.request.asks_for_gpu or "off" in own_words(written):
             return
         tables = places.tables(wishes.site, written.environ, b"audit")
         if "audit" in tables:
             from xmem_slurm.report import audit  # noqa: PLC0415
 
-            after, became = audit.asks_for(ready.request), audit.of(written, ready, lines, fault)
-            audit.record(tables, "xsbatch", written, after, became, began=began)
+            audit.record(tables, "xsbatch", written, audit.outcome(decision), began=began)
 
 
 def _read(job: Submission, sbatch: Path) -> Submission:
@@ -91,7 +98,7 @@ def _read(job: Submission, sbatch: Path) -> Submission:
         return job
     if command_line.reads_stdin:
         return job.but(script=_read_stdin(job))
-    path = client.find_script(command_line, job.environ)
+    path = client.find_script(job)
     if path is None or not _is_readable(path):
         return job
     job = job.but(script=path.read_bytes())
@@ -142,18 +149,19 @@ def _say_nothing(_line: str) -> None:
     pass
 
 
-def _show(job: Submission, written: Submission, *, quiet: bool) -> NoReturn:
+def _show(decision: Decision) -> NoReturn:
     """Print a script that plain sbatch makes the same job of; on stderr what is changed in it, and how to submit it."""
     import shlex  # noqa: PLC0415
 
     from xmem_slurm.rewriting import folding  # noqa: PLC0415
 
+    written, job = decision.written, decision.ready
     refused = refusal(written)
     if refused is not None or (job.script is None and job.command_line.wrap is None):
         tell([f"sbatch would refuse this job: {refused or 'its script cannot be read'}"])
         raise SystemExit(1)
     folded = folding.fold(job, written.environ)
-    if not quiet:
+    if not written.command_line.has("quiet"):
         tell(folding.differences(written, job, folded), prefix="")
         why = f" ({folded.reason})" if folded.reason is not None else ""
         tell([f"nothing was submitted; as {folding.FILE} this is submitted by: {shlex.join(folded.words)}{why}"])
@@ -207,5 +215,5 @@ def _descriptor(job: Submission) -> int | None:
 
 
 def _is_pipe(job: Submission) -> bool:
-    path = client.find_script(job.command_line, job.environ)
+    path = client.find_script(job)
     return path is not None and path.is_fifo()
