@@ -1,8 +1,8 @@
 """Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
 
-The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
-seconds where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes
-real steps at once). Real steps follow where the stand-ins' zeros may have led the job astray:
+The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds where real steps on
+the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). Real
+steps follow where the stand-ins' zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
 - a shape follows from values, or its model reads values in its forward pass, which may decide what it does next.
