@@ -85,6 +85,7 @@ def _names(group: Nodes) -> Sequence[str]:
 
 
 def _of_node(site: Site, group: Nodes, node: Node) -> list[str]:
+    """Say what is otherwise on a node than the site file has it of its group."""
     wanted, has = _wanted(site, group), _configured(node)
     found = [
         f"has {has[key]} of {':'.join(filter(None, key))}, the file says {wanted[key]}"

@@ -126,6 +126,7 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
 
 
 def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:
+    """Note a node's kind of whole GPU among the draft's options, and return its name; None if it cannot be guessed."""
     likely = guess.candidates(kind, node.features, catalogue)
     feature = next((f for f in node.features if guess.candidates(f, (), catalogue)), None)
     constraint = None if kind else feature

@@ -82,6 +82,7 @@ def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
 
 
 def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
+    """Give an option a value in the place that decides, or add it where there is none of this component."""
     setting = job.request.components[edit.component].settings.get(edit.name)
     foreign = job.request.foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):

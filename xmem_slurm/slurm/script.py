@@ -283,6 +283,7 @@ def _split(data: bytes, number: int, start: int, end: int) -> list[ScriptWord]:
 
 
 def _word(data: bytes, number: int, start: int, end: int) -> ScriptWord:
+    """Read one word, which begins at `start`, and how it is written (`ScriptWord`)."""
     text = bytearray()
     ends: list[int] = []
     quotes: list[int] = []

@@ -59,6 +59,11 @@ def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapp
 
 
 def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], found: _Found, depth: int) -> None:
+    """Add to `found` what a script reads that may be run in any of `folders`; scripts that it runs are read in turn.
+
+    Raises:
+        Unknown: it cannot be told.
+    """
     lists = body.commands(script) if depth else None
     if lists is None:
         raise Unknown
