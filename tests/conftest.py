@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import unsandboxed, warm
 from xmem_slurm import lab, resources
+from xmem_slurm.dryrun import sandbox
 from xmem_slurm.site.loading import load_site
 
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
@@ -58,6 +60,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def job_python() -> Path:
     """Return the Python of a user's job: one that has a CUDA build of torch."""
     return Path(os.environ["XMEM_TEST_PYTHON"])
+
+
+@pytest.fixture(scope="session")
+def warm_python(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what behaves as that Python, and has torch at hand: for tests that are not of how a Python starts."""
+    return warm.installed(job_python, tmp_path_factory.mktemp("warm") / "bin")
+
+
+@pytest.fixture
+def without_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let dry runs of this test be no more than processes, as a warm Python has to be."""
+    monkeypatch.setattr(sandbox, "run", unsandboxed.run)
 
 
 @dataclass(frozen=True)
