@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import unsandboxed, warm
+from tests.harness import rotation, unsandboxed, warm
 from xmem_slurm import lab, resources
 from xmem_slurm.dryrun import sandbox
 from xmem_slurm.site.loading import load_site
@@ -37,8 +37,15 @@ for _ in range(5):
 """A training script that fits the smallest GPU there is: it needs less than 2 GiB."""
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make test` gives."""
+    parser.addoption("--rotate", action="store_true", help="leave out slow tests, but for those of this day and change")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Give our children the signals as a shell gives them: whoever runs us in the background may ignore them."""
+    if config.getoption("rotate"):
+        config.pluginmanager.register(rotation.Rotation(), "rotation")
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -5,6 +5,10 @@ import shlex
 import sys
 from pathlib import Path
 
+TICK = "XMEM_TEST_TICK"
+"""A variable with which the probe's clock counts work: so many seconds each time that it is looked at, which is for
+each batch and each step. A script then comes as far on every machine, as on one where a step takes that long."""
+
 
 def installed(python: Path, folder: Path) -> Path:
     """Write the program into a new folder; return it. What it starts lives as long as this process.
