@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import probe
 from tests.harness.probe import HANG_SECONDS, Run
+from tests.harness.warm import TICK
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.trace import Category, Op, Trace
 
@@ -291,23 +292,30 @@ def test_what_is_on_the_gpu_is_in_the_trace_soon(run: Run, before: str) -> None:
     assert (trace.state, trace.allocations[0].size) == ("running", 20 << 20)
 
 
-def test_a_budget_of_the_whole_dry_run_ends_with_what_all_its_processes_spent(run: Run) -> None:
-    """The sandbox writes what was spent into a file beside the traces; here the script does."""
-    code = """
+METER = """
 import glob, gzip, struct
 traces = os.environ["XMEM_TRACE_DIR"]
-def is_over(): return any(b'"state":"budget"' in gzip.open(trace).read() for trace in glob.glob(traces + "/*.json.gz"))
-with open(os.path.join(traces, "spent"), "wb", buffering=0) as meter:
-    for spent, steps in (9.0, 3), (11.0, 1):
-        for _ in range(steps): step()
-        kept = torch.empty(1 << 20, device="cuda")
-        meter.seek(0)
-        meter.write(struct.pack("d", spent))
-        while spent > 10 and not is_over(): time.sleep(0.1)
-        time.sleep(1.5)
+meter = open(os.path.join(traces, "spent"), "wb", buffering=0)
+def spend(seconds):
+    meter.seek(0)
+    meter.write(struct.pack("d", seconds))
+def is_over():
+    return any(b'"state":"budget"' in gzip.open(trace).read() for trace in glob.glob(traces + "/*.json.gz"))
+"""
+"""The sandbox writes what was spent into a file beside the traces; here the script does."""
+
+
+def test_a_budget_of_the_whole_dry_run_ends_with_what_all_its_processes_spent(run: Run) -> None:
+    code = """
+for spent, steps in (9.0, 3), (11.0, 1):
+    for _ in range(steps): step()
+    kept = torch.empty(1 << 20, device="cuda")
+    spend(spent)
+    while spent > 10 and not is_over(): time.sleep(0.1)
+    time.sleep(1.5)
 step()
 """
-    trace = run(TRAIN + code, seconds=60, XMEM_CPU_SECONDS="10").trace
+    trace = run(TRAIN + METER + code, seconds=60, XMEM_CPU_SECONDS="10").trace
     assert (trace.state, trace.steps) == ("budget", 4)
 
 
@@ -501,12 +509,11 @@ large = torch.nn.Linear(2048, 2048).cuda()
 seldom = torch.optim.AdamW(large.parameters())
 for i in range(100000):
     step()
-    time.sleep(0.1)
     if i % 25 == 24:
         large(torch.ones(1, 2048, device="cuda")).sum().backward()
         seldom.step()
 """
-    trace = run(TRAIN + code, seconds=100).trace
+    trace = run(TRAIN + code, seconds=100, **{TICK: "0.1"}).trace
     assert trace.state == "steady"
     assert trace.recorded["allocated_bytes"] > 4 * 4 * 2048 * 2048
 
@@ -518,7 +525,7 @@ while True:
     step()
     kept.append(torch.empty(1 << 20, device="cuda"))
 """
-    trace = run(TRAIN + code, seconds=100).trace
+    trace = run(TRAIN + code, seconds=100, **{TICK: "0.05"}).trace
     (grows,) = [doubt.detail for doubt in trace.doubts if doubt.code == "still-growing"]
     assert grows == "each step left 4.0 MiB more on the GPU"
 
@@ -539,10 +546,11 @@ last = torch.empty(55 << 20, device="cuda")
 
 def test_an_endless_run_without_steps_ends_with_its_budget_and_a_short_trace(run: Run) -> None:
     code = """
-end = float(os.environ["XMEM_DEADLINE"]) + 5
-while time.monotonic() < end: torch.empty(512, device='cuda')
+for _ in range(100_000): torch.empty(512, device='cuda')
+spend(11.0)
+while not is_over(): torch.empty(512, device='cuda')
 """
-    trace = run(TRAIN + code, seconds=15).trace
+    trace = run(TRAIN + METER + code, seconds=60, XMEM_CPU_SECONDS="10").trace
     assert trace.state == "budget"
     assert len(trace.allocations) < 200_000
 
