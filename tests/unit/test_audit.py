@@ -21,7 +21,7 @@ TYPES = {"h200", "l4"}
 
 def record(folder: Path, ready: list[str] | None = None) -> None:
     tables = {"audit": {"folder": str(folder)}}
-    outcome = audit.Outcome("changed", "", ready or ["gpu:l4:2"])
+    outcome = audit.AuditOutcome("changed", "", ready or ["gpu:l4:2"])
     audit.record(tables, "xsbatch", JOB, outcome, began=time.monotonic() - 1)
 
 
@@ -84,8 +84,8 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, wha
     record(folder)
     assert precious.read_text() == "before"
     assert what != "not ours" or file(folder).read_text() == "before"
-    audit.record({}, "xsbatch", JOB, audit.Outcome(), began=0)
-    audit.record({"audit": 7}, "xsbatch", JOB, audit.Outcome(), began=0)
+    audit.record({}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
+    audit.record({"audit": 7}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
 
 
 def _write(folder: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from xmem_slurm.report.audit import Outcome
+from xmem_slurm.report.audit import AuditOutcome
 from xmem_slurm.state import signals
 from xmem_slurm.submission.answer import Tell
 
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     changes: Mapping[str, str] = {}
     lines: Sequence[str] = ()
     last: str = "end"
-    outcome: Outcome = Outcome()
+    outcome: AuditOutcome = AuditOutcome()
 
 
 def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell) -> Answer | None:
@@ -66,7 +66,7 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
         for message in map(json.loads, lines):
             if "answer" in message:
                 answer = Answer(*message["answer"])
-                return answer._replace(outcome=Outcome(*answer.outcome))
+                return answer._replace(outcome=AuditOutcome(*answer.outcome))
             tell(message["line"])
         if not more:
             raise RuntimeError("what sizes the job ended without an answer")

@@ -39,7 +39,7 @@ _OUTCOME_OF = {
 """Whatever else was decided leaves it unchanged."""
 
 
-class Outcome(NamedTuple):
+class AuditOutcome(NamedTuple):
     """What became of a job: one of `OUTCOMES`, the name of the error that was the reason, what it asks for in the end.
 
     `asks_for` is empty where that is what it asked for.
@@ -68,18 +68,18 @@ def asks_for(request: Request) -> list[str]:
     ]
 
 
-def outcome(decision: Decision) -> Outcome:
+def outcome(decision: Decision) -> AuditOutcome:
     """Return what became of the job that this was decided of."""
     same = decision.ready == decision.written
     after = () if same else asks_for(decision.ready.request)
-    return Outcome(_OUTCOME_OF.get(decision.kind, "unchanged"), decision.error, after)
+    return AuditOutcome(_OUTCOME_OF.get(decision.kind, "unchanged"), decision.error, after)
 
 
 def record(
     tables: Mapping[str, Any],
     command: str,
     written: Submission,
-    outcome: Outcome,
+    outcome: AuditOutcome,
     *,
     began: float,
 ) -> None:

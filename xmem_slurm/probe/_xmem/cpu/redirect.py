@@ -202,11 +202,11 @@ def _mark(torch, value):
 def _replace_generator(torch):
     real = torch.Generator
 
-    class Kind(type(real)):
+    class KindOfGenerator(type(real)):
         def __instancecheck__(cls, thing):
             return isinstance(thing, real)
 
-    class Generator(real, metaclass=Kind):
+    class Generator(real, metaclass=KindOfGenerator):
         def __new__(cls, device="cpu"):
             return real("cpu" if is_gpu(torch, device) else device)
 
