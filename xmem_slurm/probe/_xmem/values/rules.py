@@ -8,7 +8,6 @@ import functools
 
 from _xmem.values import lazy
 from _xmem.values.assumed import Assumed
-from _xmem.values.factories import Factories
 from _xmem.values.plausible import Plausible
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
@@ -50,13 +49,13 @@ _NUMBERS = {bool, int, float, complex}
 
 
 class Rules:
-    """Wraps operators of torch over the table `values`; `most` and `doubt` as for `Shapes`."""
+    """Wraps operators of torch over the table `values`; `most` as for `Shapes`."""
 
-    def __init__(self, torch, values, most, doubt):
+    def __init__(self, torch, values, most):
         self._torch, self._values = torch, values
-        self._assumed = Assumed(torch, doubt)
-        self._plausible = Plausible(torch, values, most, self._assumed)
-        self._shapes = Shapes(torch, values, most, doubt, self._assumed)
+        self.assumed = Assumed(torch)
+        self._plausible = Plausible(torch, values, most, self.assumed)
+        self._shapes = Shapes(torch, values, most, self.assumed)
         self._below = torch._C._after_ADInplaceOrView_keyset
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
@@ -85,21 +84,6 @@ class Rules:
             *self._shapes.kernels(),
         ):
             self._wrap(operator, kernel)
-        Factories(self._torch, self._values, self._assumed).register()
-        for name in ("to", "cuda"):
-            self._watch_loading(self._torch.storage._StorageBase, name)
-
-    def _watch_loading(self, storages, name):
-        move = getattr(storages, name)
-
-        @functools.wraps(move)
-        def moved(storage, *args, **kwargs):
-            out = move(storage, *args, **kwargs)
-            if out.device.type == "cuda" and storage.device.type == "cpu":
-                self._values.loaded(out.untyped(), storage.untyped())
-            return out
-
-        setattr(storages, name, moved)
 
     def _wrap(self, operator, kernel):
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
@@ -229,7 +213,7 @@ class Rules:
             real(target, *args, **kwargs)
             self._written_over(target)
             if draws and self._values.keeps(target) and not target.is_floating_point():
-                self._values.note(target, None, self._assumed.mark("numbers by random_, not drawn here"))
+                self._values.note(target, None, self.assumed.mark("numbers by random_, not drawn here"))
             return target
 
         return kernel
@@ -238,11 +222,11 @@ class Rules:
 
     def _local_scalar_dense(self, real, tensor):
         mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
-        self._assumed.read(mark)
+        self.assumed.read(mark)
         if known is not None:
             return known.item()
         if mark is None and self._values.applies(tensor):
-            self._assumed.unknown(tensor)
+            self.assumed.unknown(tensor)
         return real(tensor)
 
     def _to_copy(self, real, tensor, **kwargs):
@@ -253,7 +237,7 @@ class Rules:
             return out
         device = kwargs.get("device")
         if device is not None and device.type == "cpu":
-            self._assumed.read(self._values.mark((tensor,)))
+            self.assumed.read(self._values.mark((tensor,)))
             known = self._values.seen(tensor)
             return real(tensor, **kwargs) if known is None else known.clone().to(kwargs.get("dtype") or tensor.dtype)
         out = real(tensor, **kwargs)
@@ -264,7 +248,7 @@ class Rules:
         known = self._values.on_host((one, other)) if one.is_cuda else None  # else below would come here again
         if known is None:
             return real(one, other)
-        self._assumed.read(self._values.mark((one, other)))
+        self.assumed.read(self._values.mark((one, other)))
         return self._torch.equal(*known)
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -293,7 +277,7 @@ class Rules:
 
     def _copy_(self, real, target, source, non_blocking=False):
         if source.is_cuda and not target.is_cuda:
-            self._assumed.read(self._values.mark((source,)))
+            self.assumed.read(self._values.mark((source,)))
             known = self._values.seen(source)
             if known is not None:
                 real(target, known, non_blocking)
