@@ -15,7 +15,8 @@ from benchmarks.allocator_fuzz import torch_of_test_python
 from benchmarks.allocator_oracle import Case, Oracle, build
 from xmem_slurm.allocator.fit import smallest_capacity
 from xmem_slurm.allocator.replay import Run, replay
-from xmem_slurm.trace import Op, Trace, read
+from xmem_slurm.trace import Op, Trace
+from xmem_slurm.trace_file import read
 from xmem_slurm.units import GIB, human
 
 RUNS = 5

@@ -17,8 +17,8 @@ from benchmarks import conformal, gpus, published_dry_runs, published_rows
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
-from xmem_slurm import margins
-from xmem_slurm.estimate import MARGINS
+from xmem_slurm.doubts import Doubt
+from xmem_slurm.sizing import margins
 
 COVERAGE = 0.9
 """What a margin promises. Beyond it the published runs give no margin worth having: docs/accuracy.md has the curve."""
@@ -28,7 +28,7 @@ FILE = Path(__file__).parents[1] / "site-config" / margins.FILE
 
 HEAD = """\
 # Margins from measured runs: what to add to the peak of an estimate, as a share of it. Written by
-# `python -m benchmarks.margins` from benchmarks/data; do not edit. xmem_slurm/margins.py says what the rule is.
+# `python -m benchmarks.margins` from benchmarks/data; do not edit. xmem_slurm/sizing/margins.py says what the rule is.
 schema_version = 1
 """
 
@@ -44,7 +44,7 @@ class Residual:
     @property
     def unseen(self) -> frozenset[str]:
         """What the dry run could not see, of that which can change a size."""
-        return frozenset(self.result.doubts) & frozenset(MARGINS)
+        return frozenset(code for code in self.result.doubts if Doubt.of(code).price is not None)
 
     @property
     def capability(self) -> str:
@@ -70,7 +70,7 @@ def kinds(found: Sequence[Residual]) -> dict[str, list[Residual]]:
     return sorts
 
 
-def measured(members: Sequence[Residual]) -> margins.Measured | None:
+def measured(members: Sequence[Residual]) -> margins.MeasuredMargin | None:
     """Return the margin of a kind of run; None where too few were measured."""
     share = conformal.margin([each.shortfall for each in members], COVERAGE)
     if share is None:
@@ -84,7 +84,7 @@ def measured(members: Sequence[Residual]) -> margins.Measured | None:
         held_out=conformal.left_out_coverage(by_model, COVERAGE),
     )
     unseen = frozenset().union(*(each.unseen for each in members))
-    return margins.Measured(unseen, frozenset(each.capability for each in members), found)
+    return margins.MeasuredMargin(unseen, frozenset(each.capability for each in members), found)
 
 
 def text(found: Sequence[Residual]) -> str:

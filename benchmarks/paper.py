@@ -35,7 +35,7 @@ from benchmarks.published_rows import TOOLS, Row
 from benchmarks.published_runs import DATA, HEADINGS, cells, judge
 from benchmarks.quadrant_plot import Point, quadrant_plot
 from benchmarks.text_table import markdown_table, text_table
-from xmem_slurm.dryrun import stand_in
+from xmem_slurm.dryrun import gpu_environment
 
 RELEASE = "2.6.0"
 """torch's, of the published runs."""
@@ -112,7 +112,7 @@ def ask_rivals(rows: Sequence[Row], python: str, path: Path) -> None:
     with tempfile.TemporaryDirectory() as traces, path.open("a", encoding="utf-8") as file:
         subprocess.run(
             [python, str(script)],
-            env={**os.environ, **stand_in.environment(gpu, 1, Path(traces), None)},
+            env={**os.environ, **gpu_environment.environment(gpu, 1, Path(traces), None)},
             input="".join(json.dumps(run) + "\n" for run in runs),
             stdout=file,
             text=True,

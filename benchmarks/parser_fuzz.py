@@ -23,11 +23,12 @@ from functools import partial
 
 from xmem_slurm.slurm import script as scripts
 from xmem_slurm.slurm.body import commands, gpu_steps, with_types
-from xmem_slurm.slurm.edit import Edit, EditError, Job, apply, type_edits
+from xmem_slurm.slurm.edit import Edit, EditError, apply, type_edits
 from xmem_slurm.slurm.gres import GresError
 from xmem_slurm.slurm.options import SBATCH
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.script import ScriptError
+from xmem_slurm.slurm.submission import Submission
 
 BATCH = 2000
 WORDS = [
@@ -75,11 +76,11 @@ def random_script(dice: random.Random) -> bytes:
     return dice.choice(["\n", "\n", "\n", "\r\n"]).join(lines).encode(errors="surrogateescape")
 
 
-def random_job(dice: random.Random) -> Job:
+def random_job(dice: random.Random) -> Submission:
     """Draw a submission."""
     typed = [dice.choice([*WORDS, ":"]) for _ in range(dice.randrange(5))] if dice.random() < 0.5 else []
     environ = {dice.choice(VARIABLES): dice.choice(WORDS) for _ in range(dice.choice([0, 0, 0, 1, 2]))}
-    return Job((*typed, "job.sh"), environ, random_script(dice))
+    return Submission((*typed, "job.sh"), environ, random_script(dice))
 
 
 def check(dice: random.Random) -> str:
@@ -92,16 +93,16 @@ def check(dice: random.Random) -> str:
     try:
         script = scripts.parse(job.script)
     except ScriptError:
-        assert refused is not None or job.command_line().wrap is not None
+        assert refused is not None or job.command_line.wrap is not None
         return "no script to sbatch"
     assert script.data == job.script
-    assert apply([], *job) == job
+    assert apply([], job) == job
     scripts.without_own_lines(script)
     try:
-        edits = [*type_edits(job.request(), dice.choice(["l4", "1g.10gb", None]))]
+        edits = [*type_edits(job.request, dice.choice(["l4", "1g.10gb", None]))]
         if dice.random() < 0.5:
             edits.append(Edit("constraint", dice.choice(["a&b", "(a|b)&c", "x y", "q'uote", "#hash"])))
-        edited = apply(edits, *job)
+        edited = apply(edits, job)
     except (EditError, ScriptError, GresError):
         return "not to be edited"
     assert edited.script is not None

@@ -19,9 +19,6 @@ submits the job as written; the verbs of `xmem-slurm` print it and end with `exi
 from collections.abc import Sequence
 from typing import Any
 
-AS_WRITTEN = "submitted as written"
-"""How the line begins that says so of a job."""
-
 
 def said(error: Exception) -> str:
     """Return an error's message for one line; one that is none of ours is named."""

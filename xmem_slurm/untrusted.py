@@ -1,7 +1,7 @@
 """How is a file read that a job may have written, and how is its text shown?
 
 With bounds: it may be a FIFO, a link, a gigabyte of zeros in a kilobyte of gzip, or such JSON as nobody writes. What
-may stand in the file of a trace is said by `tracefile`.
+may stand in the file of a trace is said by `trace_schema`.
 """
 
 import gzip

@@ -4,13 +4,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xmem_slurm import sizing, trace
+from xmem_slurm import trace_file
 from xmem_slurm.cli.xsbatch import main
-from xmem_slurm.estimate import estimate
-from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 
 def answer(options: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from xmem_slurm.allocator.config import parse
 from xmem_slurm.allocator.releases import release
 from xmem_slurm.allocator.snapshot import snapshot
 from xmem_slurm.errors import UsageError
-from xmem_slurm.trace import read
+from xmem_slurm.trace_file import read
 from xmem_slurm.units import GIB, MIB
 
 pytestmark = pytest.mark.torch

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.conftest import EXAMPLE_SITE, Cluster
 from tests.contract.odd_jobs import CASES, LINES, TYPED, VARIABLES, Case, H, T, spelled
 from tests.contract.test_drop_in import ENDS_SBATCH, FORCED, XSBATCH, Outcome, Place
-from xmem_slurm.folding import FILE
+from xmem_slurm.rewriting.folding import FILE
 from xmem_slurm.slurm.options import SBATCH, Option
 
 pytestmark = pytest.mark.slurm

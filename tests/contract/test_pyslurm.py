@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cluster
+from xmem_slurm.cluster import by_pyslurm, live
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.site import by_pyslurm, live
 
 FAKE = """
 class Fields:

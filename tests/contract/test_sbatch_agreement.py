@@ -22,10 +22,11 @@ from xmem_slurm import lab, resources
 from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import gres
 from xmem_slurm.slurm.command_line import split_command_line
-from xmem_slurm.slurm.edit import Edit, Job, apply, type_edits
+from xmem_slurm.slurm.edit import Edit, apply, type_edits
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, Table
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
 
 pytestmark = pytest.mark.slurm
 
@@ -192,7 +193,7 @@ def test_every_option_is_read_in_every_place(place: str, sbatch: Sbatch, release
         _, said = sbatch("-v", "--test-only", *argv, environ=environ)
         lists = listed(said)
         assert lists, said
-        assert_lists_agree(Job(("--test-only", *argv), environ, text.encode()).request().components, lists)
+        assert_lists_agree(Submission(("--test-only", *argv), environ, text.encode()).request.components, lists)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -205,11 +206,11 @@ def test_odd_jobs_are_read_alike(lines: list[str], typed: list[str], environ: di
     line = split_command_line(argv)
     if line.script != "odd.sh":
         return  # the option before it took the script's name as its value
-    if refusal(Job(argv, environ, script)) is not None:
+    if refusal(Submission(argv, environ, script)) is not None:
         assert code != 0, said
         return
     lists = listed(said)
-    request = Job(argv, environ, script).request()
+    request = Submission(argv, environ, script).request
     if len(lists) < len(request.components):  # sbatch stops at a component whose values do not go together
         assert re.search("[Ii]nvalid|invalid|must be|realistic", said.rpartition("defined options")[2]), said
     assert_lists_agree(request.components[: len(lists)], lists)
@@ -223,17 +224,17 @@ def test_an_odd_script_becomes_the_job_that_we_read(case: Case, sbatch: Sbatch) 
     script = case.script if isinstance(case.script, bytes) else case.script.encode()
     (sbatch.folder / "odd.sh").write_bytes(script)
     argv = ("-H", *case.argv, *(() if case.stdin else ("odd.sh",)))
-    job = Job(argv, case.environ, script)
+    job = Submission(argv, case.environ, script)
     code, said = sbatch(*argv, stdin=script if case.stdin else b"", environ=case.environ)
     assert (code == 0) == (refusal(job) is None), said
     if code == 0:
-        assert_job_is(job.request(), shown(sbatch, said))
+        assert_job_is(job.request, shown(sbatch, said))
 
 
 @pytest.mark.parametrize("option", ["--gre=gpu:1", "--g=gpu:1", "--nosuch=1"])
 def test_what_we_do_not_know_sbatch_does_not_know(option: str, sbatch: Sbatch) -> None:
     script = f"{H}#SBATCH {option}\n".encode()
-    (directive,) = Job(("x",), {}, script).request().settings.values() or (None,)
+    (directive,) = Submission(("x",), {}, script).request.settings.values() or (None,)
     assert directive is None
     assert sbatch("-H", stdin=script)[0] == 255
 
@@ -250,15 +251,15 @@ def test_what_we_do_not_know_sbatch_does_not_know(option: str, sbatch: Sbatch) -
 def test_an_edited_job_is_the_job_that_was_wanted(
     argv: tuple[str, ...], environ: dict[str, str], lines: str, sbatch: Sbatch
 ) -> None:
-    before = Job(("-H", *argv, "edited.sh"), environ, (H + lines + T).encode())
-    edits = [*type_edits(before.request(), "a100_40"), Edit("constraint", "a100&gpu_mem_40g")]
-    after = apply(edits, *before)
+    before = Submission(("-H", *argv, "edited.sh"), environ, (H + lines + T).encode())
+    edits = [*type_edits(before.request, "a100_40"), Edit("constraint", "a100&gpu_mem_40g")]
+    after = apply(edits, before)
     assert after.script is not None
     (sbatch.folder / "edited.sh").write_bytes(after.script)
     code, said = sbatch(*after.argv, environ=dict(after.environ))
     assert code == 0, said
     jobs = shown(sbatch, said)
-    assert_job_is(after.request(), jobs)
+    assert_job_is(after.request, jobs)
     assert jobs[0]["Features"] == "a100&gpu_mem_40g"
     assert all("gpu:a100_40:1" in job.get("TresPerNode", "") + job.get("TresPerJob", "") for job in jobs)
 

@@ -11,8 +11,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from xmem_slurm.dryrun import mounts, sandbox
 from xmem_slurm.errors import SandboxError
+from xmem_slurm.sandbox import mounts, sandbox
 
 
 def main() -> int:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start
-from xmem_slurm import ranks
-from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun import gpu_environment, ranks
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.estimate import estimate
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.sizing.estimate import estimate
 
 pytestmark = pytest.mark.torch
 
@@ -111,7 +112,7 @@ Found = Mapping[str, Mapping[str, int]]
 def alone(deepspeed_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What rank 0 says when it runs with the probe and without any other rank."""
     folder = tmp_path_factory.mktemp("alone")
-    environ = ranked(0, 29500) | stand_in.environment(H100, RANKS, folder, None)
+    environ = ranked(0, 29500) | gpu_environment.environment(H100, RANKS, folder, None)
     return output(start([deepspeed_python, "-c", TRAIN + MEASURED], environ, folder))
 
 
@@ -134,6 +135,6 @@ def test_a_job_is_estimated(launcher: str, deepspeed_python: Path, tmp_path: Pat
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
     environ = {"HOME": str(tmp_path), "PATH": f"{deepspeed_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
-    found = estimate(ranks.run(job, H100, runner.Budget(seconds=300), DryRuns()), "h100", H100)
+    found = estimate(ranks.run(DryRunOrder.of(job, H100, Budget(seconds=300)), DryRuns()), "h100", H100)
     assert [(each.trace.rank, each.trace.world_size) for each in found.ranks] == [(0, RANKS)]
     assert found.largest.trace.state == "steady"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from docs import tree
 from tests.conftest import Cluster
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import app
@@ -29,6 +30,10 @@ COMMANDS = [
     for line in block.splitlines()
     if line.startswith("$ ")
 ]
+
+
+def test_the_tree_is_the_one_that_the_rules_of_imports_hold() -> None:
+    assert tree.page() == tree.PAGE.read_text(encoding="utf-8"), "run: make tree"
 
 
 def test_there_are_commands() -> None:
@@ -88,7 +93,7 @@ def keys(title: str) -> set[str]:
 
 def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
     tables = {
-        "[option.NAME]": schema.Option,
+        "[option.NAME]": schema.GpuOption,
         "[[nodes]]": schema.Nodes,
         "[partition.NAME]": schema.Partition,
         "[dialect]": schema.Dialect,

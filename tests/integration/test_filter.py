@@ -16,7 +16,7 @@ from tests.conftest import TRAIN, XSBATCH, Cluster, as_of_22_05, running_lab, wa
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import hooks
-from xmem_slurm.filter.caller import submission
+from xmem_slurm.filter.caller import caller_of
 from xmem_slurm.site.loading import load_site
 
 pytestmark = pytest.mark.slurm
@@ -410,9 +410,9 @@ def test_a_long_command_line_is_no_trouble(filtered: Filtered, folder: Path) -> 
 
 
 def test_a_program_of_another_name_is_none_of_our_business() -> None:
-    assert submission(os.getpid(), {}) is None
+    assert caller_of(os.getpid(), {}) is None
     with pytest.raises(UsageError, match="No such file"):
-        submission(2**22 + 1, {})
+        caller_of(2**22 + 1, {})
 
 
 def test_what_slurm_would_refuse_is_not_asked_for(filtered: Filtered, folder: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.ground_truth import measure, read_lines, trace_file
 from benchmarks.ground_truth_compare import compare, first_parting, frames
 from xmem_slurm import trace
 from xmem_slurm.device.builder import build
-from xmem_slurm.dryrun import stand_in
+from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.site.loading import load_catalogue
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def on_stand_in(tmp_path: Path, job_python: Path) -> Measure:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(MAP.format(folder=str(build(Path(torch_folder)))))
-    gpu = stand_in.environment(load_catalogue()["h200"], 1, tmp_path, None)
+    gpu = gpu_environment.environment(load_catalogue()["h200"], 1, tmp_path, None)
     environ = {**os.environ, **{name: value for name, value in gpu.items() if name.startswith("XMEM_DEVICE_")}}
     environ["PYTHONPATH"] = str(site)
 
@@ -78,7 +78,7 @@ def test_measured_estimated_and_run_again_under_a_cap(on_stand_in: Measure, tmp_
     assert on_stand_in("--only", RUNS).stdout == "", "what is measured already is not measured again"
 
     history = trace_file(out, RUNS)
-    measured = trace.read(history)
+    measured = trace_file.read(history)
     assert len(frames(history)) == len(measured.allocations)
     assert any("mobilenetv2.py" in name or "functional.py" in name for name in frames(history))
 
@@ -111,7 +111,7 @@ def test_a_run_that_fails_is_a_result_too(on_stand_in: Measure, tmp_path: Path) 
 
 def test_the_first_difference_is_found_with_its_operator() -> None:
     path = ROOT / "tests" / "data" / "gpt2-small.json.gz"
-    measured = trace.read(path)
+    measured = trace_file.read(path)
     operators = [f"op{number}" for number in range(len(measured.allocations))]
     assert first_parting(measured, measured, operators) is None
     changed = list(measured.allocations)

@@ -19,9 +19,10 @@ import pytest
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.device.builder import build
-from xmem_slurm.dryrun import stand_in
+from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import Category, Op, Trace, read
+from xmem_slurm.trace import Category, Op, Trace
+from xmem_slurm.trace_file import read
 
 pytestmark = pytest.mark.torch
 
@@ -79,7 +80,7 @@ def run(job_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
         script.write_text(code, encoding="utf-8")
         gpu = load_catalogue()["h100-sxm5-80gb"]
         environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        environ |= stand_in.environment(gpu, gpus, traces, environment.pop("PYTHONPATH", None))
+        environ |= gpu_environment.environment(gpu, gpus, traces, environment.pop("PYTHONPATH", None))
         environ["XMEM_DEVICE_BUILD"] = json.dumps([sys.executable, "-c", f"print({str(stand_ins)!r})"])
         if seconds is not None:
             environ["XMEM_DEADLINE"] = str(time.monotonic() + seconds)

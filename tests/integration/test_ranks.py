@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
+from xmem_slurm import trace, trace_file
 from xmem_slurm.device.builder import build
-from xmem_slurm.dryrun import stand_in
+from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.site.schema import Gpu
 
 pytestmark = pytest.mark.torch
@@ -195,7 +195,7 @@ def output(process: "subprocess.Popen[str]") -> dict[str, dict[str, int]]:
 def alone(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
     """What rank 0 says when it runs with the probe and without any other rank."""
     folder = tmp_path_factory.mktemp("alone")
-    environ = ranked(0, 29500) | stand_in.environment(H100, RANKS, folder, None)
+    environ = ranked(0, 29500) | gpu_environment.environment(H100, RANKS, folder, None)
     return output(start([job_python, "-c", TRAIN, folder / "checkpoint"], environ, folder))
 
 
@@ -203,7 +203,7 @@ def stand_ins(python: Path) -> dict[str, str]:
     """Return the variables with which a process has stand-in GPUs, and nothing else of ours."""
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
-    shown = stand_in.environment(H100, RANKS, CACHE, None)
+    shown = gpu_environment.environment(H100, RANKS, CACHE, None)
     shown = {name: value for name, value in shown.items() if name.startswith("XMEM_DEVICE_")}
     return shown | {"STAND_INS": str(build(Path(torch), CACHE))}
 
@@ -280,11 +280,11 @@ for way, join in JOIN.items():
 
 def traces(command: list[str | Path], folder: Path, environ: dict[str, str]) -> list[trace.Trace]:
     """Run `command` with the probe and return the traces of the processes that used GPU memory."""
-    shown = stand_in.environment(H100, RANKS, folder, None)
+    shown = gpu_environment.environment(H100, RANKS, folder, None)
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder), **environ, **shown}
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [trace.read(file) for file in folder.glob("*.json.gz")]
+    found = [trace_file.read(file) for file in folder.glob("*.json.gz")]
     return [each for each in found if each.allocations]
 
 

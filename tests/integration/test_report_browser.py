@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm import resources, trace
-from xmem_slurm.estimate import estimate
-from xmem_slurm.placement import Placement, Verdict
+from xmem_slurm import resources, trace_file
 from xmem_slurm.report import html
 from xmem_slurm.report import json as json_report
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.units import human
 
 pytestmark = pytest.mark.skipif(
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 VERDICTS = [Verdict(name, gpu, True if name == "l4" else None) for name, gpu in GPUS.items()]
 ONE = Sizing(estimate([GPT2], "l4", GPUS["l4"]), Placement(VERDICTS, "l4"), 8.25)
 RANKS = [dataclasses.replace(GPT2, rank=rank, world_size=2) for rank in range(2)]

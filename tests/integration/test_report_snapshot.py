@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
-from xmem_slurm.estimate import estimate
-from xmem_slurm.placement import Placement
+from xmem_slurm import trace, trace_file
 from xmem_slurm.report import snapshot
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement
+from xmem_slurm.sizing.sizing import Sizing
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 FLAME_GRAPH = """
 import pickle, runpy, sys
@@ -43,7 +43,7 @@ def test_torch_draws_it(job_python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_its_flame_graph_goes_from_the_category_over_the_module_to_the_line(job_python: Path, tmp_path: Path) -> None:
-    site = trace.Site("/home/u/train.py", 7, "main", "h.0")
+    site = trace.Origin("/home/u/train.py", 7, "main", "h.0")
     found = dataclasses.replace(GPT2, sites=[site], made_at=[0] * len(GPT2.allocations))
     snapshot.write(
         tmp_path / "run.pickle", Sizing(estimate([found], "l4", load_catalogue()["l4"]), Placement([], None), 1.0)

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm.dryrun import linux, newroot
+from xmem_slurm.sandbox import linux, new_root
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -504,7 +504,7 @@ def test_sockets_of_programs_outside_cannot_be_found(user: User, name: str) -> N
 
 def test_what_is_left_of_devices_and_services(user: User) -> None:
     devices = set(user.run("cd /dev; printf '%s\\n' *")["output_tail"].split())
-    assert devices <= {*newroot.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr"}
+    assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr"}
     assert user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"] == ""
     assert user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")["output_tail"] == "4\n"
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import lab, resources, sharing
+from xmem_slurm import lab, resources
+from xmem_slurm.rewriting import sharing
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import XMEM_SLURM, Cluster, running_lab
 from xmem_slurm import resources
-from xmem_slurm.site import dialect
+from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
 

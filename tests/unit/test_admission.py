@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import admission
+from xmem_slurm.dryrun import admission
 from xmem_slurm.errors import Busy
 from xmem_slurm.site.schema import DryRuns
 

@@ -13,7 +13,8 @@ from xmem_slurm.allocator.fit import RESOLUTION, smallest_capacity
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.allocator.snapshot import snapshot
 from xmem_slurm.errors import UsageError
-from xmem_slurm.trace import Allocation, Category, Event, Gpu, Mark, Op, Trace, read
+from xmem_slurm.trace import Allocation, Category, Event, Mark, Op, ShownGpu, Trace
+from xmem_slurm.trace_file import read
 from xmem_slurm.units import GIB, MIB
 
 RECORDED = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
@@ -46,7 +47,7 @@ def trace_of(script: str, settings: str = "") -> Trace:
         torch_version="2.11.0",
         cuda_version=None,
         allocator_settings=settings,
-        gpu=Gpu("", "9.0", 132, 80 * GIB),
+        gpu=ShownGpu("", "9.0", 132, 80 * GIB),
         allocations=allocations,
         events=events,
         marks=[],

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE
-from xmem_slurm import cache, sizing
-from xmem_slurm.answer import Wishes, answer
 from xmem_slurm.errors import Busy, NoEstimate
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.report import decided
+from xmem_slurm.sizing import sizing
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import known
+from xmem_slurm.submission.answer import Wishes, answer
 from xmem_slurm.trace import File
 
-JOB = Job(("--hold", "--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
+JOB = Submission(("--hold", "--gres=gpu:h200:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\npython train.py\n")
 """Held: Slurm is not asked whether it would take the job."""
-UNREADABLE = JOB._replace(script=b'#!/bin/sh\nsource "$(date)"\npython train.py\n')
+UNREADABLE = JOB.but(script=b'#!/bin/sh\nsource "$(date)"\npython train.py\n')
 WISHES = Wishes(site=str(EXAMPLE_SITE))
 
 
@@ -41,21 +43,21 @@ def dry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DryRuns:
     return found
 
 
-def submit_twice(job: Job, wishes: Wishes = WISHES) -> Sequence[str]:
+def submit_twice(job: Submission, wishes: Wishes = WISHES) -> Sequence[str]:
     with pytest.raises(NoEstimate):
         answer(job, wishes, lambda _: None)
     try:
-        return answer(job, wishes, lambda _: None)[1]
+        return decided.lines(answer(job, wishes, lambda _: None))
     except NoEstimate:
         return []
 
 
 @pytest.mark.parametrize(
     ("job", "files", "days"),
-    [(JOB, [], cache.DAYS_WITHOUT_ESTIMATE), (JOB, None, cache.DAYS_UNSEEN), (UNREADABLE, [], cache.DAYS_UNSEEN)],
+    [(JOB, [], known.DAYS_WITHOUT_ESTIMATE), (JOB, None, known.DAYS_UNSEEN), (UNREADABLE, [], known.DAYS_UNSEEN)],
 )
 def test_a_job_without_an_estimate_is_paid_for_once_and_told_why(
-    dry_runs: DryRuns, tmp_path: Path, job: Job, files: list[File] | None, days: float
+    dry_runs: DryRuns, tmp_path: Path, job: Submission, files: list[File] | None, days: float
 ) -> None:
     dry_runs.error = NoEstimate("its script failed", files)
     lines = submit_twice(job)

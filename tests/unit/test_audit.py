@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import audit
+from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import NoEstimate, Refused, SlurmError
-from xmem_slurm.report import prometheus
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.report import audit, prometheus
+from xmem_slurm.slurm.submission import Submission
 
-JOB = Job(("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n")
+JOB = Submission(
+    ("--gres=gpu:h200:2", "--job-name=a\nb", "job.sh", "--token=secret"), {}, b"#!/bin/sh\npython train.py\n"
+)
 TYPES = {"h200", "l4"}
 
 
 def record(folder: Path, ready: list[str] | None = None) -> None:
     tables = {"audit": {"folder": str(folder)}}
-    audit.record(tables, "xsbatch", JOB, ready or ["gpu:l4:2"], (audit.CHANGED, ""), began=time.monotonic() - 1)
+    outcome = audit.Outcome("changed", "", ready or ["gpu:l4:2"])
+    audit.record(tables, "xsbatch", JOB, outcome, began=time.monotonic() - 1)
 
 
 def file(folder: Path) -> Path:
@@ -38,18 +41,24 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("became", "expected"),
+    ("decision", "expected"),
     [
-        (audit.of(JOB, JOB._replace(argv=()), []), ("changed", "")),
-        (audit.of(JOB, JOB, ["GPU memory needed"]), ("unchanged", "")),
-        (audit.of(JOB, JOB, ["submitted as written: its script failed"]), ("as written", "NoEstimate")),
-        (audit.of(JOB, JOB, [], NoEstimate("secret")), ("as written", "NoEstimate")),
-        (audit.of(JOB, JOB, [], SlurmError("secret")), ("as written", "SlurmError")),
-        (audit.of(JOB, JOB, [], Refused("secret")), ("refused", "")),
+        (Decision(Kind.REWRITTEN, JOB, JOB.but(argv=("--gres=gpu:l4:2",))), ("changed", "", ["gpu:l4:2"])),
+        (Decision(Kind.FITS, JOB, JOB, lines=["submitted as written: words are not read"]), ("unchanged", "", ())),
+        (Decision(Kind.NOTHING_FITS, JOB, JOB), ("as written", "", ())),
+        (stopped_by(NoEstimate("secret"), JOB), ("as written", "NoEstimate", ())),
+        (stopped_by(SlurmError("secret"), JOB), ("as written", "SlurmError", ())),
+        (stopped_by(Refused("secret"), JOB), ("refused", "", ())),
+        (Decision(Kind.LATE, JOB, JOB), ("late", "", ())),
     ],
 )
-def test_what_became_of_a_job_is_one_of_a_few_words(became: tuple[str, str], expected: tuple[str, str]) -> None:
-    assert became == expected
+def test_what_became_of_a_job_is_one_of_a_few_words(decision: Decision, expected: tuple[str, str, list[str]]) -> None:
+    assert audit.outcome(decision) == expected
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_decision_is_one_that_metrics_count(kind: Kind) -> None:
+    assert audit.outcome(Decision(kind, JOB, JOB)).word in audit.OUTCOMES
 
 
 @pytest.mark.parametrize("what", ["missing", "a file", "a FIFO", "a link", "a second name of a file", "not ours"])
@@ -75,8 +84,8 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, wha
     record(folder)
     assert precious.read_text() == "before"
     assert what != "not ours" or file(folder).read_text() == "before"
-    audit.record({}, "xsbatch", JOB, [], (audit.CHANGED, ""), began=0)
-    audit.record({"audit": 7}, "xsbatch", JOB, [], (audit.CHANGED, ""), began=0)
+    audit.record({}, "xsbatch", JOB, audit.Outcome(), began=0)
+    audit.record({"audit": 7}, "xsbatch", JOB, audit.Outcome(), began=0)
 
 
 def _write(folder: str) -> None:

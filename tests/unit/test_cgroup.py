@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import cgroup
+from xmem_slurm.sandbox import cgroup
 
 
 def tree(top: Path, **controllers: str) -> str:

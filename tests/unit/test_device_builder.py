@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.device import builder, elf, enter, generate, needs
+from xmem_slurm.device import builder, elf, generate, needs, preload
 from xmem_slurm.errors import DeviceBuildError
 
 VERSION_PY = (
@@ -261,10 +261,10 @@ def test_what_others_could_have_written_is_not_loaded(fake_torch: Path, tmp_path
         os.chown(cache if how == "somebody else's folder" else done, 65534, 65534)
     with pytest.raises(DeviceBuildError, match="others can write there"):
         builder.build(fake_torch, cache)
-    library = enter.build(tmp_path / "preloaded")
+    library = preload.build(tmp_path / "preloaded")
     os.chown(library, 65534, 65534)
     with pytest.raises(DeviceBuildError, match="others can write there"):
-        enter.build(tmp_path / "preloaded")
+        preload.build(tmp_path / "preloaded")
 
 
 def test_no_room_is_one_line_on_stderr(fake_torch: Path, tmp_path: Path) -> None:

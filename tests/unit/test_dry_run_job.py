@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun.job import exported, from_submission
-from xmem_slurm.slurm import edit
+from xmem_slurm.slurm.submission import Submission
 
 MINE = {"A": "1", "B": "2", "HOME": "/home/me", "SLURM_CONF": "/etc/slurm.conf"}
 LOGIN = {"HOME": "/home/me", "SLURM_CONF": "/etc/slurm.conf"}
@@ -42,12 +42,12 @@ def test_export(export: str | None, found: dict[str, str]) -> None:
     ],
 )
 def test_an_array_is_its_first_task(array: str, variables: tuple[str, ...]) -> None:
-    found = from_submission(edit.Job((f"--array={array}", "--gres=gpu:1"), {}, b"#!/bin/sh\n")).environ
+    found = from_submission(Submission((f"--array={array}", "--gres=gpu:1"), {}, b"#!/bin/sh\n")).environ
     names = ("ID", "COUNT", "MIN", "MAX", "STEP")
     assert tuple(found[f"SLURM_ARRAY_TASK_{name}"] for name in names) == variables
 
 
 def test_without_an_array_there_is_no_task(tmp_path: Path) -> None:
-    job = from_submission(edit.Job(("--gres=gpu:1", f"--chdir={tmp_path}"), {}, b"#!/bin/sh\n"))
+    job = from_submission(Submission(("--gres=gpu:1", f"--chdir={tmp_path}"), {}, b"#!/bin/sh\n"))
     assert not [name for name in job.environ if "ARRAY" in name]
     assert job.folder == tmp_path

@@ -8,11 +8,11 @@ import pytest
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import caller, changes
 from xmem_slurm.site.schema import Command
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm.submission import Submission
 
 
-def job(script: str) -> Job:
-    return Job(("job.sh",), {}, f"#!/bin/sh\n{script}".encode())
+def job(script: str) -> Submission:
+    return Submission(("job.sh",), {}, f"#!/bin/sh\n{script}".encode())
 
 
 def test_what_is_set_in_the_script_is_an_option_to_the_hook() -> None:
@@ -50,7 +50,7 @@ def test_the_variables_of_srun_and_salloc_count_and_those_of_sbatch_do_not() -> 
     for command, gres in (("srun", "gpu:l4:1"), ("salloc", "gpu:h200:2")):
         found = caller.as_batch(command, ["python", "t.py"], environ)
         assert found is not None
-        assert (found.request().value("gres"), found.environ["HOME"]) == (gres, "/")
+        assert (found.request.value("gres"), found.environ["HOME"]) == (gres, "/")
 
 
 @pytest.mark.parametrize(

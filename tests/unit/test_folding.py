@@ -4,14 +4,14 @@ import shlex
 
 import pytest
 
-from xmem_slurm.folding import differences, fold, wrapped
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.rewriting.folding import differences, fold, wrapped
+from xmem_slurm.slurm.submission import Submission
 
 SCRIPT = b"#!/bin/sh\n#SBATCH --time=5 # mine\n\xff\n"
 
 
-def job(*argv: str, script: bytes | None = SCRIPT, **environ: str) -> Job:
-    return Job(argv, environ, script)
+def job(*argv: str, script: bytes | None = SCRIPT, **environ: str) -> Submission:
+    return Submission(argv, environ, script)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def job(*argv: str, script: bytes | None = SCRIPT, **environ: str) -> Job:
         (job("-Jx", "-W", "--parsable", "job.sh"), "#SBATCH --time=5 # mine\n#SBATCH --job-name=x\n", ""),
     ],
 )
-def test_options_become_lines(submitted: Job, expected: str, words: str) -> None:
+def test_options_become_lines(submitted: Submission, expected: str, words: str) -> None:
     folded = fold(submitted, submitted.environ)
     head, _, body = folded.script.partition(b"\xff")
     assert sorted(head.decode().splitlines()) == sorted(["#!/bin/sh", *expected.splitlines()])
@@ -46,7 +46,7 @@ def test_options_become_lines(submitted: Job, expected: str, words: str) -> None
         (job("-t9"), "sbatch SCRIPT"),
     ],
 )
-def test_what_is_left_to_type(submitted: Job, words: str) -> None:
+def test_what_is_left_to_type(submitted: Submission, words: str) -> None:
     folded = fold(submitted, submitted.environ)
     assert (shlex.join(folded.words), folded.reason) == (words, None)
 

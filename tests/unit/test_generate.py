@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from xmem_slurm import resources, trace
+from xmem_slurm import resources, trace_file
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, UsageError, XmemError
-from xmem_slurm.estimate import estimate
 from xmem_slurm.generate import scripts, sweep, templates
-from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.sizing import Sizing
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
 TARGET = scripts.Target(SITE, GPUS, {})
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 SHIPPED = templates.folders(None)
 COMMAND = ["python", "train.py", "--name", "it's mine"]
 SETTINGS = {
@@ -38,11 +38,11 @@ def sized(option: str) -> Sizing:
     return Sizing(estimate([GPT2], option, GPUS[option]), Placement([Verdict(option, GPUS[option], True)], option), 1.0)
 
 
-def no_estimate(_: Job) -> NoEstimate:
+def no_estimate(_: Submission) -> NoEstimate:
     return NoEstimate("the script ended\nwith code 1")
 
 
-def one_by_one(size: Callable[[Job], Sizing | XmemError]) -> scripts.Size:
+def one_by_one(size: Callable[[Submission], Sizing | XmemError]) -> scripts.Size:
     return lambda jobs: [size(job) for job in jobs]
 
 
@@ -57,7 +57,7 @@ def named(commands: Sequence[Sequence[str]]) -> Sequence[tuple[str, Sequence[str
 
 
 def made(
-    name: str, size: Callable[[Job], Sizing | XmemError] = lambda _: sized("l4"), settings: Sequence[str] = ()
+    name: str, size: Callable[[Submission], Sizing | XmemError] = lambda _: sized("l4"), settings: Sequence[str] = ()
 ) -> scripts.Generated:
     template = templates.find(name, SHIPPED)
     values = templates.values(template, [*SETTINGS.get(name, []), *settings])
@@ -123,7 +123,7 @@ def test_a_job_that_cannot_be_estimated_asks_for_the_largest_gpu_and_says_so() -
 
 @pytest.mark.parametrize("error", [SandboxError("no user namespaces"), DeviceBuildError("no gcc")])
 def test_a_machine_that_cannot_run_dry_still_writes_a_script(error: XmemError) -> None:
-    def cannot(_: Job) -> XmemError:
+    def cannot(_: Submission) -> XmemError:
         return error
 
     assert f"not estimated: {error}; h200 is the largest" in made("plain", cannot).script
@@ -138,7 +138,7 @@ def test_no_more_nodes_are_asked_for_than_have_the_gpu() -> None:
 
 
 def test_points_that_need_the_same_gpu_make_one_array() -> None:
-    def size(job: Job) -> Sizing:
+    def size(job: Submission) -> Sizing:
         assert job.script is not None
         return sized("a100_80" if b"--lr 0.1 " in job.script else "l4")
 
@@ -155,7 +155,7 @@ def test_points_that_need_the_same_gpu_make_one_array() -> None:
 def test_what_is_told_of_a_sweep_names_the_point() -> None:
     """The one that needs the most, and each of which nothing is known."""
 
-    def size(job: Job) -> Sizing | XmemError:
+    def size(job: Submission) -> Sizing | XmemError:
         assert job.script is not None
         return no_estimate(job) if b"--lr 0.2" in job.script else sized("h200")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xmem_slurm import kernels
+from xmem_slurm.sizing import kernels
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 

@@ -5,12 +5,12 @@ import pytest
 from benchmarks import margins as benchmark
 from benchmarks import published_dry_runs, published_rows
 from benchmarks.published_runs import DATA
-from xmem_slurm.estimate import MARGINS
-from xmem_slurm.margins import Margin, Measured, margin, measured
+from xmem_slurm.doubts import Doubt
+from xmem_slurm.sizing.margins import Margin, MeasuredMargin, margin, measured
 
 HERE, ELSEWHERE = "8.6", "9.0"
-NOTHING = Measured(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))
-PLANS = Measured(frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92))
+NOTHING = MeasuredMargin(frozenset(), frozenset({HERE}), Margin(0.04, 0.9, 40, 4, 0.91))
+PLANS = MeasuredMargin(frozenset({"plan", "norm"}), frozenset({HERE}), Margin(0.08, 0.9, 60, 6, 0.92))
 PRIORS = {"plan": 0.1, "norm": 0.1, "rnn": 0.12, "small": 0.02}
 
 
@@ -44,7 +44,7 @@ def test_what_ships_is_what_the_data_give() -> None:
     found = benchmark.residuals(rows, published_dry_runs.load(benchmark.RESULTS))
     assert benchmark.FILE.read_text(encoding="utf-8") == benchmark.text(found), "run `python -m benchmarks.margins`"
     for kind in measured():
-        assert kind.unseen <= set(MARGINS)
+        assert kind.unseen <= {doubt.code for doubt in Doubt if doubt.price is not None}
         assert kind.margin.probability == benchmark.COVERAGE
         alike = [each for each in found if each.unseen <= kind.unseen and bool(each.unseen) == bool(kind.unseen)]
         assert len(alike) == kind.margin.runs

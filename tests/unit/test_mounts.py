@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import mounts
+from xmem_slurm.sandbox import mounts
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from xmem_slurm import resources
-from xmem_slurm.placement import NEVER, Demand, Taken, candidates, place
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
+from xmem_slurm.sizing.placement import NEVER, Demand, Taken, candidates, place
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import probe, trace
+from xmem_slurm import probe, trace_file
 
 SCRIPT = """
 import helper
@@ -56,7 +56,7 @@ def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
         (tmp_path / "made.txt").unlink(missing_ok=True)
         subprocess.run([sys.executable, "main.py"], cwd=tmp_path, env=environ, check=True)
     found: dict[str, tuple[str, int, int]] = {}
-    for kind, size, mtime, path in trace.read_files(traces / "files.log"):
+    for kind, size, mtime, path in trace_file.read_files(traces / "files.log"):
         if path.startswith(str(tmp_path)):
             found.setdefault(path.removeprefix(f"{tmp_path}/"), (kind, size, mtime))
     assert all(found[name][1:] == (status.st_size, status.st_mtime_ns) for name in ("helper.py", "data.bin", "other.py")

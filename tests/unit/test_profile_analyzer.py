@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.profile.analyzer import Analysis, Block, Phase, analyze
+from xmem_slurm.profile.analyzer import Analysis, CpuBlock, StepPhase, analyze
 from xmem_slurm.profile.recording import Recording, read
 from xmem_slurm.trace import Category
 
@@ -77,7 +77,7 @@ def test_a_block_from_before_the_recording_leaves_no_trace(tmp_path: Path) -> No
     assert lives(analysis(tmp_path, memory(16, -100), memory(32, 8))) == [(8, 1, None)]
 
 
-def only(found: Analysis) -> Block:
+def only(found: Analysis) -> CpuBlock:
     (block,) = found.blocks
     return block
 
@@ -140,10 +140,10 @@ def test_phases_and_modules(tmp_path: Path) -> None:
         memory(64, 4, 7),
     )
     assert [(block.phase, block.module) for block in found.blocks] == [
-        (Phase.SCRIPT, ""),
-        (Phase.FORWARD, "h.0.mlp"),
-        (Phase.BACKWARD, ""),
-        (Phase.OPTIMIZER, ""),
+        (StepPhase.SCRIPT, ""),
+        (StepPhase.FORWARD, "h.0.mlp"),
+        (StepPhase.BACKWARD, ""),
+        (StepPhase.OPTIMIZER, ""),
     ]
     assert found.backwards == [(4, 6)]
     assert found.steps == [8]

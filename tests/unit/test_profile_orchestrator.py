@@ -15,11 +15,11 @@ from xmem_slurm.profile import attention, orchestrator, ordering, reductions, wo
 from xmem_slurm.profile.analyzer import Analysis, analyze
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.profile.recording import Tensor, read
-from xmem_slurm.trace import Category, Gpu, Op
+from xmem_slurm.trace import Category, Op, ShownGpu
 
 PROFILES = Path(__file__).parents[1] / "data" / "profiles"
-RTX_3060 = Gpu("NVIDIA RTX 3060", "8.6", 28, 12 << 30)
-H100 = Gpu("NVIDIA H100", "9.0", 132, 80 << 30)
+RTX_3060 = ShownGpu("NVIDIA RTX 3060", "8.6", 28, 12 << 30)
+H100 = ShownGpu("NVIDIA H100", "9.0", 132, 80 << 30)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def query(heads: int, head: int, dtype: str, queries: int = 200) -> Tensor:
     ],
 )
 def test_the_kernel_of_attention(
-    gpu: Gpu, release: tuple[int, int], dropout: bool, dtype: str, masked: bool, kernel: attention.Kernel
+    gpu: ShownGpu, release: tuple[int, int], dropout: bool, dtype: str, masked: bool, kernel: attention.Kernel
 ) -> None:
     inputs = [query(3, 64, dtype)] * 3 + [Tensor(32, (1, 1, 200, 200), dtype)] * masked
     assert attention.kernel_for(inputs, attention.Machine(gpu, release, dropout), masks_from=3) is kernel
@@ -304,6 +304,8 @@ def test_what_attention_works_in(
         ((1024,), 1, RTX_3060, (0, 0)),
     ],
 )
-def test_staging_of_sums_over_rows(shape: tuple[int, ...], columns: int, gpu: Gpu, expected: tuple[int, int]) -> None:
+def test_staging_of_sums_over_rows(
+    shape: tuple[int, ...], columns: int, gpu: ShownGpu, expected: tuple[int, int]
+) -> None:
     """Sizes as torch's own host code asked for them, on the device engine with torch 2.11."""
     assert reductions.staging_bytes(Tensor(16, shape, "float32"), 4 * columns, gpu) == expected

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from xmem_slurm.dryrun import progress
+from xmem_slurm.sandbox import progress
 
 TRAINS, SLEEPS = 7, 8
 

@@ -12,23 +12,23 @@ import pydantic
 import pytest
 
 from tests.traces import growing_batches
-from xmem_slurm import report, resources, trace
+from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.estimate import estimate
-from xmem_slurm.placement import Placement, Verdict
-from xmem_slurm.report import html, perfetto, terminal
+from xmem_slurm.report import files, html, perfetto, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import Remedy, outlooks, remedy
 from xmem_slurm.report.seen import seen_words
-from xmem_slurm.rewrite import Change
+from xmem_slurm.rewriting.rewrite import Change
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Share
-from xmem_slurm.sizing import Advice, Sizing
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.units import GIB, human
 
 ROOT = Path(__file__).parents[2]
 GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
-GPT2 = trace.read(ROOT / "tests" / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(ROOT / "tests" / "data" / "gpt2-small.json.gz")
 FITS = {"l4": True, "a100_40": None, "a100_80": None, "h200": None}
 SIZING = Sizing(
     estimate([GPT2], "l4", GPUS["l4"]),
@@ -46,7 +46,7 @@ def on_gpu_of(total_bytes: int) -> Sizing:
 
 
 def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None:
-    report.write(tmp_path / "report.json", {0: SIZING})
+    files.write(tmp_path / "report.json", {0: SIZING})
     found = json.loads((tmp_path / "report.json").read_text())
     rank = found["ranks"][0]
     assert found["schema_version"] == 1
@@ -242,8 +242,8 @@ def test_a_job_that_has_the_setting_is_not_advised_to_take_it() -> None:
 
 def test_a_job_too_large_for_every_option_is_told_so() -> None:
     nowhere = Sizing(SIZING.estimate, Placement([Verdict("l4", GPUS["l4"], False)], None), 1.0)
-    assert "no GPU option open to this job is large enough; the largest has 21.95 GiB" in terminal.nothing_fits(nowhere)
-    assert "no nodes for this partition" in terminal.nothing_fits(Sizing(SIZING.estimate, Placement([], None), 1.0))
+    assert "no GPU option open to this job is large enough; the largest has 21.95 GiB" in terminal.too_small(nowhere)
+    assert "no nodes for this partition" in terminal.too_small(Sizing(SIZING.estimate, Placement([], None), 1.0))
 
 
 def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:
         "r.trace.json": b'{"traceEvents',
         "r": b"{\n",
     }.items():
-        report.write(tmp_path / name, {0: SIZING})
+        files.write(tmp_path / name, {0: SIZING})
         assert (tmp_path / name).read_bytes().startswith(begin)
     assert not list(tmp_path.glob("*.part"))
 
@@ -262,7 +262,7 @@ def test_a_files_name_says_which_report_it_is(tmp_path: Path) -> None:
 def test_a_report_neither_replaces_a_pipe_nor_waits_for_its_reader(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(OSError, match="neither a file nor a device"):
-        report.write(tmp_path / name, {0: SIZING})
+        files.write(tmp_path / name, {0: SIZING})
     assert (tmp_path / name).is_fifo()
 
 

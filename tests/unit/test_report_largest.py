@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import report, resources, trace
-from xmem_slurm.estimate import RankEstimate, estimate
-from xmem_slurm.placement import Placement, Verdict
-from xmem_slurm.report import html, largest, perfetto, terminal
+from xmem_slurm import resources, trace, trace_file
+from xmem_slurm.report import files, html, largest, perfetto, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.sizing import Sizing
-from xmem_slurm.trace import NOWHERE, Category, Site, Trace
+from xmem_slurm.sizing.estimate import RankEstimate, estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.trace import NOWHERE, Category, Origin, Trace
 
 GPUS = option_gpus(load_site(resources.tree("site-config") / "example.toml"), load_catalogue())
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 ACTIVATION = 96 << 20
 
 
@@ -31,7 +31,7 @@ def with_sites() -> Trace:
         large = allocation.category is Category.ACT and allocation.size == ACTIVATION
         made_at.append(1 + seen // 3 % 12 if large else 0)
         seen += large
-    layers = [Site("/home/u/model.py", 88, "forward", f"h.{layer}.mlp") for layer in range(12)]
+    layers = [Origin("/home/u/model.py", 88, "forward", f"h.{layer}.mlp") for layer in range(12)]
     return dataclasses.replace(GPT2, sites=[NOWHERE, *layers], made_at=made_at)
 
 
@@ -51,9 +51,9 @@ def test_what_lives_at_the_peak_adds_up_to_it() -> None:
 
 def test_layers_of_one_kind_stand_together_and_each_alone_by_its_name() -> None:
     found = largest.at_peak(rank_of(with_sites()))
-    assert found[0].site == Site("/home/u/model.py", 88, "forward", "h.*.mlp")
+    assert found[0].site == Origin("/home/u/model.py", 88, "forward", "h.*.mlp")
     assert str(found[0]) == "36 x 96.00 MiB activations (h.*.mlp, model.py:88)"
-    only = dataclasses.replace(with_sites(), sites=[NOWHERE, *[Site("a.py", 1, "f", "h.3.mlp")] * 12])
+    only = dataclasses.replace(with_sites(), sites=[NOWHERE, *[Origin("a.py", 1, "f", "h.3.mlp")] * 12])
     assert largest.at_peak(rank_of(only))[0].site.module == "h.3.mlp"
 
 
@@ -62,7 +62,7 @@ def test_layers_of_one_kind_stand_together_and_each_alone_by_its_name() -> None:
 )
 def test_only_numbers_of_layers_make_no_difference(modules: tuple[str, str], shown: list[str]) -> None:
     allocations = [trace.Allocation(1 << 20, 0, Category.ACT)] * 2
-    sites = [Site("a.py", 1, "f", module) for module in modules]
+    sites = [Origin("a.py", 1, "f", module) for module in modules]
     events = [trace.Event(trace.Op.ALLOC, number) for number in range(2)]
     two = dataclasses.replace(GPT2, allocations=allocations, events=events, sites=sites, made_at=[0, 1])
     assert [group.site.module for group in largest.at_peak(rank_of(two))] == shown
@@ -93,7 +93,7 @@ def test_every_report_has_it(tmp_path: Path) -> None:
     assert "model.py:88" in page
     (peak,) = [event for event in perfetto.events(SIZING.estimate.largest) if event["ph"] == "i"]
     assert peak["args"]["01"] == "36 x 96.00 MiB activations (h.*.mlp, model.py:88)"
-    report.write(tmp_path / "r.pickle", {0: SIZING})
+    files.write(tmp_path / "r.pickle", {0: SIZING})
     history = pickle.loads((tmp_path / "r.pickle").read_bytes())["device_traces"][0]
     stacks = [entry["frames"] for entry in history if entry["action"] == "alloc" and entry["size"] == ACTIVATION]
     assert stacks[0] == [

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
+from xmem_slurm import trace, trace_file
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.report.chart import HEIGHT, chart
 from xmem_slurm.report.timeline import STACK, phase_of, timeline
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 WHOLE = replay(GPT2)
 
 

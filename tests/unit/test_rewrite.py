@@ -6,17 +6,17 @@ import pytest
 
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_site
-from xmem_slurm.site.schema import Dialect, Option
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.site.schema import Dialect, GpuOption
+from xmem_slurm.slurm.submission import Submission
 
 L4 = load_site(resources.tree("site-config") / "example.toml").option["l4"]
-BY_FEATURE = Option(gpu="l4", constraint="gpu_mem_24g", cost=1)
+BY_FEATURE = GpuOption(gpu="l4", constraint="gpu_mem_24g", cost=1)
 
 
-def job(*argv: str, script: bytes | None = b"#!/bin/bash\ntrue\n", **environ: str) -> Job:
-    return Job(argv, environ, script)
+def job(*argv: str, script: bytes | None = b"#!/bin/bash\ntrue\n", **environ: str) -> Submission:
+    return Submission(argv, environ, script)
 
 
 def test_a_script_line_is_edited_in_place_and_says_so() -> None:
@@ -152,7 +152,7 @@ def test_a_step_in_a_python_script_is_in_the_way() -> None:
 
 
 def test_where_a_type_has_several_kinds_of_gpu_the_feature_goes_with_it() -> None:
-    option = Option(gpu="a100-sxm4-80gb", type="a100", constraint="gpu80", both=True, cost=1)
+    option = GpuOption(gpu="a100-sxm4-80gb", type="a100", constraint="gpu80", both=True, cost=1)
     edited, _ = rewrite(job("--gres=gpu:1", "--constraint=ib", "--wrap=x", script=None), option, "because")
     assert edited.argv == ("--gres=gpu:a100:1", "--constraint=ib&gpu80", "--wrap=x")
 

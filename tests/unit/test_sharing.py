@@ -5,20 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import sharing, trace
+from xmem_slurm import trace_file
 from xmem_slurm.allocator import config
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import UsageError
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting import sharing
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.site.schema import Option, Share
-from xmem_slurm.slurm.edit import Job
-from xmem_slurm.trace import Doubt
+from xmem_slurm.site.schema import GpuOption, Share
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.trace import Noted
 
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
 H200 = load_catalogue()["h200"]
-SHARD = Option(gpu="h200", cost=0.1, share=Share(kind="shard", of="h200", per_gpu=139))
-MPS = Option(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h200", per_gpu=100))
+SHARD = GpuOption(gpu="h200", cost=0.1, share=Share(kind="shard", of="h200", per_gpu=139))
+MPS = GpuOption(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h200", per_gpu=100))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ MPS = Option(gpu="h200", type="h200", cost=0.1, share=Share(kind="mps", of="h200
 )
 def test_a_gpu_becomes_a_share(argv: tuple[str, ...], expected: tuple[str, ...], told: list[str]) -> None:
     script = None if "--wrap=x" in argv else b"#!/usr/bin/env node\n"
-    before = Job(argv, {"A": "b"}, script)
+    before = Submission(argv, {"A": "b"}, script)
     edited, changes = rewrite(before, SHARD, "because", sharing.grant(SHARD, H200, 12, before.environ))
     assert (sorted(edited.argv), edited.script) == (sorted(expected), script)
     assert [str(change) for change in changes] == told
@@ -88,13 +90,13 @@ def test_a_shard_needs_a_torch_that_keeps_to_it(version: str, settings: str, hel
 def test_a_job_that_was_seen_to_overrule_its_limit_gets_no_share(
     code: str, text: bytes, shard: bool, mps: bool
 ) -> None:
-    seen = dataclasses.replace(GPT2, torch_version="2.11.0", doubts=[Doubt(code, "why", 1)])
+    seen = dataclasses.replace(GPT2, torch_version="2.11.0", doubts=[Noted(Doubt.of(code), "why")])
     assert (sharing.not_held(SHARD, seen, {}, [b"#!/bin/sh\n", text]) is None) is shard
     assert (sharing.not_held(MPS, seen, {}, [b"#!/bin/sh\n", text]) is None) is mps
 
 
 @pytest.mark.parametrize("export", ["NONE", "ALL,PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"])
 def test_a_job_that_would_not_get_its_limit_gets_no_share(export: str) -> None:
-    before = Job(("--gres=gpu:1", f"--export={export}", "a.sh"), {}, b"#!/bin/sh\n")
+    before = Submission(("--gres=gpu:1", f"--export={export}", "a.sh"), {}, b"#!/bin/sh\n")
     with pytest.raises(UsageError, match=f"--export={export} would keep the limit"):
         rewrite(before, SHARD, "because", sharing.grant(SHARD, H200, 12, {}))

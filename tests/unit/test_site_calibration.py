@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from xmem_slurm.cluster import calibration
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.site import calibration
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.units import MIB
 

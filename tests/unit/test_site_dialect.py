@@ -3,21 +3,21 @@
 import pytest
 
 from xmem_slurm.errors import UsageError
-from xmem_slurm.site import dialect
-from xmem_slurm.site.schema import Dialect, Option, Share
+from xmem_slurm.rewriting import dialect
+from xmem_slurm.site.schema import Dialect, GpuOption, Share
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.request import Request, merge
 
-TYPED = Option(gpu="a100-pcie-40gb", type="a100", constraint="mem40", cost=1)
-BY_MEMORY = Option(gpu="a100-pcie-40gb", gres="VramPerGpu:40G", cost=1)
-SHARD = Option(gpu="h200", cost=1, share=Share(kind="shard", of="h200", per_gpu=139, least=2))
+TYPED = GpuOption(gpu="a100-pcie-40gb", type="a100", constraint="mem40", cost=1)
+BY_MEMORY = GpuOption(gpu="a100-pcie-40gb", gres="VramPerGpu:40G", cost=1)
+SHARD = GpuOption(gpu="h200", cost=1, share=Share(kind="shard", of="h200", per_gpu=139, least=2))
 
 
 def request(*argv: str) -> Request:
     return merge(split_command_line([*argv, "--wrap=x"]), {}, None)
 
 
-def said(asked: Request, option: Option, site: Dialect, share: str | None = None) -> dict[str, str | None]:
+def said(asked: Request, option: GpuOption, site: Dialect, share: str | None = None) -> dict[str, str | None]:
     return {edit.name: edit.value for edit in dialect.edits(asked, option, site, share)}
 
 

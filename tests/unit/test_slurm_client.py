@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm.cluster import client
 from xmem_slurm.errors import SlurmError
-from xmem_slurm.slurm import client
-from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.slurm.submission import Submission
 
 
 def program(path: Path, text: str) -> Path:
@@ -45,7 +45,7 @@ def test_the_script_is_looked_for_where_sbatch_looks(tmp_path: Path, monkeypatch
     environ = {"PATH": str(tmp_path / "path")}
 
     def found(*argv: str) -> Path | None:
-        path = client.find_script(split_command_line(argv), environ)
+        path = client.find_script(Submission(argv, environ, None))
         return None if path is None else path.resolve().relative_to(tmp_path)
 
     assert found("here.sh") == Path("here.sh")

@@ -6,19 +6,20 @@ from hypothesis import strategies as st
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.command_line import split_command_line
-from xmem_slurm.slurm.edit import Edit, EditError, Job, apply, type_edits, without
+from xmem_slurm.slurm.edit import Edit, EditError, apply, type_edits, without
 from xmem_slurm.slurm.gres import GresError
 from xmem_slurm.slurm.options import REQUIRED, Option
+from xmem_slurm.slurm.submission import Submission
 
 HEAD = b"#!/bin/bash\n"
 
 
-def job(argv: str = "job.sh", lines: bytes | None = b"", **environ: str) -> Job:
-    return Job(tuple(argv.split()), environ, None if lines is None else HEAD + lines)
+def job(argv: str = "job.sh", lines: bytes | None = b"", **environ: str) -> Submission:
+    return Submission(tuple(argv.split()), environ, None if lines is None else HEAD + lines)
 
 
-def edited(before: Job, *edits: Edit) -> Job:
-    return apply(edits, *before)
+def edited(before: Submission, *edits: Edit) -> Submission:
+    return apply(edits, before)
 
 
 @pytest.mark.parametrize(
@@ -34,26 +35,26 @@ def edited(before: Job, *edits: Edit) -> Job:
 )
 def test_on_the_command_line(argv: str, expected: str) -> None:
     before = job(argv, b"#SBATCH --gres=gpu:7\n" if "gres" in argv else b"")
-    after = edited(before, *type_edits(before.request(), "h200"))
-    assert after == before._replace(argv=tuple(expected.split()))
+    after = edited(before, *type_edits(before.request, "h200"))
+    assert after == before.but(argv=tuple(expected.split()))
 
 
 def test_in_the_environment() -> None:
     before = job("job.sh", b"#SBATCH --gres=gpu:7\n", SBATCH_GRES="gpu:a100:1", HOME="/h")
-    after = edited(before, *type_edits(before.request(), "h200"))
-    assert after == before._replace(environ={"SBATCH_GRES": "gpu:h200:1", "HOME": "/h"})
+    after = edited(before, *type_edits(before.request, "h200"))
+    assert after == before.but(environ={"SBATCH_GRES": "gpu:h200:1", "HOME": "/h"})
     assert before.environ["SBATCH_GRES"] == "gpu:a100:1"
 
 
 def test_in_the_script() -> None:
     before = job("job.sh", b"#SBATCH --gres=gpu:7 -N2 # x\n#SBATCH -Ca\ntrue\n")
-    after = edited(before, *type_edits(before.request(), "h200"), Edit("constraint", "a&b"))
-    assert after == before._replace(script=HEAD + b"#SBATCH --gres=gpu:h200:7 -N2 # x\n#SBATCH -Ca&b\ntrue\n")
+    after = edited(before, *type_edits(before.request, "h200"), Edit("constraint", "a&b"))
+    assert after == before.but(script=HEAD + b"#SBATCH --gres=gpu:h200:7 -N2 # x\n#SBATCH -Ca&b\ntrue\n")
 
 
 def test_every_gpu_option_gets_the_type() -> None:
     before = job("-G2 job.sh", b"#SBATCH --gres=gpu:a100:1\n", SBATCH_GPUS_PER_TASK="1")
-    after = edited(before, *type_edits(before.request(), "h200")).request()
+    after = edited(before, *type_edits(before.request, "h200")).request
     assert after.gpu_types == ("h200",)
     assert all(gpu.type == "h200" for gpu in after.gpus)
 
@@ -67,29 +68,29 @@ def test_every_gpu_option_gets_the_type() -> None:
         (job("-N1 -- job.sh", None), job("--constraint=f -N1 -- job.sh", None)),
     ],
 )
-def test_what_was_set_nowhere_is_added(before: Job, after: Job) -> None:
+def test_what_was_set_nowhere_is_added(before: Submission, after: Submission) -> None:
     assert edited(before, Edit("constraint", "f")) == after
 
 
 def test_a_script_whose_comments_do_not_begin_with_a_hash_is_left_alone() -> None:
-    before = Job(("job.lua",), {}, b"#!/usr/bin/lua\nprint(1)\n")
-    assert edited(before, Edit("constraint", "f")) == before._replace(argv=("--constraint=f", "job.lua"))
+    before = Submission(("job.lua",), {}, b"#!/usr/bin/lua\nprint(1)\n")
+    assert edited(before, Edit("constraint", "f")) == before.but(argv=("--constraint=f", "job.lua"))
 
 
 @pytest.mark.parametrize("shebang", [b"#!/usr/bin/env python3", b"#!/usr/bin/python3.12", b"#!/bin/sh -e"])
 def test_a_script_whose_comments_do_gets_a_line(shebang: bytes) -> None:
-    after = edited(Job(("job",), {}, shebang + b"\nx\n"), Edit("constraint", "f"))
+    after = edited(Submission(("job",), {}, shebang + b"\nx\n"), Edit("constraint", "f"))
     assert after.script == shebang + b"\n#SBATCH --constraint=f\nx\n"
 
 
 def test_options_of_a_plugin_are_no_obstacle() -> None:
     plugins = (Option("container-image", "", REQUIRED),)
     lines = b"#SBATCH --container-image img\n#SBATCH --gres=gpu:1\ntrue\n"
-    before = Job(("--container-image", "img", "-G1", "job.sh"), {}, HEAD + lines, plugins)
-    after = edited(before, *type_edits(before.request(), "h200"))
+    before = Submission(("--container-image", "img", "-G1", "job.sh"), {}, HEAD + lines, plugins)
+    after = edited(before, *type_edits(before.request, "h200"))
     assert after.argv == ("--container-image", "img", "-Gh200:1", "job.sh")
     assert after.script == HEAD + lines.replace(b"gpu:1", b"gpu:h200:1")
-    assert before._replace(plugins=()).parsed_script().unknown == ("--container-image",)
+    assert before.but(plugins=()).parsed_script.unknown == ("--container-image",)
 
 
 def test_components_are_edited_apart() -> None:
@@ -107,17 +108,17 @@ def test_components_are_edited_apart() -> None:
         job("--gres=gpu:1 job.sh", b"#SBATCH -N1\n#SBATCH hetjob\n"),
     ],
 )
-def test_one_place_for_two_components_is_not_edited_for_one(before: Job) -> None:
+def test_one_place_for_two_components_is_not_edited_for_one(before: Submission) -> None:
     with pytest.raises(EditError, match="another component"):
         edited(before, Edit("gres", "gpu:h200:1", 0))
     both = edited(before, Edit("gres", "gpu:h200:1", 0), Edit("gres", "gpu:h200:1", 1))
-    assert [part.value("gres") for part in both.request().components] == ["gpu:h200:1", "gpu:h200:1"]
+    assert [part.value("gres") for part in both.request.components] == ["gpu:h200:1", "gpu:h200:1"]
 
 
 def test_taking_an_option_away_uncovers_none() -> None:
     before = job("--gres=gpu:1 -HG1 job.sh", b"#SBATCH --gres=gpu:2\n#SBATCH --gres gpu:3 -N1\n", SBATCH_GRES="gpu:4")
     after = edited(before, Edit("gres", None))
-    assert after == Job(("-HG1", "job.sh"), {}, HEAD + b"#SBATCH -N1\n")
+    assert after == Submission(("-HG1", "job.sh"), {}, HEAD + b"#SBATCH -N1\n")
 
 
 def test_lines_for_another_scheduler_are_in_the_way_of_the_script_only() -> None:
@@ -127,7 +128,7 @@ def test_lines_for_another_scheduler_are_in_the_way_of_the_script_only() -> None
     with pytest.raises(EditError, match="#PBS"):
         edited(job("job.sh", lines), Edit("constraint", "f"))
     assert edited(job("--gres=gpu:1 job.sh", lines), Edit("gres", "gpu:2")).argv == ("--gres=gpu:2", "job.sh")
-    assert edited(job("--ignore-pbs job.sh", lines), Edit("gres", "gpu:2")).request().value("gres") == "gpu:2"
+    assert edited(job("--ignore-pbs job.sh", lines), Edit("gres", "gpu:2")).request.value("gres") == "gpu:2"
 
 
 def test_a_component_that_is_not_there() -> None:
@@ -137,7 +138,7 @@ def test_a_component_that_is_not_there() -> None:
 
 def test_several_types_in_one_option_are_not_touched() -> None:
     with pytest.raises(GresError):
-        type_edits(job("--gres=gpu:a:1,gpu:b:1 job.sh").request(), "h200")
+        type_edits(job("--gres=gpu:a:1,gpu:b:1 job.sh").request, "h200")
 
 
 def test_options_are_taken_off_the_command_line() -> None:
@@ -170,8 +171,8 @@ def test_an_edit_does_what_it_says_or_refuses(
     line: list[str], first: list[str], second: list[str], environ: dict[str, str], wanted: list[Edit]
 ) -> None:
     script = f"#!/bin/sh\n#SBATCH {' '.join(first)}\n#SBATCH hetjob\n#SBATCH {' '.join(second)}\ntrue\n"
-    before = Job((*" ".join(line).split(), "job.sh"), environ, script.encode())
-    expected = [{n: s.value for n, s in part.settings.items()} for part in before.request().components]
+    before = Submission((*" ".join(line).split(), "job.sh"), environ, script.encode())
+    expected = [{n: s.value for n, s in part.settings.items()} for part in before.request.components]
     for edit in wanted:
         if edit.value is None:
             expected[edit.component].pop(edit.name, None)
@@ -182,7 +183,7 @@ def test_an_edit_does_what_it_says_or_refuses(
     except UsageError:
         assert wanted
         return
-    assert [{n: s.value for n, s in part.settings.items()} for part in after.request().components] == expected
+    assert [{n: s.value for n, s in part.settings.items()} for part in after.request.components] == expected
     if not wanted:
         assert after == before
 

@@ -3,10 +3,10 @@
 import pytest
 
 from xmem_slurm.slurm.command_line import split_command_line
-from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request, Source, merge
 from xmem_slurm.slurm.script import parse
+from xmem_slurm.slurm.submission import Submission
 
 HEAD = "#!/bin/bash\n"
 
@@ -162,12 +162,12 @@ def test_foreign_lines_are_told_unless_ignored() -> None:
     ],
 )
 def test_what_sbatch_will_refuse(argv: str, script: str, reason: str) -> None:
-    said = refusal(Job(tuple(argv.split()), {}, script.encode()))
+    said = refusal(Submission(tuple(argv.split()), {}, script.encode()))
     assert said is not None
     assert reason in said
 
 
 def test_what_sbatch_will_not_refuse() -> None:
     argv = ("--mem=1", "--gres=gpu:1", "--brand-new", "job.sh")
-    assert refusal(Job(argv, {"SBATCH_MEM_PER_CPU": "1"}, b"#!/bin/sh\n#SBATCH -N1\n")) is None
-    assert refusal(Job(("job.sh",), {}, b"#!/bin/sh\n#SBATCH --container-image x\n")) is None
+    assert refusal(Submission(argv, {"SBATCH_MEM_PER_CPU": "1"}, b"#!/bin/sh\n#SBATCH -N1\n")) is None
+    assert refusal(Submission(("job.sh",), {}, b"#!/bin/sh\n#SBATCH --container-image x\n")) is None

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import resources, trace
+from xmem_slurm import resources, trace_file
 from xmem_slurm.errors import UsageError
-from xmem_slurm.estimate import estimate
 from xmem_slurm.filter import hooks
 from xmem_slurm.generate import templates
 from xmem_slurm.lab import settings
-from xmem_slurm.placement import Placement, Verdict
 from xmem_slurm.report import html
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import Site
-from xmem_slurm.sizing import Sizing
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
 
 EXAMPLE = resources.tree("site-config") / "example.toml"
 SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
-GPT2 = trace.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 AROUND = settings.Surroundings(Path("/lab"), "me", "127.0.0.1", True, {"slurmctld": 1}, "22.05.8", (22, 5), False, "")
 
 
@@ -43,7 +43,7 @@ def own(site: Site, name: str, text: str) -> None:
 
 
 def rewritten(site: Site, script: bytes) -> bytes:
-    job, _ = rewrite(Job(("job.sh",), {}, script), site.option["l4"], "because", templates=site.templates)
+    job, _ = rewrite(Submission(("job.sh",), {}, script), site.option["l4"], "because", templates=site.templates)
     assert job.script is not None
     return job.script
 

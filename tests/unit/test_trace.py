@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm import trace
+from xmem_slurm import trace, trace_file
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import NOWHERE, Category, Op, Site
+from xmem_slurm.trace import NOWHERE, Category, Noted, Op, Origin
 
 GPT2 = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
@@ -35,7 +36,7 @@ def read(tmp_path: Path, history: list[tuple[str, int, int, int]], **changes: ob
     columns = dict(zip(("action", "address", "size", "stream"), map(list, zip(*history, strict=True)), strict=True))
     file = tmp_path / "1.json.gz"
     file.write_bytes(gzip.compress(json.dumps(HEADER | {"events": columns} | changes).encode()))
-    return trace.read(file)
+    return trace_file.read(file)
 
 
 def test_an_address_used_twice_is_two_allocations(tmp_path: Path) -> None:
@@ -101,9 +102,9 @@ def test_an_allocation_knows_its_line_and_a_parameter_its_name(tmp_path: Path) -
         sites={"found": [["", 0, "", ""], line, line], "of": [2, 0, 1]},
         tags=[{"category": "PARAM", "allocations": 3, "addresses": [6, 7], "names": ["h.0.weight", ""]}],
     )
-    assert found.site_of(0) == Site(*line)
+    assert found.site_of(0) == Origin(*line)
     assert found.site_of(1) == NOWHERE._replace(module="h.0.weight")
-    assert found.site_of(2) == Site(*line)
+    assert found.site_of(2) == Origin(*line)
 
 
 def test_a_trace_of_an_earlier_release_has_no_lines(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_what_is_no_trace_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "bad.json.gz"
     file.write_bytes(content)
     with pytest.raises(NoEstimate, match=r"bad\.json\.gz"):
-        trace.read(file)
+        trace_file.read(file)
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_recorded_run_of_gpt2_is_read_whole() -> None:
-    found = trace.read(GPT2)
+    found = trace_file.read(GPT2)
     parameters = sum(a.size for a in found.allocations if a.category is Category.PARAM)
     assert found.steps == 3
     assert parameters == 4 * 124_439_808  # GPT-2 small's parameters in fp32, the tied head counted once
@@ -144,3 +145,11 @@ def test_the_recorded_run_of_gpt2_is_read_whole() -> None:
         live += {Op.ALLOC: size, Op.FREE_COMPLETED: -size}.get(Op(event.op), 0)
         peak = max(peak, live)
     assert peak == found.recorded["requested_bytes"]
+
+
+def test_a_doubt_that_nobody_knows_makes_it_no_trace(tmp_path: Path) -> None:
+    history = [("alloc", 5, 10, 0)]
+    known = {"code": "nccl", "detail": "buffers of a communicator", "count": 2}
+    assert read(tmp_path, history, doubts=[known]).doubts == [Noted(Doubt.NCCL, "buffers of a communicator", 2)]
+    with pytest.raises(NoEstimate, match=r"not a trace: doubts\.1\.code: .*no doubt that there is"):
+        read(tmp_path, history, doubts=[known, known | {"code": "cudnn-plans"}])

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm import trace, untrusted
+from xmem_slurm import trace_file, untrusted
 from xmem_slurm.dryrun import runner
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.estimate import estimate
 from xmem_slurm.profile import recording
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 
 DATA = Path(__file__).parents[1] / "data"
 GPT2 = json.loads(gzip.decompress((DATA / "gpt2-small.json.gz").read_bytes()))
@@ -27,7 +27,7 @@ GPU = load_catalogue()["h200"]
 def why(path: Path, **changed: object) -> str:
     path.write_bytes(gzip.compress(json.dumps(GPT2 | changed).encode(), 1))
     with pytest.raises(NoEstimate) as caught:
-        trace.read(path)
+        trace_file.read(path)
     return str(caught.value)
 
 
@@ -51,23 +51,23 @@ def test_a_file_that_is_none(kind: str, tmp_path: Path, monkeypatch: pytest.Monk
         text = {"bomb": b" " * (2 << 20), "nested": b"[" * 900 + b"]" * 900, "lists": b"[" + b"[]," * 2000 + b"[]]"}
         path.write_bytes(gzip.compress(text[kind]))
     with pytest.raises(NoEstimate, match=r"^[^\n]*1\.json\.gz: not a trace: [^\n]*$"):
-        trace.read(path)
+        trace_file.read(path)
 
 
 def test_json_that_is_nested_too_deep(tmp_path: Path) -> None:
     path = tmp_path / "1.json.gz"
     path.write_bytes(gzip.compress(b"[" * 200_000 + b"]" * 200_000))
     with pytest.raises(NoEstimate, match="not a trace"):
-        trace.read(path)
+        trace_file.read(path)
 
 
 def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "1.json.gz"
     path.write_bytes((DATA / "gpt2-small.json.gz").read_bytes())
     allowance = untrusted.Allowance(1_000_000)
-    trace.read(path, allowance)
+    trace_file.read(path, allowance)
     with pytest.raises(NoEstimate, match="when unpacked"):
-        trace.read(path, allowance)
+        trace_file.read(path, allowance)
 
 
 def test_what_belongs_to_another_user(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_belongs_to_another_user(tmp_path: Path) -> None:
     path = tmp_path / "files.log"
     path.write_bytes(b"R 1 1 /x\0")
     os.chown(path, 65534, 65534)
-    assert [each.kind for each in trace.read_files(path)] == ["T"]
+    assert [each.kind for each in trace_file.read_files(path)] == ["T"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,9 @@ def test_a_column_with_what_is_no_number(tmp_path: Path, name: str, value: objec
         {"gpu": GPT2["gpu"] | {"capability": "9.0\n"}},
         {"marks": [{"kind": "step", "allocations": "\x1b[2J"}]},
         {"tags": [{"category": "FREE", "allocations": 1, "addresses": [1]}]},
-        {"doubts": [{"code": "x", "detail": "y", "count": 1, "share": -1}]},
+        {"doubts": [{"code": "nccl", "detail": "y", "count": 1, "share": -1}]},
+        {"doubts": [{"code": "x\x1b[2J", "detail": "y", "count": 1}]},
+        {"doubts": [{"code": [], "detail": "y", "count": 1}]},
         {"sites": {"found": [["a", -1, "b", "c"]], "of": [0]}},
         {"error": "x" * 200_000},
         {"argv": "python"},
@@ -129,14 +131,14 @@ def test_a_trace_with_what_no_trace_has(tmp_path: Path, changed: dict[str, objec
 
 def test_text_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
     hostile = "x\nSubmitted batch job 1\r\x1b]0;title\x07\x9b2J\x7f\u202e\u2066\u2028\ud800é"
-    doubt = {"code": hostile, "detail": hostile, "count": 1}
+    doubt = {"code": "nccl", "detail": hostile, "count": 1}
     site = [hostile, 1, hostile, hostile]
     changed = {"error": hostile, "argv": [hostile], "doubts": [doubt], "place": hostile, "state": hostile}
     changed |= {"sites": {"found": [site], "of": [0] * GPT2["events"]["action"].count("alloc")}}
     path = tmp_path / "1.json.gz"
     path.write_bytes(gzip.compress(json.dumps(GPT2 | changed).encode()))
-    found = trace.read(path)
-    for text in (found.error, *found.argv, found.doubts[0].code, found.doubts[0].detail, *found.sites[0], found.state):
+    found = trace_file.read(path)
+    for text in (found.error, *found.argv, found.doubts[0].detail, *found.sites[0], found.state):
         assert str(text).isprintable()
         assert str(text).encode() != b""
     assert str(found.error).startswith("x Submitted batch job 1 \ufffd]0;title")
@@ -193,4 +195,4 @@ def test_a_profile_whose_operators_hold_themselves(tmp_path: Path) -> None:
 def test_notes_of_files_that_are_none(tmp_path: Path) -> None:
     log = tmp_path / "files.log"
     log.write_bytes(b"R 5 7 /a\nb\0R x y z\0\0R 1 \0Z 1 1 /x\0R 99999999999999999999 1 /x\0D 1 2 /c\0cut")
-    assert [each.kind for each in trace.read_files(log)] == ["R", "T", "T", "T", "T", "T", "D"]
+    assert [each.kind for each in trace_file.read_files(log)] == ["R", "T", "T", "T", "T", "T", "D"]

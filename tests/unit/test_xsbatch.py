@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS, parse
-from xmem_slurm.submit import Wishes
+from xmem_slurm.submission.submit import Wishes
 
 XSBATCH = Path(sys.executable).parent / "xsbatch"
 START = [sys.executable, "-m", "xmem_slurm.cli.xsbatch_start"]
@@ -142,7 +142,7 @@ def test_a_job_without_a_gpu_waits_for_no_import_that_it_does_not_need(tmp_path:
         check=True,
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "xmem_slurm.submit" in imported
+    assert "xmem_slurm.submission.submit" in imported
     heavy = {"torch", "pydantic", "rich", "jinja2", "typer", "tree_sitter", "tree_sitter_bash", "difflib", "subprocess"}
     assert not imported & heavy
 
@@ -151,11 +151,11 @@ def test_a_signal_in_a_destructor_ends_it_silently() -> None:
     """Python reports what is raised there, and goes on."""
     code = """
 import os, signal
-from xmem_slurm import handover
+from xmem_slurm.state import signals
 class Resource:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
-with handover.clearing_up():
+with signals.clearing_up():
     Resource()
 print("went on")
 """

@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm import admission, dryrun_array, sizing
 from xmem_slurm.cli.site import SiteFile
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import admission, array_job
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.sizing import sizing
+from xmem_slurm.slurm.submission import Submission
 
 
 def generate(
@@ -53,12 +54,12 @@ def generate(
     where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
     gpus = loading.option_gpus(where, loading.load_catalogue())
     target = scripts.Target(where, gpus, os.environ)
-    allowance = runner.Budget(seconds=budget)
+    allowance = Budget(seconds=budget)
     work = "running the job dry to see how much GPU memory it needs"
     turn = admission.turn(where.dry_run, None, partial(typer.echo, err=True))
     with turn, terminal.progress(work) as say:
 
-        def size(number: int, job: Job) -> sizing.Sizing:
+        def size(number: int, job: Submission) -> sizing.Sizing:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
             return sizing.size(job, where, gpus, allowance)
@@ -68,7 +69,7 @@ def generate(
             values,
             list(zip(map(sweep.label, points), sweep.commands(command, points), strict=True)),
             target,
-            lambda jobs: dryrun_array.together(
+            lambda jobs: array_job.together(
                 [partial(size, *numbered) for numbered in enumerate(jobs, 1)], where.dry_run
             ),
         )

@@ -14,21 +14,25 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from xmem_slurm import __version__, admission, handover, lab, report, sizing
+from xmem_slurm import __version__, lab
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
 from xmem_slurm.filter import hooks
-from xmem_slurm.report import html, perfetto, snapshot, terminal
+from xmem_slurm.report import files, html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Site
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.sizing import sizing
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import signals
 
 app = typer.Typer(
     help="Right-size the GPU request of Slurm jobs; `xsbatch` is the drop-in for sbatch.",
@@ -103,7 +107,8 @@ def estimate(
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
-    job, allowance = _submission(command, engine, ranks), runner.Budget(seconds=budget)
+    job, allowance = _submission(command), Budget(seconds=budget)
+    asked = Asked(engine.value, ranks, origins=True)
     catalogue = loading.load_catalogue()
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
@@ -111,26 +116,27 @@ def estimate(
     rules = where.dry_run if where is not None else DryRuns()
     turn = admission.turn(rules, None, partial(typer.echo, err=True))
     with turn, terminal.progress("running the job dry to see how much GPU memory it needs"):
-        request = job.request()
+        request = job.request
         components = request.with_gpus or range(len(request.components))
         if where is not None:
             gpus = loading.option_gpus(where, catalogue)
-            answers = sizing.size_components(job, components, where, gpus, allowance)
+            answers = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
         else:
             assert gpu is not None
-            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance)
+            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance, asked=asked)
     sized = _sized(answers)
     if advice:
         turn = admission.turn(rules, None, partial(typer.echo, err=True))
         with turn, terminal.progress("running it dry again with one change at a time"):
             sized = {
-                number: sizing.advised(each, job, number, allowance, where=rules) for number, each in sized.items()
+                number: sizing.advised(each, job, number, allowance, asked=asked, where=rules)
+                for number, each in sized.items()
             }
     page = partial(html.write, templates=where.templates if where is not None else None)
     for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
         if path is not None:
             for component, each in sized.items():
-                _written(write, report.of_component(path, component, sized), each)
+                _written(write, files.of_component(path, component, sized), each)
     if as_json:
         objects = {component: json_report.estimate_object(each) for component, each in sized.items()}
         listed = {"components": [{"component": number, "estimate": each} for number, each in objects.items()]}
@@ -173,17 +179,15 @@ def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: si
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Job:
+def _submission(command: Sequence[str]) -> Submission:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
-    wishes = {"XMEM_ENGINE": engine.value, "XMEM_RANKS": ranks or os.environ.get("XMEM_RANKS", ""), "XMEM_SITES": "1"}
-    environ = {**os.environ, **wishes}
-    script = Path(command[0])
+    environ, script = dict(os.environ), Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
-        return Job(tuple(command), environ, script.read_bytes())
+        return Submission(tuple(command), environ, script.read_bytes())
     if shutil.which(command[0]) is None:
         wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
         raise UsageError(f"{command[0]}: {wrong}")
-    return Job(("--wrap", shlex.join(command)), environ, None)
+    return Submission(("--wrap", shlex.join(command)), environ, None)
 
 
 @lab_app.command("up")
@@ -269,7 +273,7 @@ def filter_submission(
 def main() -> NoReturn:
     """Run the command line; an error of ours is one line on stderr and its exit code."""
     try:
-        with handover.clearing_up():
+        with signals.clearing_up():
             app()
     except XmemError as error:
         print(f"xmem-slurm: {error}", file=sys.stderr)  # noqa: T201

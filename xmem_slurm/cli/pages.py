@@ -6,10 +6,11 @@ there for a program of the same prefix. `xmem-slurm completion SHELL` prints one
 
 from typing import NamedTuple
 
-from xmem_slurm import __version__, kept, resources
+from xmem_slurm import __version__, resources
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY, OwnOption
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH
+from xmem_slurm.submission import changed_scripts
 
 PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "fish": "xsbatch.fish.j2", "man": "xsbatch.1.j2"}
 SHARE = {
@@ -90,7 +91,7 @@ def render(page: str) -> str:
         "values": _bash_values(),
         "summary": SUMMARY,
         "version": __version__,
-        "kept_days": kept.KEPT_DAYS,
+        "kept_days": changed_scripts.KEPT_DAYS,
     }
     return resources.render([resources.tree("templates") / "pages"], PAGES[page], values)
 

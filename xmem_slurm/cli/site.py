@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm import audit, state
-from xmem_slurm.dryrun import cgroup
+from xmem_slurm.cluster import calibration, comparison, discovery, live, spellings
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
-from xmem_slurm.report import prometheus
-from xmem_slurm.site import calibration, comparison, discovery, live, loading, places, spellings
+from xmem_slurm.report import audit, prometheus
+from xmem_slurm.sandbox import cgroup
+from xmem_slurm.site import loading, places
+from xmem_slurm.state import own_files
 
 app = typer.Typer(help="Site files: what this cluster offers.")
 
@@ -90,7 +91,7 @@ def calibrate(
             continue
         text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, found)
         try:
-            state.write_for_user(path, text.encode())
+            own_files.write_for_user(path, text.encode())
         except OSError as error:
             raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {found}") from error
         typer.echo(f"option {option}: {found.context_bytes} bytes; {found.source}")

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from xmem_slurm import __version__
-from xmem_slurm.answer import ENGINES, Wishes
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
-from xmem_slurm.submit import submit, tell
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission.answer import ENGINES, Wishes
+from xmem_slurm.submission.submit import submit, tell
 
 _ORDERS = ("cost", "memory", "start")
 """What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
 
 RANKS = "all|last|[0-9]+(,[0-9]+)*"
-"""What --xmem-ranks takes (`xmem_slurm.ranks.asked`)."""
+"""What --xmem-ranks takes (`xmem_slurm.dryrun.order`)."""
 TASKS = r"\d+(,\d+)*"
 
 
@@ -83,14 +84,15 @@ def main() -> NoReturn:
     environ = dict(os.environ)
     try:
         argv, wishes, complaints = parse(sys.argv[1:], environ)
-        command_line = split_command_line(argv)
+        job = Submission(argv, environ, None)
+        command_line = job.command_line
         if any(command_line.has(name) for name in _ANSWERED_AT_ONCE):
             if not command_line.has("autocomplete"):
                 print(_VERSION if command_line.has("version") else _help(), end="", flush=True)  # noqa: T201
             wishes = wishes._replace(off=True, dry_run=False)
         if not wishes.off and not command_line.has("quiet"):
             tell(complaints)
-        submit(argv, environ, wishes)
+        submit(job, wishes)
     except XmemError as error:
         if sys.stderr is not None:
             print(f"xsbatch: {error}", file=sys.stderr)  # noqa: T201
@@ -118,8 +120,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     Raises:
         UsageError: an --xmem option that does not exist, or a value that is none.
     """
-    command_line = split_command_line(argv, _OPTIONS)
-    own = [each for each in command_line.occurrences if each.name.startswith("xmem-")]
+    typed = split_command_line(argv, _OPTIONS).occurrences if any(word.startswith("--x") for word in argv) else ()
+    own = [each for each in typed if each.name.startswith("xmem-")]
     unknown = next((each.typed for each in own if each.option is None), None)
     if unknown is not None:
         raise UsageError(f"{unknown}: no such option; there are {', '.join('--' + name for name in _FLAGS + _VALUES)}")
@@ -150,7 +152,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         policy=given["xmem-policy"],
         ranks=given["xmem-ranks"],
         array_tasks=given["xmem-array-tasks"],
-        engine=given["xmem-engine"] or ("auto" if "XMEM_ENGINE" in environ else None),  # in place of a wrong one
+        engine=given["xmem-engine"],
     )
     return without(argv, own), wishes, complaints
 

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from xmem_slurm.dryrun import asked
-from xmem_slurm.slurm import client, edit, gres
-from xmem_slurm.slurm.command_line import split_command_line
+from xmem_slurm.cluster import client
+from xmem_slurm.dryrun.shims import slurm_queries
+from xmem_slurm.slurm import gres
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB
 
 JOB_ID = "1"
@@ -56,23 +57,27 @@ class Job:
     environ: Mapping[str, str]
     gpus: Sequence[int] = (1,)
 
+    def as_task(self, number: int) -> "Job":
+        """Return it as this task of its array."""
+        return replace(self, environ={**self.environ, "SLURM_ARRAY_TASK_ID": str(number)})
 
-def from_submission(job: edit.Job) -> Job:
+
+def from_submission(job: Submission) -> Job:
     """Return what the first node of a submission would run: of a heterogeneous job, that of its first component."""
-    request, command_line = job.request(), split_command_line(job.argv)
+    request, command_line = job.request, job.command_line
     folder = Path(request.chdir or ".").absolute()
     script = (
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
-    known = {asked.FACTS: json.dumps(facts(job, folder))}
+    known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
     environ = exported(job.environ, request.export) | slurm_variables(request) | known
     return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
 
 
-def facts(job: edit.Job, folder: Path) -> dict[str, str]:
+def facts(job: Submission, folder: Path) -> dict[str, str]:
     """Return what Slurm knows of a job beside its variables, by scontrol's names; `folder` is the job's."""
-    request, line = job.request(), job.command_line()
-    path = client.find_script(line, job.environ)
+    request, line = job.request, job.command_line
+    path = client.find_script(job)
     words = [str(path.absolute()), *line.script_arguments] if path is not None else []
     given = {
         "Command": " ".join(words),

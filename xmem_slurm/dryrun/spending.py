@@ -1,6 +1,6 @@
 """The clock by which dry runs share a budget: it shows what those of this process have spent so far.
 
-What a dry run spends is told by its sandbox (`progress`), or by the node that it ran on (`elsewhere`).
+What a dry run spends is told by its sandbox (`progress`), or by the node that it ran on (`cpu_node`).
 """
 
 import time

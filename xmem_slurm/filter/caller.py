@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from xmem_slurm import handover
+from xmem_slurm.cluster import client
 from xmem_slurm.errors import UsageError
-from xmem_slurm.slurm import body, client
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.slurm import body
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH, Option, scan, srun_table
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import handover
 
 COMMANDS = ("sbatch", "srun", "salloc")
 """Slurm's commands in which its cli_filter runs."""
@@ -33,14 +34,14 @@ _SRUN_VARIABLES = {"NPROCS": "ntasks", "NTASKS": "ntasks", "NNODES": "nodes", "C
 """SLURM_* variables that srun reads (srun(1)), and sbatch has no variable for."""
 
 
-class Submission(NamedTuple):
-    """What is submitted, and by which command of Slurm's; what srun and salloc run is in the job's `--wrap`."""
+class Caller(NamedTuple):
+    """What is submitted, and by which command of Slurm's; what srun and salloc run is in its `--wrap`."""
 
-    job: Job
+    submission: Submission
     command: str
 
 
-def submission(process: int, environ: Mapping[str, str]) -> Submission | None:
+def caller_of(process: int, environ: Mapping[str, str]) -> Caller | None:
     """Return what the sbatch, srun or salloc of this process id is submitting; None where it is not to be looked at.
 
     Raises:
@@ -60,21 +61,20 @@ def submission(process: int, environ: Mapping[str, str]) -> Submission | None:
     if handover.is_marked(process):
         return None
     job = _batch(words[1:], environ) if command == "sbatch" else as_batch(command, words[1:], environ)
-    return Submission(job, command) if job is not None else None
+    return Caller(job, command) if job is not None else None
 
 
-def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
-    job = Job(tuple(words), environ, None)
-    command_line = job.command_line()
-    if command_line.wrap is not None:
+def _batch(words: Sequence[str], environ: Mapping[str, str]) -> Submission | None:
+    job = Submission(tuple(words), environ, None)
+    if job.command_line.wrap is not None:
         return job
-    path = client.find_script(command_line, environ)
+    path = client.find_script(job)
     if path is None or not path.is_file() or path.stat().st_size > client.MOST_SCRIPT_BYTES:
         return None
-    return job._replace(script=path.read_bytes())
+    return job.but(script=path.read_bytes())
 
 
-def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Job | None:
+def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Submission | None:
     """Return the sbatch that would ask for the same as this srun or salloc, and run the same; None where there is none.
 
     Their SLURM_* and SALLOC_* variables become those of sbatch (srun(1), salloc(1): INPUT ENVIRONMENT VARIABLES).
@@ -103,4 +103,4 @@ def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> 
     ]
     text = shlex.join(["srun", *run] if command == "srun" else run)
     environ = kept | {name: value for name, value in theirs.items() if name in known}
-    return Job((*of_variables, *given, f"--wrap={text}"), environ, None)
+    return Submission((*of_variables, *given, f"--wrap={text}"), environ, None)

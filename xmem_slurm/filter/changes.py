@@ -5,31 +5,34 @@ Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those 
 where the site wants no such job.
 
 Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each component, with no word of
-the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`cache`)
+the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`known`)
 rests on the site file, too: where it holds, that file need not be checked again.
 """
 
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from xmem_slurm import audit, folding, handover, jobsteps
-from xmem_slurm.answer import Tell, Wishes, own_words
-from xmem_slurm.answer import answer as answer_to
-from xmem_slurm.errors import AS_WRITTEN, Refused, UsageError, said
-from xmem_slurm.filter import apart
-from xmem_slurm.filter.apart import Answer
-from xmem_slurm.filter.caller import Submission, submission
+from xmem_slurm.cluster import client
+from xmem_slurm.decision import Decision, Kind, stopped_by
+from xmem_slurm.errors import UsageError
+from xmem_slurm.filter import detached
+from xmem_slurm.filter.caller import Caller, caller_of
+from xmem_slurm.filter.detached import Answer
+from xmem_slurm.report import audit, decided
+from xmem_slurm.rewriting import folding, job_steps
 from xmem_slurm.site import coverage, places
-from xmem_slurm.slurm import client
-from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
-from xmem_slurm.submit import tell as tell_user
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import signals
+from xmem_slurm.submission.answer import Tell, Wishes, own_words
+from xmem_slurm.submission.answer import answer as answer_to
+from xmem_slurm.submission.submit import tell as tell_user
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
@@ -40,7 +43,8 @@ _ANSWER_SECONDS = 2.0
 """Of the time that the hook waits, what is left for everything that is not a dry run..."""
 _LAST_SECONDS = 1.0
 """...and for the last word, where there is no other."""
-_LATE = f"{AS_WRITTEN}: there is no answer yet; its dry run goes on, and the next submission of this job has its answer"
+_NO_JOB = Submission((), {}, None)
+"""Stands for what could not be read."""
 
 
 def main(site_file: str, process: int, tables: coverage.Tables) -> None:
@@ -48,7 +52,7 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
 
     `tables` are the site file's, empty where they could not be read.
     """
-    with handover.clearing_up():  # the hook's time may be up
+    with signals.clearing_up():  # the hook's time may be up
         found = _whatever_happens(lambda: _answer(site_file, process, tables))
     tell_user(found.lines, _PREFIX)
     sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
@@ -57,10 +61,10 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
 def _whatever_happens(find: Callable[[], Answer]) -> Answer:
     try:
         return find()
-    except Refused as error:
-        return Answer(lines=[f"not submitted: {error}"], last="refuse", became=(audit.REFUSED, ""))
     except Exception as error:  # a user of plain sbatch did not ask for a traceback
-        return Answer(lines=[f"{AS_WRITTEN}: {said(error)}"], became=(audit.AS_WRITTEN, type(error).__name__))
+        decision = stopped_by(error, _NO_JOB)
+        last = "refuse" if decision.kind is Kind.REFUSED else "end"
+        return Answer(lines=decided.lines(decision), last=last, outcome=audit.outcome(decision))
 
 
 def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
@@ -69,64 +73,66 @@ def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
     Raises:
         UsageError: the process submits nothing of this user's.
     """
-    began, seen = time.monotonic(), submission(process, os.environ)
-    if seen is None or not _is_covered(seen, tables):
+    began, caller = time.monotonic(), caller_of(process, os.environ)
+    if caller is None or not _is_covered(caller, tables):
         return Answer()
-    from xmem_slurm import cache  # noqa: PLC0415 - not for jobs that are left alone
+    from xmem_slurm.submission import known  # noqa: PLC0415 - not for jobs that are left alone
 
-    name = cache.key(seen.job, ["filter", site_file, seen.command])
-    kept = None if _is_set(seen.job, "XMEM_FRESH") else cache.look_up(name, seen.job)
+    name = known.key(caller.submission, ["filter", site_file, caller.command])
+    kept = None if _is_set(caller.submission, "XMEM_FRESH") else known.look_up(name, caller.submission)
     if kept is not None:
-        found = _whatever_happens(lambda: _given(seen, *kept))
+        found = _whatever_happens(lambda: _by_options(kept))
     else:
         seconds = places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS)
-        found = _sized(site_file, seen, process, name, seconds)
-    audit.record(tables, seen.command, seen.job, found.asks_for, found.became, began=began)
+        found = _sized(site_file, caller, process, name, seconds)
+    audit.record(tables, caller.command, caller.submission, found.outcome, began=began)
     return found
 
 
-def _sized(site_file: str, seen: Submission, process: int, name: str, seconds: float) -> Answer:
+def _sized(site_file: str, caller: Caller, process: int, name: str, seconds: float) -> Answer:
     """Return what sizing the job says, if it does so within the `seconds` that the site has the hook wait."""
+    job = caller.submission
 
     def find(tell: Tell) -> Answer:
-        wishes = partial(_wishes, site_file, seen, max(0.0, seconds - _ANSWER_SECONDS))
-        return _whatever_happens(lambda: _given(seen, *answer_to(seen.job, wishes(), tell, name)))
+        wishes = partial(_wishes, site_file, caller, max(0.0, seconds - _ANSWER_SECONDS))
+        return _whatever_happens(lambda: _by_options(answer_to(job, wishes(), tell, name)))
 
-    in_time = apart.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
-    return in_time or Answer(lines=[_LATE], became=(audit.LATE, ""))
+    in_time = detached.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
+    late = Decision(Kind.LATE, job, job)
+    return in_time or Answer(lines=decided.lines(late), outcome=audit.outcome(late))
 
 
-def _given(seen: Submission, changed: Job, lines: Sequence[str]) -> Answer:
-    """Return the answer of which this is known.
+def _by_options(decision: Decision) -> Answer:
+    """Return what the hook is to do by a decision.
 
     Raises:
         UsageError, SlurmError: the changed job cannot be had in this way.
     """
-    changes = _changes(seen.job, changed)
+    changes = _changes(decision.written, decision.ready)
     if changes:
-        client.check_accepted(client.find_sbatch(seen.job.environ), changed.on_stdin())
-    return Answer(changes, lines, "end", audit.asks_for(changed.request()), audit.of(seen.job, changed, lines))
+        client.check_accepted(client.find_sbatch(decision.written.environ), decision.ready)
+    return Answer(changes, decided.lines(decision), "end", audit.outcome(decision))
 
 
-def _is_covered(seen: Submission, tables: coverage.Tables) -> bool:
+def _is_covered(caller: Caller, tables: coverage.Tables) -> bool:
     """Whether the site wants the job to be looked at, and its owner does not want it left alone."""
-    job, request = seen.job, seen.job.request()
+    job, request = caller.submission, caller.submission.request
     comment = (request.value("comment") or "").split()
     words = {*own_words(job), *(word.removeprefix("xmem:") for word in comment if word.startswith("xmem:"))}
-    if request.others or job.command_line().has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
+    if request.others or job.command_line.has("test-only") or _is_set(job, "XMEM_OFF") or "off" in words:
         return False
     if request.for_another_user:
         return False
     opted_in = _is_set(job, "XMEM_ON") or "on" in words
     try:
         account = request.value("account")
-        covered = coverage.has_job(tables, seen.command, account, request.partitions, opted_in=opted_in)
+        covered = coverage.has_job(tables, caller.command, account, request.partitions, opted_in=opted_in)
     except (TypeError, AttributeError):
         return True  # what is wrong with the file is said where it is checked
     return covered and refusal(job) is None
 
 
-def _wishes(site_file: str, seen: Submission, queue_seconds: float) -> Wishes:
+def _wishes(site_file: str, caller: Caller, queue_seconds: float) -> Wishes:
     """Return what the site wants of the filter, and the user by variables; one that makes no sense is as good as none.
 
     A dry run may take longer than the hook waits: the next submission has its answer. Its turn is waited for no longer.
@@ -138,34 +144,34 @@ def _wishes(site_file: str, seen: Submission, queue_seconds: float) -> Wishes:
     from xmem_slurm.site import loading, schema  # noqa: PLC0415 - pydantic takes longer than all else here
 
     policy = loading.load_site(Path(site_file)).filter
-    order = seen.job.environ.get("XMEM_POLICY")
+    order = caller.submission.environ.get("XMEM_POLICY")
     return Wishes(
-        keep_type=_is_set(seen.job, "XMEM_KEEP_TYPE"),
+        keep_type=_is_set(caller.submission, "XMEM_KEEP_TYPE"),
         advise=policy.mode == "advise",
         queue_seconds=queue_seconds,
         site=site_file,
-        fresh=_is_set(seen.job, "XMEM_FRESH"),
+        fresh=_is_set(caller.submission, "XMEM_FRESH"),
         policy=order if order in get_args(schema.Order) else None,
-        whole=seen.command != "sbatch",
+        whole=caller.command != "sbatch",
     )
 
 
-def _is_set(job: Job, variable: str) -> bool:
+def _is_set(job: Submission, variable: str) -> bool:
     return job.environ.get(variable, "") not in _NO
 
 
-def _changes(before: Job, after: Job) -> Mapping[str, str]:
+def _changes(before: Submission, after: Submission) -> Mapping[str, str]:
     """Return what differs, as options of sbatch; the hook can set variables of the job by --export only.
 
     Raises:
         UsageError: a variable cannot be given that way, or the script itself would have to be changed.
     """
-    for step, changed in zip(jobsteps.own_steps(before), jobsteps.own_steps(after), strict=True):
+    for step, changed in zip(job_steps.own_steps(before), job_steps.own_steps(after), strict=True):
         if step.value != changed.value:
             raise UsageError(
                 f"line {step.line} of the script: {step.text} would have to be changed, too; xsbatch can do that"
             )
-    old, new = before.request(), after.request()
+    old, new = before.request, after.request
     found = {name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)}
     variables = {name: value for name, value in after.environ.items() if before.environ.get(name) != value}
     variables = {name: value for name, value in variables.items() if not name.startswith("SBATCH_")}

@@ -11,18 +11,18 @@ from operator import attrgetter
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.generate import templates
 from xmem_slurm.generate.templates import Template
-from xmem_slurm.placement import candidates
 from xmem_slurm.report import terminal
-from xmem_slurm.rewrite import rewrite
+from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing import Sizing, demand_of
-from xmem_slurm.slurm.edit import Job
+from xmem_slurm.sizing.placement import candidates
+from xmem_slurm.sizing.sizing import Sizing, demand_of
 from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
 
 SCRIPT = "job.sh"
 """What a script that is only looked at is called."""
 
-Size = Callable[[Sequence[Job]], Sequence[Sizing | XmemError]]
+Size = Callable[[Sequence[Submission]], Sequence[Sizing | XmemError]]
 """Runs jobs dry and places each, or says why that cannot be done."""
 
 
@@ -76,12 +76,12 @@ def generate(
     return [_generated(template, settings, group, target) for group in groups.values()]
 
 
-def _job(text: str, target: Target) -> Job:
-    return Job((SCRIPT,), target.environ, text.encode())
+def _job(text: str, target: Target) -> Submission:
+    return Submission((SCRIPT,), target.environ, text.encode())
 
 
-def _need(draft: Job, target: Target, sized: Sizing | XmemError) -> _Need:
-    request = draft.request()
+def _need(draft: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
+    request = draft.request
     if isinstance(sized, XmemError):
         largest = _largest(request, target)
         told = " ".join(str(sized).split())  # it becomes a comment of the script: one line

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xmem_slurm import resources
-from xmem_slurm.dryrun import stand_in
+from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.lab.programs import Version
 from xmem_slurm.site.schema import Gpu, Nodes, Site
 
@@ -160,11 +160,12 @@ def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -
     if not group.gpus:
         return {}
     gpu = gpus[next(iter(group.gpus))]
-    found = stand_in.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
-    return found | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
+    variables = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
+    return variables | {"XMEM_ENGINE": "device", "XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
 
 
 def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -> _Node:
+    """Return one node as its gres.conf and prolog describe it: GPUs by type, then shares of them."""
     # Options that differ in their constraint only are one GRES type, and Slurm wants each type once.
     counts: dict[str | None, int] = {}
     for option, count in group.gpus.items():

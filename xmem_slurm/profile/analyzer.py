@@ -47,7 +47,7 @@ _MAY_MIX = frozenset(
 """Operators that take tensors of the host and of a GPU together; all others refuse to, but for single numbers."""
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """What a step was doing."""
 
     FORWARD = "forward"
@@ -58,7 +58,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CpuBlock:
     """One allocation's life. `size` in bytes; `born` and `freed` are places among the recording's rows.
 
     A place need not be whole: what the Orchestrator adds stands between two rows. `operator` is the row of the
@@ -69,7 +69,7 @@ class Block:
     born: float
     freed: float | None
     operator: int = -1
-    phase: Phase = Phase.SCRIPT
+    phase: StepPhase = StepPhase.SCRIPT
     module: str = ""
     category: Category = Category.TEMP
     on_device: bool = True
@@ -80,7 +80,7 @@ class Analysis:
     """What the Analyzer found: all blocks, in the order of their allocation, and where the phases lie."""
 
     recording: Recording
-    blocks: Sequence[Block]
+    blocks: Sequence[CpuBlock]
     backwards: Sequence[tuple[int, int]]
     """First and last row of each backward pass."""
     steps: Sequence[int]
@@ -97,7 +97,7 @@ class Analysis:
         """Yield an operator and all that it was called from, innermost first."""
         return _above(self.recording.rows, number)
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of(self, number: int) -> StepPhase:
         """Return the phase in which the operator at row `number` ran."""
         return _whereabouts(self.recording.rows, number)[0]
 
@@ -116,7 +116,7 @@ def analyze(recording: Recording) -> Analysis:
     blocks = []
     for index, pair in enumerate(pairs):
         phase, module = _whereabouts(recording.rows, pair.operator)
-        block = Block(pair.size, pair.born, pair.freed, pair.operator, phase, module, on_device=on_device[index])
+        block = CpuBlock(pair.size, pair.born, pair.freed, pair.operator, phase, module, on_device=on_device[index])
         blocks.append(replace(block, category=tagged.get(index) or _by_life(block, backwards)))
     return Analysis(recording, blocks, backwards, steps)
 
@@ -155,25 +155,29 @@ def _above(rows: Sequence[Operator | Memory], number: int) -> Iterator[tuple[int
         number = row.parent
 
 
-def _whereabouts(rows: Sequence[Operator | Memory], operator: int) -> tuple[Phase, str]:
+def _whereabouts(rows: Sequence[Operator | Memory], operator: int) -> tuple[StepPhase, str]:
     """Return the phase and the module in which an operator ran."""
     module = ""
     for _, row in _above(rows, operator):
         if row.name.startswith(STEP):
-            return Phase.OPTIMIZER, ""
+            return StepPhase.OPTIMIZER, ""
         if row.name == BACKWARD:
-            return Phase.BACKWARD, module
+            return StepPhase.BACKWARD, module
         if row.name.startswith(MODULE):
             module = module or row.name.removeprefix(MODULE)
-    return (Phase.FORWARD, module) if module else (Phase.SCRIPT, "")
+    return (StepPhase.FORWARD, module) if module else (StepPhase.SCRIPT, "")
 
 
-def _by_life(block: Block, backwards: Sequence[tuple[int, int]]) -> Category:
+def _by_life(block: CpuBlock, backwards: Sequence[tuple[int, int]]) -> Category:
     """Say what a block without a tag is, from when it was made and freed; as `trace.read` does."""
     if block.freed is None:
         return Category.OTH
     index = bisect_right(backwards, block.born, key=lambda span: span[0])
-    if block.phase in (Phase.FORWARD, Phase.SCRIPT) and index < len(backwards) and block.freed > backwards[index][0]:
+    if (
+        block.phase in (StepPhase.FORWARD, StepPhase.SCRIPT)
+        and index < len(backwards)
+        and block.freed > backwards[index][0]
+    ):
         return Category.ACT
     return Category.TEMP
 
@@ -214,6 +218,7 @@ def _on_device(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair]) -> lis
 
 
 def _decide(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair], known: set[int]) -> tuple[list[bool], set[int]]:
+    """Say of each allocation whether it would lie on the GPU, and which of the others were used with one that does."""
     decided = [False] * len(pairs)
     used_together: set[int] = set()
     live: dict[int, int] = {}

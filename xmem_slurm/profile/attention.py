@@ -13,9 +13,9 @@ from enum import Enum
 from math import ceil
 from typing import NamedTuple
 
-from xmem_slurm.profile.analyzer import Analysis, Block
+from xmem_slurm.profile.analyzer import Analysis, CpuBlock
 from xmem_slurm.profile.recording import Operator, Tensor
-from xmem_slurm.trace import Category, Gpu
+from xmem_slurm.trace import Category, ShownGpu
 
 FORWARD = "aten::_scaled_dot_product_flash_attention_for_cpu"
 BACKWARD = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -43,7 +43,7 @@ _CUDNN_FROM = (2, 11)
 class Machine(NamedTuple):
     """What the choice of a kernel depends on beside the tensors: the GPU, torch's release, whether there is dropout."""
 
-    gpu: Gpu
+    gpu: ShownGpu
     release: tuple[int, int]
     dropout: bool
 
@@ -56,7 +56,7 @@ class Kernel(Enum):
     CUDNN = "cuDNN"
 
 
-def output_in_the_gpus_layout(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def output_in_the_gpus_layout(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Let the copy of attention's output that was made for its strides be the output itself, as it is on a GPU."""
     changed, copies, output, call = list(blocks), set[int](), 0, -1
     for index, block in enumerate(blocks):
@@ -70,7 +70,7 @@ def output_in_the_gpus_layout(analysis: Analysis, blocks: Sequence[Block]) -> Se
     return [block for index, block in enumerate(changed) if index not in copies]
 
 
-def attention_of_gpu(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def attention_of_gpu(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Give attention's blocks the sizes that the GPU's kernel keeps, and add what its backward pass works in."""
     made: dict[int, list[int]] = {}
     dropout = any(True for _ in analysis.operators(DROPOUT))
@@ -112,7 +112,7 @@ def _sums_bytes(query: Tensor, kernel: Kernel) -> int:
     return batch * heads * queries * _FLOAT
 
 
-def _backward_buffers(operator: Operator, machine: Machine, place: float) -> list[Block]:
+def _backward_buffers(operator: Operator, machine: Machine, place: float) -> list[CpuBlock]:
     """What the backward pass works in; its three results are the CPU's."""
     query = operator.inputs[1]
     batch, heads, queries, head = query.shape
@@ -134,7 +134,7 @@ def _backward_buffers(operator: Operator, machine: Machine, place: float) -> lis
     ]
 
 
-def _efficient_workspace(query: Tensor, gpu: Gpu) -> int:
+def _efficient_workspace(query: Tensor, gpu: ShownGpu) -> int:
     """Tiles of the query's gradient, of 128 rows for large heads where shared memory is large (8.0 and 9.0)."""
     batch, heads, queries, head = query.shape
     rows = 128 if head > 64 and gpu.capability in ("8.0", "9.0") else 64
@@ -142,8 +142,8 @@ def _efficient_workspace(query: Tensor, gpu: Gpu) -> int:
     return batch * heads * tiles * (rows * 64 * _FLOAT + _LOCK_BYTES)
 
 
-def _buffer(size: int, place: float, born: float, freed: float) -> Block:
-    return Block(size, place + born, place + freed, category=Category.TEMP)
+def _buffer(size: int, place: float, born: float, freed: float) -> CpuBlock:
+    return CpuBlock(size, place + born, place + freed, category=Category.TEMP)
 
 
 def _padded(count: int, multiple: int) -> int:

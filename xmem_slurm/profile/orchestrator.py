@@ -12,12 +12,13 @@ while the script ran: `probe/_xmem/cpu/redirect.py`.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.profile import attention, ordering, reductions, workspaces
-from xmem_slurm.profile.analyzer import Analysis, Block, analyze
+from xmem_slurm.profile.analyzer import Analysis, CpuBlock, analyze
 from xmem_slurm.profile.recording import Recording
-from xmem_slurm.trace import Allocation, Doubt, Event, Mark, Op, Trace
+from xmem_slurm.trace import Allocation, Event, Mark, Noted, Op, Trace
 
-Rule = Callable[[Analysis, Sequence[Block]], Sequence[Block]]
+Rule = Callable[[Analysis, Sequence[CpuBlock]], Sequence[CpuBlock]]
 
 LARGEST_NUMBER_BYTES = 16
 """A complex128, the largest type of a single number."""
@@ -96,12 +97,12 @@ _KERNELS = frozenset(
 """Operators that are one kernel on a GPU. They may copy an argument first that is not contiguous: there as here."""
 
 
-def only_device_blocks(_analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def only_device_blocks(_analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Leave out what would lie in host memory: data loaders, the batch before its copy, step counters, logs."""
     return [block for block in blocks if block.on_device]
 
 
-def without_wrapped_numbers(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def without_wrapped_numbers(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Leave out single numbers that an operator makes for itself: a GPU's kernels take them as arguments.
 
     Source: `wrapped_scalar_tensor` (aten/src/ATen/ScalarOps.h) makes them on the CPU, whatever the other operand.
@@ -113,7 +114,7 @@ def without_wrapped_numbers(analysis: Analysis, blocks: Sequence[Block]) -> Sequ
     ]
 
 
-def without_kernel_temporaries(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def without_kernel_temporaries(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Leave out what the CPU's implementation of one kernel allocates and frees.
 
     That is oneDNN's reorders, buffers for each thread, and copies in a common type (a GPU's kernels convert as they
@@ -121,7 +122,7 @@ def without_kernel_temporaries(analysis: Analysis, blocks: Sequence[Block]) -> S
     losses) allocate in between is the same on both.
     """
 
-    def of_one_kernel(block: Block) -> bool:
+    def of_one_kernel(block: CpuBlock) -> bool:
         if _within_one_operator(analysis, block, lambda name: name in _LIBRARY_CALLS):
             return True
         copied = any(row.name == "aten::clone" for _, row in analysis.above(block.operator))
@@ -130,7 +131,7 @@ def without_kernel_temporaries(analysis: Analysis, blocks: Sequence[Block]) -> S
     return [block for block in blocks if not of_one_kernel(block)]
 
 
-def _within_one_operator(analysis: Analysis, block: Block, wanted: Callable[[str], bool]) -> bool:
+def _within_one_operator(analysis: Analysis, block: CpuBlock, wanted: Callable[[str], bool]) -> bool:
     """Whether an operator of a wanted name both made `block` and freed it."""
     if block.freed is None:
         return False
@@ -158,13 +159,13 @@ RULES: Sequence[Rule] = (
 def orchestrate(recording: Recording) -> Trace:
     """Turn a recording into the trace of a GPU process."""
     analysis = analyze(recording)
-    blocks: Sequence[Block] = analysis.blocks
+    blocks: Sequence[CpuBlock] = analysis.blocks
     for rule in RULES:
         blocks = rule(analysis, blocks)
     return _trace(analysis, sorted(blocks, key=lambda block: block.born))
 
 
-def _trace(analysis: Analysis, blocks: Sequence[Block]) -> Trace:
+def _trace(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Trace:
     """Number the blocks in the order of their allocation, as the allocator model wants them."""
     births = [(block.born, True, number) for number, block in enumerate(blocks)]
     ends = [(block.freed, False, number) for number, block in enumerate(blocks) if block.freed is not None]
@@ -194,7 +195,7 @@ def _trace(analysis: Analysis, blocks: Sequence[Block]) -> Trace:
     )
 
 
-def _marks(analysis: Analysis, blocks: Sequence[Block]) -> list[Mark]:
+def _marks(analysis: Analysis, blocks: Sequence[CpuBlock]) -> list[Mark]:
     places = [("backward", first) for first, _ in analysis.backwards]
     places += [("backward_end", last) for _, last in analysis.backwards]
     places += [("step", last) for last in analysis.steps]
@@ -202,21 +203,21 @@ def _marks(analysis: Analysis, blocks: Sequence[Block]) -> list[Mark]:
     return [Mark(kind, bisect_left(births, place)) for kind, place in sorted(places, key=lambda each: each[1])]
 
 
-def _doubts(analysis: Analysis) -> list[Doubt]:
+def _doubts(analysis: Analysis) -> list[Noted]:
     """Say what no CPU run can show, and that this is one."""
     recording = analysis.recording
     why = "no CUDA build" if recording.cuda_version is None else "run on the CPU as asked"
-    found = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1), *recording.made_up]
-    found += recording.library_doubts or ()
-    for code, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
+    doubts = [Noted(Doubt.PROFILE_ENGINE, f"torch {recording.torch_version}: {why}"), *recording.made_up]
+    doubts += recording.library_doubts or ()
+    for doubt, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
         count = sum(1 for _ in analysis.operators(*names))
         if count:
-            found.append(Doubt(code, what, count))
-    return found
+            doubts.append(Noted(doubt, what, count))
+    return doubts
 
 
-_UNASKED = ("cudnn-plan", "convolution", workspaces.CONVOLUTIONS)
+_UNASKED = (Doubt.CUDNN_PLAN, "convolution", workspaces.CONVOLUTIONS)
 _UNSEEN = (
-    ("cudnn-rnn", "recurrent network", ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")),
-    ("cudnn-ctc", "CTC loss", ("aten::ctc_loss",)),
+    (Doubt.CUDNN_RNN, "recurrent network", ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")),
+    (Doubt.CUDNN_CTC, "CTC loss", ("aten::ctc_loss",)),
 )

@@ -6,14 +6,14 @@ The blocks are the same, but which hole of a segment each finds, and so what is 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from xmem_slurm.profile.analyzer import Analysis, Block
+from xmem_slurm.profile.analyzer import Analysis, CpuBlock
 from xmem_slurm.profile.recording import Operator
 
 _BATCH_NORM = "aten::native_batch_norm_backward"
 _CONVOLUTION = "aten::convolution_backward"
 
 
-def in_the_gpus_order(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def in_the_gpus_order(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Swap the births of an operator's results where a GPU allocates them in another order than the CPU.
 
     Batch norm: the gradient of the input comes first, on the CPU last. Source: `cudnn_batch_norm_backward` in

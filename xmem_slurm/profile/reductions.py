@@ -8,9 +8,9 @@ which torch takes from its allocator: for the gradient of a bias it can be large
 from collections.abc import Sequence
 from math import ceil, prod
 
-from xmem_slurm.profile.analyzer import Analysis, Block
+from xmem_slurm.profile.analyzer import Analysis, CpuBlock
 from xmem_slurm.profile.recording import Tensor
-from xmem_slurm.trace import Gpu
+from xmem_slurm.trace import ShownGpu
 
 _OPERATORS = frozenset({"aten::sum", "aten::mean", "aten::norm", "aten::linalg_vector_norm"})
 
@@ -25,12 +25,12 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 """Types whose sums are float32; others are rare where memory matters."""
 
 
-def sums_over_rows(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def sums_over_rows(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Add the staging buffers, and the counters by which the last block knows that it is the last.
 
     The profiler does not say along which dimension was summed: a square matrix counts as summed over its rows.
     """
-    added: list[Block] = []
+    added: list[CpuBlock] = []
     for block in blocks:
         if block.operator < 0:
             continue
@@ -39,12 +39,12 @@ def sums_over_rows(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Bloc
             continue
         staging, counters = staging_bytes(row.inputs[0], block.size, analysis.recording.gpu)
         if staging:
-            added += [Block(staging, block.born + 0.25, block.born + 0.45)]
-            added += [Block(counters, block.born + 0.35, block.born + 0.45)]
+            added += [CpuBlock(staging, block.born + 0.25, block.born + 0.45)]
+            added += [CpuBlock(counters, block.born + 0.35, block.born + 0.45)]
     return [*blocks, *added]
 
 
-def staging_bytes(summed: Tensor, result_bytes: int, gpu: Gpu) -> tuple[int, int]:
+def staging_bytes(summed: Tensor, result_bytes: int, gpu: ShownGpu) -> tuple[int, int]:
     """Return the bytes of staging buffer and counters with which `summed` becomes a row of `result_bytes`.
 
     (0, 0) where no two blocks share a column, and where the sum is not one over the leading dimensions.
@@ -77,6 +77,6 @@ def _last_power_of_2(count: int, most: int) -> int:
     return most if count >= most else 1 << max(0, count.bit_length() - 1)
 
 
-def _threads_of(gpu: Gpu) -> int:
+def _threads_of(gpu: ShownGpu) -> int:
     """Threads that a multiprocessor holds. Source: CUDA C++ Programming Guide, Technical Specifications."""
     return {"7.5": 1024, "8.6": 1536, "8.9": 1536, "12.0": 1536}.get(gpu.capability, 2048)

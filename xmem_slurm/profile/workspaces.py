@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from xmem_slurm.profile.analyzer import Analysis, Block, Phase
+from xmem_slurm.profile.analyzer import Analysis, CpuBlock, StepPhase
 from xmem_slurm.trace import Category
 from xmem_slurm.units import MIB
 
@@ -18,7 +18,7 @@ aten/src/ATen/cuda/CUDABlas.cpp, torch 2.4 to 2.15."""
 _PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"))
 
 
-def matrix_products(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def matrix_products(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Add the workspaces of cuBLAS and cublasLt, which torch takes from its own allocator.
 
     One for each thread that multiplies: a GPU's backward pass has a thread, and so a handle, of its own. Up to torch
@@ -27,10 +27,10 @@ def matrix_products(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Blo
     release = analysis.recording.release
     size = _cublas_workspace(analysis.recording.gpu.capability, release)
     keeps, keeps_lt = release < (2, 15), (2, 9) <= release < (2, 15)
-    added: list[Block] = []
+    added: list[CpuBlock] = []
     seen: set[tuple[bool, bool]] = set()
     for number, place in _on_device(analysis, blocks, _PRODUCTS):
-        backward = analysis.phase_of(number) is Phase.BACKWARD
+        backward = analysis.phase_of(number) is StepPhase.BACKWARD
         with_bias = _is_biased_product(analysis, number)
         if not (with_bias and release >= (2, 15)) and (not keeps or (backward, False) not in seen):
             added.append(_workspace(size, place, None if keeps else 0.2))
@@ -41,10 +41,10 @@ def matrix_products(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Blo
     return [*blocks, *added]
 
 
-def _workspace(size: int, born: float, lifetime: float | None) -> Block:
+def _workspace(size: int, born: float, lifetime: float | None) -> CpuBlock:
     if lifetime is None:
-        return Block(size, born, None, category=Category.OTH)
-    return Block(size, born, born + lifetime)
+        return CpuBlock(size, born, None, category=Category.OTH)
+    return CpuBlock(size, born, born + lifetime)
 
 
 def _cublas_workspace(capability: str, release: tuple[int, int]) -> int:
@@ -64,7 +64,7 @@ EMBEDDING_SORT_FROM = 3072
 in aten/src/ATen/native/cuda/Embedding.cu, torch 2.4 to 2.15."""
 
 
-def embedding_gradients(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def embedding_gradients(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Add the index arrays with which a GPU sorts the gradients of an embedding; the CPU sums them in a loop."""
     added = []
     for number, place in _on_device(analysis, blocks, ("aten::embedding_dense_backward",)):
@@ -74,21 +74,21 @@ def embedding_gradients(analysis: Analysis, blocks: Sequence[Block]) -> Sequence
         for length in indices:
             count *= length
         if count > EMBEDDING_SORT_FROM:
-            added += [Block(8 * count, place, place + 0.2), Block(8 * count, place + 0.1, place + 0.2)]
+            added += [CpuBlock(8 * count, place, place + 0.2), CpuBlock(8 * count, place + 0.1, place + 0.2)]
     return [*blocks, *added]
 
 
 CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 
 
-def convolutions(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]:
+def convolutions(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Add what a GPU's convolutions take while they compute each result, in place of what the CPU copied first.
 
     The probe has it from torch on the stand-in libraries, and so from the job's own cuDNN where that could be asked;
     there is none in recordings of a CPU build (`probe/_xmem/cpu/workspaces.py`).
     """
     wanted = {number: row for number, row in analysis.operators(*CONVOLUTIONS) if row.workspaces}
-    kept: list[Block] = []
+    kept: list[CpuBlock] = []
     results: dict[int, list[float]] = {}
     for block in blocks:
         number = next((each for each, _ in analysis.above(block.operator) if each in wanted), None)
@@ -104,7 +104,7 @@ def convolutions(analysis: Analysis, blocks: Sequence[Block]) -> Sequence[Block]
     return kept
 
 
-def _on_device(analysis: Analysis, blocks: Sequence[Block], names: Sequence[str]) -> Iterator[tuple[int, float]]:
+def _on_device(analysis: Analysis, blocks: Sequence[CpuBlock], names: Sequence[str]) -> Iterator[tuple[int, float]]:
     """Yield the row of each such operator that made a block on the GPU, and the place just after that block."""
     made_at: dict[int, float] = {}
     for block in blocks:

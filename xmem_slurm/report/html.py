@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm import __version__, resources, state
-from xmem_slurm.estimate import RankEstimate
+from xmem_slurm import __version__, resources
 from xmem_slurm.report import json, terminal
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.chart import HEIGHT, chart, hover_columns
 from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.options import OptionOutlook, outlooks, remedy
 from xmem_slurm.report.timeline import STACK, timeline
-from xmem_slurm.report.words import CATEGORY_NAMES
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import RankEstimate
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.state import own_files
 from xmem_slurm.units import human
 
 COLUMNS = 2000
@@ -66,7 +67,7 @@ def render(sizing: Sizing, templates: Path | None = None) -> str:
 
 def write(path: Path, sizing: Sizing, templates: Path | None = None) -> None:
     """Write the page to a file."""
-    state.write_for_user(path, render(sizing, templates).encode())
+    own_files.write_for_user(path, render(sizing, templates).encode())
 
 
 def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmem_slurm import state, trace
-from xmem_slurm.estimate import RankEstimate
-from xmem_slurm.margins import Margin
+from xmem_slurm import trace
 from xmem_slurm.report import largest
 from xmem_slurm.report.options import OptionOutlook, outlooks
-from xmem_slurm.sizing import Advice, Sizing
+from xmem_slurm.sizing.estimate import RankEstimate
+from xmem_slurm.sizing.margins import Margin
+from xmem_slurm.sizing.sizing import Advice, Sizing
+from xmem_slurm.state import own_files
 from xmem_slurm.trace import Category
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -148,7 +149,7 @@ class Option(_Part):
     short_steps: Annotated[int, Field(ge=0)]
 
 
-class Change(_Part):
+class AdvisedChange(_Part):
     """A change to the job that was tried in a dry run of its own, on the largest option that is too small without it.
 
     `required_bytes` and `fits` are null where it could not be tried; `why_not` then says why.
@@ -180,7 +181,7 @@ class Report(_Part):
     confidence: Confidence
     options: list[Option]
     choice: str | None
-    advice: list[Change]
+    advice: list[AdvisedChange]
     wall_seconds: Annotated[float, Field(ge=0)]
 
 
@@ -213,7 +214,7 @@ def schema() -> dict[str, Any]:
 
 def write(path: Path, sizing: Sizing) -> None:
     """Write the object to a file."""
-    state.write_for_user(path, (json.dumps(estimate_object(sizing), indent=2) + "\n").encode())
+    own_files.write_for_user(path, (json.dumps(estimate_object(sizing), indent=2) + "\n").encode())
 
 
 def _rank(rank: RankEstimate) -> Rank:
@@ -265,9 +266,9 @@ def _promise(margin: Margin) -> Promise:
     return Promise(probability=margin.probability, runs=margin.runs, models=margin.models, held_out=margin.held_out)
 
 
-def _change(advice: Advice) -> Change:
+def _change(advice: Advice) -> AdvisedChange:
     found = advice.estimate
-    return Change(
+    return AdvisedChange(
         option=advice.option,
         change=advice.change,
         required_bytes=found.required_bytes if found is not None else None,

@@ -7,10 +7,10 @@ from operator import attrgetter
 from pathlib import PurePath
 
 from xmem_slurm.allocator.replay import Run
-from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.timeline import phase_of
-from xmem_slurm.report.words import CATEGORY_NAMES
-from xmem_slurm.trace import Category, Op, Site
+from xmem_slurm.sizing.estimate import RankEstimate
+from xmem_slurm.trace import Category, Op, Origin
 from xmem_slurm.units import human
 
 MOST_GROUPS = 16
@@ -28,7 +28,7 @@ class Group:
     bytes_each: int
     category: Category
     phase: str
-    site: Site
+    site: Origin
     numbers: Sequence[int]
 
     @property
@@ -63,7 +63,7 @@ def at_peak(rank: RankEstimate) -> list[Group]:
             alive[number] = None
         elif op == Op.FREE_REQUESTED:
             alive.pop(number, None)
-    alike: dict[tuple[int, Category, str, Site], list[int]] = {}
+    alike: dict[tuple[int, Category, str, Origin], list[int]] = {}
     for number in alive:
         site = trace.site_of(number)
         kind = run.block_sizes[number], trace.allocations[number].category, phase_of(trace, number)
@@ -79,7 +79,7 @@ def _pattern(module: str) -> str:
     return re.sub(r"(?<![^.])\d+(?![^.])", "*", module)
 
 
-def _shared(sites: Sequence[Site]) -> Site:
+def _shared(sites: Sequence[Origin]) -> Origin:
     """Return the site of all: its module has a `*` where theirs differ."""
     paths = [site.module.split(".") for site in sites]
     module = ".".join(part if all(path[at] == part for path in paths) else "*" for at, part in enumerate(paths[0]))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.replay import OutOfMemory, Replay, replay
-from xmem_slurm.estimate import Estimate, RankEstimate
-from xmem_slurm.placement import Verdict
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import Estimate, RankEstimate
+from xmem_slurm.sizing.placement import Verdict
+from xmem_slurm.sizing.sizing import Sizing
 
 EXPANDABLE = "expandable_segments:True"
 """The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value that is computed."""

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm import state
-from xmem_slurm.estimate import RankEstimate
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.timeline import STACK, timeline
-from xmem_slurm.report.words import CATEGORY_NAMES
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.estimate import RankEstimate
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.state import own_files
 
 COLUMNS = 20_000
 """Counter values for each rank: every event of most dry runs, in some megabytes."""
@@ -42,4 +42,4 @@ def write(path: Path, sizing: Sizing) -> None:
         "traceEvents": [event for rank in sizing.estimate.ranks for event in events(rank)],
         "otherData": {"time": "one event of the allocator is one microsecond", "unit": "bytes"},
     }
-    state.write_for_user(path, json.dumps(document, separators=(",", ":")).encode())
+    own_files.write_for_user(path, json.dumps(document, separators=(",", ":")).encode())

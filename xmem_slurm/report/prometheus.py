@@ -7,7 +7,7 @@ own names, so that nobody can make series of their own.
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from xmem_slurm import audit
+from xmem_slurm.report import audit
 
 OTHER = "other"
 """The label of what the site file has no name for."""
@@ -17,7 +17,7 @@ MOST_DIGITS = 5
 """...nor one with a longer number of GPUs."""
 
 
-def text(decisions: Iterable[audit.Decision], types: Collection[str]) -> str:
+def text(decisions: Iterable[audit.RecordedLine], types: Collection[str]) -> str:
     """Return the metrics, in Prometheus' text format 0.0.4; `types` are the site's kinds of GPU."""
     jobs, gpus = Counter[str](), Counter[tuple[str, str]]()
     seconds = dict.fromkeys(audit.OUTCOMES, 0.0)

@@ -3,11 +3,11 @@
 import pickle
 from pathlib import Path
 
-from xmem_slurm import state
 from xmem_slurm.allocator.snapshot import snapshot
-from xmem_slurm.sizing import Sizing
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.state import own_files
 
 
 def write(path: Path, sizing: Sizing) -> None:
     """Write the history of the whole run, without a limit, and the state at its end, pickled."""
-    state.write_for_user(path, pickle.dumps(snapshot(sizing.estimate.largest.trace)))
+    own_files.write_for_user(path, pickle.dumps(snapshot(sizing.estimate.largest.trace)))

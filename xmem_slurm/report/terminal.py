@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from xmem_slurm.estimate import Estimate
-from xmem_slurm.margins import Margin
-from xmem_slurm.placement import Placement
+from xmem_slurm.decision import Decision, Kind, Part
+from xmem_slurm.report import decided
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import OptionOutlook, Remedy
 from xmem_slurm.report.seen import seen_words
-from xmem_slurm.report.words import CATEGORY_NAMES
-from xmem_slurm.rewrite import Change
-from xmem_slurm.sizing import Advice, Sizing
+from xmem_slurm.rewriting.rewrite import Change
+from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.sizing.margins import Margin
+from xmem_slurm.sizing.placement import Placement
+from xmem_slurm.sizing.sizing import Advice, Sizing
+from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import human
 
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
@@ -28,6 +31,8 @@ _LEAST_PART = 0.01
 
 _GROUPS = 3
 """Groups of blocks that one line has room for."""
+
+_IN_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this can be changed in the script only"
 
 _UNITS = {"shard": "shards", "mps": "units of MPS"}
 
@@ -150,14 +155,40 @@ def advice(changes: Sequence[Change], sizing: Sizing) -> str:
     return f"nothing was changed; this would do: {_listed(changes)}: {_offer(sizing)}"
 
 
+def decision_lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
+    """Say of each component what it needs and what was decided of it; with `dry_run` nothing is submitted."""
+    request = decision.written.request
+    found = [
+        decided.of_component(request, index, line)
+        for index, part in sorted(decision.parts.items())
+        for line in [
+            *estimate_lines(part.sizing.estimate),
+            *filter(None, (part.sizing.without_kernels, part.sizing.no_share)),
+            _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
+            *([_IN_A_COPY] if part.in_a_copy else []),
+        ]
+    ]
+    return found + [
+        decided.of_component(request, index, f"stays as written: {why}") for index, why in sorted(decision.left.items())
+    ]
+
+
+def _decided(part: Part, request: Request, *, several: bool, dry_run: bool) -> str:
+    """Say what was decided of a component of a job, which may have `several`."""
+    match part.kind:
+        case Kind.NOTHING_FITS:
+            why = too_small(part.sizing)
+            return f"stays as written: {why}" if several else decided.as_written(why, dry_run=dry_run)
+        case Kind.CANNOT_CHANGE:
+            return f"stays as written: {part.why}"
+        case Kind.ADVISED:
+            return advice(part.changes, part.sizing)
+    return outcome(part.changes, part.sizing, typed=bool(request.gpu_types))
+
+
 def _listed(changes: Sequence[Change]) -> str:
     places = ", ".join(dict.fromkeys(change.where for change in changes))
     return f"{'; '.join(map(str, changes))} ({places})"
-
-
-def nothing_fits(sizing: Sizing) -> str:
-    """Say that no option is large enough; the job goes as written."""
-    return f"submitted as written: {too_small(sizing)}"
 
 
 def too_small(sizing: Sizing) -> str:

@@ -16,7 +16,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Bytes = Annotated[int, Field(gt=0)]
 Mib = Annotated[int, Field(gt=0)]
 Time = Annotated[str, Field(pattern=r"^(UNLIMITED|INFINITE|\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2})$")]
-GpuOption = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
+GpuSpelling = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
 Command = Literal["sbatch", "srun", "salloc"]
 Order = Literal["cost", "memory", "start"]
 Stance = Literal["leave", "advise", "refuse"]
@@ -97,7 +97,7 @@ class Measured(_Strict):
     source: str
 
 
-class Option(_Strict):
+class GpuOption(_Strict):
     """One thing a job can ask for: a GPU type of this site, a MIG profile as Slurm's type, or a share of a GPU.
 
     `gpu` names the catalogue's entry; `type` is the GRES type of the site (`a100_40` in `--gres=gpu:a100_40:1`), absent
@@ -127,7 +127,7 @@ class Dialect(_Strict):
     Host memory is asked for where the user did not: `host_memory_mib` for each GPU, in `host_memory_option`.
     """
 
-    options: Annotated[tuple[GpuOption, ...], Field(min_length=1)] = (
+    options: Annotated[tuple[GpuSpelling, ...], Field(min_length=1)] = (
         "gres",
         "gpus",
         "gpus-per-node",
@@ -197,10 +197,10 @@ class JobSubmit(_Strict):
 class DryRuns(_Strict):
     """Where dry runs happen, and the most that those of one job may take, whatever its user allows.
 
-    `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`elsewhere`), in this
+    `here` is where xsbatch is called; with `srun` they are steps on nodes without a GPU (`dryrun/cpu_node`), in this
     `partition`, `qos` and `account`, else the user's own. A step that has not begun after `wait_seconds` is given up.
-    `seconds` are counted as a budget is (`dryrun/progress`), `wall_seconds` are those of a clock.
-    Those of a sweep are tasks of an array job (`dryrun_array`), of which `at_once` run at a time.
+    `seconds` are counted as a budget is (`sandbox/progress`), `wall_seconds` are those of a clock.
+    Those of a sweep are tasks of an array job (`dryrun/array_job`), of which `at_once` run at a time.
     Of one user `per_user` run at once, and on one machine `per_machine`, by default one for every four cores. A
     submission waits for its turn for `queue_seconds`, in the filter for no longer than that has (`admission`).
     """
@@ -268,7 +268,7 @@ class Site(_Strict):
     filter: Filter = Filter()
     audit: Audit = Audit()
     job_submit: JobSubmit = JobSubmit()
-    option: Annotated[dict[Name, Option], Field(min_length=1)]
+    option: Annotated[dict[Name, GpuOption], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]
     partition: Annotated[dict[Name, Partition], Field(min_length=1)]
 

@@ -5,16 +5,16 @@ added to the script's #SBATCH lines, or to the command line where the script has
 `apply` reads the result back: every option must have the value that it should have, in every component, or it refuses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.command_line import CommandLine, split_command_line
 from xmem_slurm.slurm.gres import with_type
-from xmem_slurm.slurm.options import Occurrence, Option
-from xmem_slurm.slurm.request import GPU_OPTIONS, Request, Source, merge
+from xmem_slurm.slurm.options import Occurrence
+from xmem_slurm.slurm.request import GPU_OPTIONS, Request, Source
 from xmem_slurm.slurm.script import Directive, Script
+from xmem_slurm.slurm.submission import Submission
 
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "fish")
 _HASH_COMMENTS = (*_SHELLS, "python", "perl", "ruby", "julia", "Rscript")
@@ -33,52 +33,8 @@ class Edit(NamedTuple):
     component: int = 0
 
 
-class Job(NamedTuple):
-    """All that sbatch is given: the words after `sbatch`, the environment, the script's bytes (None for `--wrap`).
-
-    `plugins` are the options that the site's SPANK plugins add to sbatch's own (`client.plugin_options`).
-    """
-
-    argv: tuple[str, ...]
-    environ: Mapping[str, str]
-    script: bytes | None
-    plugins: tuple[Option, ...] = ()
-
-    def request(self) -> Request:
-        """Return what the job asks for.
-
-        Raises:
-            ScriptError: sbatch refuses the script's #SBATCH lines.
-        """
-        return merge(self.command_line(), self.environ, self.parsed_script())
-
-    def command_line(self) -> CommandLine:
-        """Return the command line, taken apart."""
-        return split_command_line(self.argv, self.plugins)
-
-    def parsed_script(self) -> Script | None:
-        """Return the script and its options; None where there is no script.
-
-        Raises:
-            ScriptError: sbatch refuses the script's #SBATCH lines.
-        """
-        return None if self.script is None else scripts.parse(self.script, self.plugins)
-
-    def on_stdin(self) -> "Job":
-        """Return the job as sbatch is given it where there is no file of its script."""
-        return self._replace(argv=self.argv[: self.command_line().script_index])
-
-
-def apply(
-    edits: Sequence[Edit],
-    argv: Sequence[str],
-    environ: Mapping[str, str],
-    script: bytes | None,
-    plugins: tuple[Option, ...] = (),
-    *,
-    in_script: bool = True,
-) -> Job:
-    """Return the job with the edits made; what comes after `edits` is the job, field by field (`apply(edits, *job)`).
+def apply(edits: Sequence[Edit], before: Submission, *, in_script: bool = True) -> Submission:
+    """Return what is submitted with the edits made.
 
     Without `in_script` the script stays as it is: what it says is overruled on the command line.
 
@@ -87,9 +43,8 @@ def apply(
             script has #PBS or #BSUB lines, which come after the #SBATCH lines and are not understood here.
         ScriptError: sbatch refuses the script's #SBATCH lines, or a value cannot be written on one.
     """
-    before = Job(tuple(argv), environ, script, plugins)
     job = before
-    wanted = [{name: setting.value for name, setting in part.settings.items()} for part in before.request().components]
+    wanted = [{name: setting.value for name, setting in part.settings.items()} for part in before.request.components]
     for edit in edits:
         if edit.component >= len(wanted):
             raise EditError(f"--{edit.name}: the job has no component {edit.component}")
@@ -98,8 +53,8 @@ def apply(
             wanted[edit.component].pop(edit.name, None)
         else:
             wanted[edit.component][edit.name] = edit.value or None
-    got = [{name: setting.value for name, setting in part.settings.items()} for part in job.request().components]
-    if job.script != script and not in_script:
+    got = [{name: setting.value for name, setting in part.settings.items()} for part in job.request.components]
+    if job.script != before.script and not in_script:
         raise EditError("this cannot be said on the command line")
     if got != wanted:
         names = ", ".join(f"--{edit.name}" for edit in edits)
@@ -126,9 +81,14 @@ def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
     return edits
 
 
-def _set(job: Job, edit: Edit, value: str, *, in_script: bool) -> Job:
-    setting = job.request().components[edit.component].settings.get(edit.name)
-    foreign = job.request().foreign
+def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
+    """Set an option in the place that decides about it, or add it where none does.
+
+    Raises:
+        EditError: the script has foreign lines that may decide, or the place has no value to change.
+    """
+    setting = job.request.components[edit.component].settings.get(edit.name)
+    foreign = job.request.foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
         raise EditError(f"--{edit.name}: the script has #{foreign} lines, which may say something else")
     if setting is None or _is_of_another(setting.place, edit.component):
@@ -137,14 +97,14 @@ def _set(job: Job, edit: Edit, value: str, *, in_script: bool) -> Job:
         return job
     place = setting.place
     if isinstance(place, str):
-        return job._replace(environ={**job.environ, place: value})
+        return job.but(environ={**job.environ, place: value})
     if isinstance(place, Directive):
         if not in_script:
             return _add(job, edit, value, in_script=in_script)
-        script = job.parsed_script()
+        script = job.parsed_script
         assert script is not None
-        return job._replace(script=scripts.with_value(script, place, value).data)
-    return job._replace(argv=_with_value(job.argv, place, value))
+        return job.with_script(scripts.with_value(script, place, value))
+    return job.but(argv=_with_value(job.argv, place, value))
 
 
 def _is_of_another(place: Directive | Occurrence | str, component: int) -> bool:
@@ -152,14 +112,14 @@ def _is_of_another(place: Directive | Occurrence | str, component: int) -> bool:
     return isinstance(place, Directive) and place.component != component
 
 
-def _add(job: Job, edit: Edit, value: str, *, in_script: bool) -> Job:
-    script = job.parsed_script() if in_script else None
+def _add(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
+    script = job.parsed_script if in_script else None
     if script is not None and edit.component < len(script.components) and _has_room(script, edit.component):
-        return job._replace(script=scripts.with_option(script, edit.component, edit.name, value or None).data)
-    starts = job.command_line().starts
+        return job.with_script(scripts.with_option(script, edit.component, edit.name, value or None))
+    starts = job.command_line.starts
     at = starts[min(edit.component, len(starts) - 1)]
     word = f"--{edit.name}={value}" if value else f"--{edit.name}"
-    return job._replace(argv=(*job.argv[:at], word, *job.argv[at:]))
+    return job.but(argv=(*job.argv[:at], word, *job.argv[at:]))
 
 
 def _has_room(script: Script, component: int) -> bool:
@@ -169,22 +129,22 @@ def _has_room(script: Script, component: int) -> bool:
     return script.interpreter.rstrip("0123456789.") in _HASH_COMMENTS
 
 
-def _remove(job: Job, edit: Edit) -> Job:
+def _remove(job: Submission, edit: Edit) -> Submission:
     """Take the option away wherever it is set: what a stronger place hid would come to light."""
     while True:
-        setting = job.request().components[edit.component].settings.get(edit.name)
+        setting = job.request.components[edit.component].settings.get(edit.name)
         if setting is None:
             return job
         place = setting.place
         if setting.source is Source.ENVIRONMENT:
-            job = job._replace(environ={name: value for name, value in job.environ.items() if name != place})
+            job = job.but(environ={name: value for name, value in job.environ.items() if name != place})
         elif isinstance(place, Directive):
-            script = job.parsed_script()
+            script = job.parsed_script
             assert script is not None
-            job = job._replace(script=scripts.without(script, place).data)
+            job = job.with_script(scripts.without(script, place))
         else:
             assert isinstance(place, Occurrence)
-            job = job._replace(argv=without(job.argv, [place]))
+            job = job.but(argv=without(job.argv, [place]))
 
 
 def without(argv: Sequence[str], occurrences: Sequence[Occurrence]) -> tuple[str, ...]:

@@ -5,29 +5,28 @@ judged here, as a newer release or a plugin of the site may know them.
 """
 
 from xmem_slurm.slurm import script as scripts
-from xmem_slurm.slurm.edit import Job
 from xmem_slurm.slurm.options import REQUIRED, Occurrence
-from xmem_slurm.slurm.request import Request, Source, merge
+from xmem_slurm.slurm.request import Request, Source
+from xmem_slurm.slurm.submission import Submission
 
 
-def refusal(job: Job) -> str | None:
+def refusal(job: Submission) -> str | None:
     """Return why sbatch refuses the job, or None if it does not, as far as can be told here."""
-    command_line = job.command_line()
+    command_line = job.command_line
     if command_line.wrap is not None and command_line.script is not None:
         return "a script beside --wrap"
     missing = _without_value(command_line.occurrences)
     if missing is not None:
         return f"{missing} on the command line has no value"
-    parsed = None
     if command_line.wrap is None:
         try:
-            parsed = job.parsed_script()
+            parsed = job.parsed_script
         except scripts.ScriptError as error:
             return str(error)
         reason = parsed and (parsed.refusal or _bad_line(parsed))
         if reason:
             return reason
-    components = merge(command_line, job.environ, parsed).components
+    components = job.request.components
     if len(components) > 1 and components[0].array is not None:
         return "Slurm has no arrays of heterogeneous jobs"
     return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)

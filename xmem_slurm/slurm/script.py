@@ -30,7 +30,7 @@ class ScriptError(UsageError):
     """sbatch itself refuses the script's #SBATCH lines, or an option on them cannot be changed; says where and why."""
 
 
-class Word(NamedTuple):
+class ScriptWord(NamedTuple):
     """One word of an #SBATCH line.
 
     `text` is what sbatch reads, quotes and backslashes resolved; `data[start:end]` is how it is written. For each byte
@@ -56,11 +56,11 @@ class Directive(NamedTuple):
 class Component(NamedTuple):
     """The options of one component. `insert_at` is the offset at which a line can be added for it."""
 
-    words: tuple[Word, ...]
+    words: tuple[ScriptWord, ...]
     directives: tuple[Directive, ...]
     has_lines: bool
     insert_at: int
-    stray: Word | None
+    stray: ScriptWord | None
     """A word that belongs to no option; sbatch refuses the script because of it."""
 
 
@@ -223,6 +223,8 @@ def without(script: Script, directive: Directive) -> Script:
 
 def without_own_lines(script: Script) -> Script:
     """Return the script without its `#XMEM` lines."""
+    if not script.own:
+        return script
     data = script.data
     for line in reversed(script.own):
         data = data[: line.start] + data[line.end :]
@@ -254,19 +256,19 @@ def _component(
 ) -> Component:
     words = tuple(word for number, start, end in lines for word in _split(data, number, start, end))
     texts = [word.text for word in words]
-    found, stop = scan(texts, table)
+    occurrences, stop = scan(texts, table)
     return Component(
         words=words,
-        directives=tuple(Directive(index, words[o.at].line, o) for o in found),
+        directives=tuple(Directive(index, words[o.at].line, o) for o in occurrences),
         has_lines=bool(lines),
         insert_at=min(lines[-1][2] + 1, len(data)) if lines else after_shebang,
         stray=words[stop] if stop < len(words) else None,
     )
 
 
-def _split(data: bytes, number: int, start: int, end: int) -> list[Word]:
+def _split(data: bytes, number: int, start: int, end: int) -> list[ScriptWord]:
     """Split one line into words, as get_argument does."""
-    words: list[Word] = []
+    words: list[ScriptWord] = []
     while True:
         start = _skip_space(data, start, end)
         if start >= end or _is_separator(data, start, end):
@@ -280,7 +282,12 @@ def _split(data: bytes, number: int, start: int, end: int) -> list[Word]:
         start = word.end
 
 
-def _word(data: bytes, number: int, start: int, end: int) -> Word:
+def _word(data: bytes, number: int, start: int, end: int) -> ScriptWord:
+    """Read one word of an #SBATCH line as Slurm does, with where each character ended and in which quotes it stood.
+
+    Raises:
+        ScriptError: a quote is not closed.
+    """
     text = bytearray()
     ends: list[int] = []
     quotes: list[int] = []
@@ -310,10 +317,10 @@ def _word(data: bytes, number: int, start: int, end: int) -> Word:
         quotes.append(quote)
     if quote:
         raise ScriptError(f"line {number}: the quote {chr(quote)} is not closed")
-    return Word(text.decode(errors="surrogateescape"), number, start, at, tuple(ends), tuple(quotes))
+    return ScriptWord(text.decode(errors="surrogateescape"), number, start, at, tuple(ends), tuple(quotes))
 
 
-def _raw_position(word: Word, character: int) -> tuple[int, int]:
+def _raw_position(word: ScriptWord, character: int) -> tuple[int, int]:
     """Return the offset in the script at which a character of the word begins, and the quote that is open there."""
     before = len(word.text[:character].encode(errors="surrogateescape"))
     return (word.ends[before - 1], word.quotes[before - 1]) if before else (word.start, 0)

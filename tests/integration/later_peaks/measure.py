@@ -11,11 +11,13 @@ from pathlib import Path
 
 from tests.integration.later_peaks.cases import CASES, SCRIPTS
 from xmem_slurm.device.builder import build
-from xmem_slurm.dryrun import runner, stand_in
+from xmem_slurm.dryrun import gpu_environment, runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.estimate import estimate
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import MIB, round_up
 
 GPU = load_catalogue()["a100-sxm4-80gb"]
@@ -49,7 +51,7 @@ def whole_run(name: str, python: Path, folder: Path) -> tuple[str, Peaks]:
     torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
     stand_ins = build(Path(torch), _BUILDS)
     environ = {variable: os.environ[variable] for variable in ("PATH", "HOME", "LANG") if variable in os.environ}
-    shown = stand_in.environment(GPU, 1, folder, None)
+    shown = gpu_environment.environment(GPU, 1, folder, None)
     environ |= {variable: value for variable, value in shown.items() if variable.startswith("XMEM_DEVICE_")}
 
     def run(*most: str) -> subprocess.CompletedProcess[str]:
@@ -92,7 +94,7 @@ def dry_run(name: str, python: Path, folder: Path) -> Answer:
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
     before = _cpu_seconds()
     try:
-        traces = runner.run(job, GPU, runner.Budget()).traces
+        traces = runner.run(DryRunOrder.of(job, GPU, Budget())).traces
         found = estimate(traces, "a100", GPU)
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)

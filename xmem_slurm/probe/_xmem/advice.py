@@ -5,7 +5,7 @@
                     nor comes on within it
     checkpointing   what transformers calls gradient_checkpointing_enable, timm set_grad_checkpointing
 
-`Advice.changed` says what was changed in fact: a script may have no DataLoader, or have autocast on already.
+`JobChange.changed` says what was changed in fact: a script may have no DataLoader, or have autocast on already.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import functools
 import weakref
 
 
-class Advice:
+class JobChange:
     """The change that is tried in this process."""
 
     def __init__(self, torch):

@@ -46,7 +46,16 @@ class Register:
 
 
 _process = Register()
-note, kept = _process.note, _process.kept
+
+
+def note(code, detail, count=1, share=None):
+    """Say a doubt of this process, as `Register.note`."""
+    _process.note(code, detail, count, share)
+
+
+def kept():
+    """Within this nothing is noted for good, as `Register.kept`."""
+    return _process.kept()
 
 
 def rows(parts):

@@ -11,11 +11,11 @@ from _xmem.offline import weights
 from _xmem.offline.downloads import Downloads
 from _xmem.process import alive, description, ends, stand_ins
 from _xmem.process.budget import Budget
-from _xmem.process.limits import Limits
+from _xmem.process.limits import ShareLimits
 from _xmem.process.steps import Steps
 
 
-class Engine:
+class ProbeEngine:
     """The process at hand; `environ` holds the XMEM_* variables of the dry run.
 
     An engine names its rows of `patches` as `table`, and says what hooks in there by `parts`.
@@ -28,7 +28,7 @@ class Engine:
         self._budget = Budget(environ)
         self._torch = self._runtime = None
         self._build = ("unknown", None)
-        self._limits = Limits(environ)
+        self._limits = ShareLimits(environ)
         self._downloads = Downloads(environ["XMEM_TRACE_DIR"])
         self._away = set()
         self._begin()

@@ -98,8 +98,8 @@ def _put(row, part):
 
 def _missing(row):
     if row.doubt is ESSENTIAL:
-        raise CannotRecordError("this torch has no %s as it is known up to 2.15 (%s)" % (row, row.source))
-    doubts.note(row.doubt, str(row))
+        raise CannotRecordError("this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source))
+    doubts.note(row.doubt, "no %s in this release" % row)
 
 
 def _owner(row):

@@ -8,7 +8,7 @@ def recorder(folder, environ):
 
     `auto` takes the stand-ins, which are faster by far, unless this torch could not load them: it is no CUDA build.
     """
-    engine = environ.get("XMEM_ENGINE", "device")
+    engine = environ.get("XMEM_ENGINE", "auto")
     if engine == "auto":
         engine = "device" if stand_ins.torch_build(folder)[1] else "profile"
     if engine == "profile":

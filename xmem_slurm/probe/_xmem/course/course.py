@@ -92,8 +92,8 @@ class Course:
 
         def noted_give(loader):
             missing = [name for name in _OF_ITERATORS if not hasattr(loader, name)]
-            for name in missing:
-                doubts.note("hook-missing", "torch.utils.data.dataloader._BaseDataLoaderIter." + name)
+            if missing:
+                doubts.note("hook-missing", "no %s of a data loader's iterator in this release" % missing[0])
             return give(loader) if missing else self._give(loader, give, sys._getframe(1))
 
         return noted_give
@@ -122,6 +122,7 @@ class Course:
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _give(self, loader, give, frame):
+        """Give the next batch to a loop in `frame`, or end it where the loader is cut short."""
         now = clock.now()
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:

@@ -15,7 +15,7 @@ from _xmem.cpu.cuda import SiteGpu
 from _xmem.cpu.guard import LEAST_STEPS, Guard
 from _xmem.cpu.redirect import Redirect
 from _xmem.cpu.workspaces import Workspaces
-from _xmem.engine import Engine
+from _xmem.engine import ProbeEngine
 from _xmem.process import alive, description, ends, stand_ins
 from _xmem.ranks import rank
 
@@ -28,7 +28,7 @@ _TAG = "xmem::tag:"
 _MODULE = "nn.Module: "
 
 
-class Profiler(Engine):
+class Profiler(ProbeEngine):
     """One for each process that imports torch. Where its budget is limited, it keeps to that."""
 
     table = patches.CPU
@@ -115,6 +115,7 @@ class Profiler(Engine):
             yield
 
     def _after_step(self, optimizer, _args, _kwargs):
+        """Tag what the optimizer holds; end where there were steps enough, or there is no time for one more."""
         if self._profile is None or self._finished:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

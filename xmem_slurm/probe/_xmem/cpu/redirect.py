@@ -35,11 +35,11 @@ class Redirect:
         """A generator of the GPU's is the CPU's."""
         torch = self._torch
 
-        class Kind(type(real)):
+        class GeneratorKind(type(real)):
             def __instancecheck__(cls, thing):
                 return isinstance(thing, real)
 
-        class Generator(real, metaclass=Kind):
+        class Generator(real, metaclass=GeneratorKind):
             def __new__(cls, device="cpu"):
                 return real("cpu" if is_gpu(torch, device) else device)
 
@@ -129,6 +129,7 @@ def is_marked(tensor):
 
 
 def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torch is there
+    """Return the mode that redirects what torch is called for."""
     from torch.overrides import TorchFunctionMode
 
     tensor = torch.Tensor
@@ -210,6 +211,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 self._torch._C._set_mkldnn_enabled(with_it)
 
         def _to(self, func, args, kwargs):
+            """Copy between what lies on the GPU and what does not; what is on its side already stays."""
             value, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
             target = kwargs.pop("device", None)
             other = kwargs.pop("other", None)

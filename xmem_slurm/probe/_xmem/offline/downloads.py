@@ -66,6 +66,7 @@ class Downloads:
 
         @functools.wraps(do_open)
         def opened(handler, http_class, request, **arguments):
+            """Ask the network, which is not there; then answer with what was made, if it is of a known data set."""
             try:
                 return do_open(handler, http_class, request, **arguments)
             except OSError:

@@ -1,7 +1,7 @@
 """How much of its budget has the dry run left?
 
 Two limits, both of the whole dry run with all its processes: seconds that its sandbox counts, CPU time above all
-(xmem_slurm/dryrun/progress.py), and a moment on the clock on the wall, far behind. The sandbox writes what was spent so
+(sandbox/progress.py), and a moment on the clock on the wall, far behind. The sandbox writes what was spent so
 far into a file beside the traces. Without a sandbox there is the wall alone, or no limit.
 """
 

@@ -1,4 +1,4 @@
-"""Would the limits of a share of a GPU hold this process, and those that it starts (xmem_slurm/sharing.py)?
+"""Would the limits of a share of a GPU hold this process, and those that it starts (xmem_slurm/rewriting/sharing.py)?
 
 They are variables. They do not hold where a process finds or sets others, sets torch's own limit, or starts children in
 an environment of its own without them. XMEM_LIMITS has each variable as the job was submitted, null for one that was
@@ -15,7 +15,7 @@ _OF_TORCH = re.compile("PYTORCH_(CUDA_)?ALLOC_CONF")
 _DROPPED = re.compile(r"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment|-u\s*\w*ALLOC_CONF)\s|\bunset\s[^;\n]*ALLOC_CONF")
 
 
-class Limits:
+class ShareLimits:
     """Looks at this process before torch reads the variables, and at what it starts from then on."""
 
     def __init__(self, environ):
@@ -36,15 +36,18 @@ class Limits:
 
         @functools.wraps(setter)
         def called(*args, **kwargs):
-            self._broken.setdefault("own-allocator", "the job calls %s" % setter.__name__)
+            self._note("own-allocator", "the job calls %s" % setter.__name__)
             return setter(*args, **kwargs)
 
         return called
 
+    def _note(self, code, detail):
+        self._broken.setdefault(code, detail)
+
     def _look(self):
         for name in (n for n, value in self._expected.items() if _spelled(os.environ.get(n)) != _spelled(value)):
             code = "own-allocator" if _OF_TORCH.fullmatch(name) else "own-environment"
-            self._broken.setdefault(code, "the job sets %s itself" % name)
+            self._note(code, "the job sets %s itself" % name)
 
     def _hook(self, event, args):
         if event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn"):
@@ -58,7 +61,7 @@ class Limits:
         own = None if environ is None else {os.fsdecode(n): os.fsdecode(v) for n, v in environ.items()}
         kept = own is None or ("XMEM_LIMITS" in own and all(own.get(n) == os.environ.get(n) for n in self._expected))
         if not kept or _DROPPED.search(" ".join(words) + " "):
-            self._broken.setdefault("own-environment", "the job starts %s in an environment of its own" % words[0])
+            self._note("own-environment", "the job starts %s in an environment of its own" % words[0])
 
 
 def _spelled(value):

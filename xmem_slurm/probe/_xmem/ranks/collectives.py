@@ -38,6 +38,7 @@ class Collectives:
                 self._put_one(torch, table, tensor, each)
 
     def _put_one(self, torch, table, tensor, values):
+        """Let these be the values of one output; None: they are not known."""
         if values is not None:  # gathers of parts that differ in size are known no further than their own
             values = values.reshape(tensor.shape) if values.numel() == tensor.numel() else None
         if tensor.device.type == "cpu":
@@ -157,13 +158,14 @@ class Collectives:
                 kernel = self._functional(operator.redispatch, below, getattr(self, _COLLECTIVES[method]))
                 self._library.impl(operator, kernel, "ADInplaceOrView", with_keyset=True)
         except (AttributeError, TypeError, RuntimeError) as error:
-            doubts.note("hook-missing", "torch.ops._c10d_functional (%s)" % type(error).__name__)
+            doubts.note("hook-missing", "other torch.ops._c10d_functional in this release (%s)" % type(error).__name__)
 
     def _functional(self, redispatch, below, outcome):
         """Return the kernel of an operator, which goes on to what is `below` and has the values of this outcome."""
         names = self._torch._C._distributed_c10d.ReduceOp
 
         def kernel(keys, given, *args, **kwargs):
+            """Go on to the operator itself, then put the outcome where its outputs are."""
             out = redispatch(keys & below, given, *args, **kwargs)
             outcomes = []
             with contextlib.suppress(Exception):  # of a group that is only traced

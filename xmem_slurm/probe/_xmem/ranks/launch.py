@@ -1,7 +1,7 @@
 """What starts a process for each GPU from within Python starts the first one, or the ranks that are asked for.
 
 These are torch.distributed.run, which `accelerate launch` uses too, and torch.multiprocessing.spawn. What is asked for
-stands in XMEM_RANKS, as for the launchers of the batch script (`xmem_slurm/dryrun/workers.py`).
+stands in XMEM_RUN_RANKS, as for the launchers of the batch script (`xmem_slurm/dryrun/shims/workers.py`).
 """
 
 import os
@@ -45,7 +45,7 @@ def _task():
 
 
 def _chosen_of(total, own):
-    ranks, _, world = os.environ.get("XMEM_RANKS", "").partition("/")
+    ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
     return sorted(asked & set(own)) or [own[0]]
 

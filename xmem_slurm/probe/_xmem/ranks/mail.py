@@ -1,7 +1,7 @@
 """What ranks that are run at once tell each other: each message is a file in a folder of the dry run.
 
-Which ranks those are stands in XMEM_RANKS ("0,1,3/4": ranks 0, 1 and 3 of 4). No kernel runs, so only what decides what
-a rank does next is worth telling: Python objects, and small tensors whose values are known.
+Which ranks those are stands in XMEM_RUN_RANKS ("0,1,3/4": ranks 0, 1 and 3 of 4). No kernel runs, so only what decides
+what a rank does next is worth telling: Python objects, and small tensors whose values are known.
 """
 
 import os
@@ -56,7 +56,7 @@ class Mail:
 
 def running(world_size):
     """Return the ranks of a world of this size that are run at once, or nothing where only this one is."""
-    ranks, _, size = os.environ.get("XMEM_RANKS", "").partition("/")
+    ranks, _, size = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     return {int(rank) for rank in ranks.split(",")} if size == str(world_size) else set()
 
 

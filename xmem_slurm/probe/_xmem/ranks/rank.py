@@ -31,7 +31,7 @@ _MOST_SECONDS = 2.0
 """...at the most on a machine with too much to do."""
 
 
-class Rank:
+class LoneRank:
     """This process as one rank of many, which `leave` ends as steady; `known` has the values of its tensors."""
 
     def __init__(self, torch, leave, known):
@@ -105,6 +105,7 @@ class Rank:
 
     @functools.cached_property
     def _gloo_class(self):
+        """What stands for gloo's group, and for which torch's group without peers is an instance of it."""
         without_peers = self._torch._C._distributed_c10d.FakeProcessGroup
         create = getattr(
             without_peers, "_create_internal", without_peers

@@ -7,12 +7,12 @@ import threading
 import time
 
 from _xmem import patches
-from _xmem.advice import Advice
+from _xmem.advice import JobChange
 from _xmem.course.course import Course
-from _xmem.engine import Engine
+from _xmem.engine import ProbeEngine
 from _xmem.process import alive, clock, description, ends, network, stand_ins
 from _xmem.ranks import checkpoints, launch, rank
-from _xmem.ranks.rank import Rank
+from _xmem.ranks.rank import LoneRank
 from _xmem.record.history import SLICE, History
 from _xmem.record.served import Served
 from _xmem.record.sites import Sites
@@ -36,7 +36,7 @@ MOST_ALLOCATIONS = 300_000
 """A trace that is longer, shortened as it is (`record/history`), is of no more use: the process ends there."""
 
 
-class Recorder(Engine):
+class Recorder(ProbeEngine):
     """One for each process that imports torch. A forked child that touches CUDA itself records on its own.
 
     With a budget that is limited a process ends once it is steady; without, it runs to its end.
@@ -84,13 +84,13 @@ class Recorder(Engine):
     def _parts(self):
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
-        self._triton, self._advice = Triton(torch, self._known), Advice(torch)
+        self._triton, self._advice = Triton(torch, self._known), JobChange(torch)
         parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
         parts.update(triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:
             parts["course"] = self._course
         if torch.distributed.is_available():
-            self._rank = Rank(torch, lambda: self.leave("steady"), self._known)
+            self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
@@ -137,6 +137,7 @@ class Recorder(Engine):
             self._history.mark(kind, self._served.look(), time.monotonic())
 
     def _after_step(self, optimizer, _args, _kwargs):
+        """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
         if not self._history.recording or self._finished:
             return
         self._exit = None  # whoever called sys.exit was not heeded
@@ -282,6 +283,7 @@ class Recorder(Engine):
             yield device, self._trace(state, device)
 
     def _trace(self, state, device):
+        """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
         hooked = [part for part in (self._rank, self._triton, self._streams) if part is not None]
         self._course.script_ended = state == "exit" and self._error is None

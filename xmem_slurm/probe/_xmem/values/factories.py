@@ -38,6 +38,7 @@ class Factories:
 
         @functools.wraps(make)
         def made(*args, **kwargs):
+            """Make the tensor, and note its values or how they are made."""
             out = make(*args, **kwargs)
             if self._values is None or not self._values.applies(out) or out.is_inference() or "out" in kwargs:
                 return out

@@ -86,6 +86,7 @@ class Rules:
             self._wrap(operator, kernel)
 
     def _wrap(self, operator, kernel):
+        """Put a kernel where torch dispatches the operator to below autograd."""
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
         past = "(none)" in _line(self._torch._C._dispatch_dump(operator.name()), "Autograd[alias]")
         redispatch, below = operator.redispatch, self._torch._C._after_autograd_keyset if past else self._below
@@ -118,10 +119,12 @@ class Rules:
     # -- operators that are computed -----------------------------------------------------------------------------------
 
     def _computed(self, operator):
+        """Return the kernel of an operator that is computed on the host beside."""
         name = operator._schema.name.rpartition("::")[2]
         by_element = name not in _NOT_BY_ELEMENT.split()
 
         def kernel(real, *args, **kwargs):
+            """Note what comes out: computed, made up, or with the mark of what it was computed from."""
             out = real(*args, **kwargs)
             first = out[0] if isinstance(out, tuple) else out
             if not self._values.keeps(first):
@@ -191,6 +194,8 @@ class Rules:
         return out
 
     def _in_place(self, operator):
+        """Return the kernel of an operator that writes to its first argument."""
+
         def kernel(real, target, *args, **kwargs):
             kept = self._values.of(target) if self._values.keeps(target) else None
             known = None if kept is None else self._values.on_host(args)
@@ -230,6 +235,7 @@ class Rules:
         return real(tensor)
 
     def _to_copy(self, real, tensor, **kwargs):
+        """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
         if not tensor.is_cuda:
             out = real(tensor, **kwargs)
             if out.is_cuda:
@@ -276,6 +282,7 @@ class Rules:
         self._values.forget(target)
 
     def _copy_(self, real, target, source, non_blocking=False):
+        """The same where there is a target."""
         if source.is_cuda and not target.is_cuda:
             self.assumed.read(self._values.mark((source,)))
             known = self._values.seen(source)

@@ -1,0 +1,228 @@
+"""The cache of answers: given only while all that the dry run read is as it was, whatever happens to the cache."""
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.report import decided
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import known
+from xmem_slurm.trace import File
+
+JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
+READY = JOB.but(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"})
+DECISION = Decision(Kind.REWRITTEN, JOB, READY, lines=["one", "two"])
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model.py").write_text("layers = 1\n")
+    return tmp_path / "model.py"
+
+
+def keep(*files: File, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
+    name = known.key(job, [])
+    known.keep(name, replace(DECISION, written=job), files, days)
+    return name
+
+
+def entry(name: str) -> Path:
+    return Path(os.environ["XDG_CACHE_HOME"], "xmem-slurm", "estimates", f"{name}.json")
+
+
+def test_an_answer_comes_back_whole(model: Path) -> None:
+    name = keep(known.as_it_is(model))
+    found = known.look_up(name, JOB)
+    assert found is not None
+    assert found.known_since is not None
+    assert replace(found, known_since=None) == DECISION
+    lines = decided.lines(found)
+    assert lines[:2] == DECISION.lines
+    assert "nothing that the dry run read has changed" in lines[2]
+
+
+def test_what_it_is_kept_in_is_private(model: Path) -> None:
+    path = entry(keep(known.as_it_is(model)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("change", ["longer", "same length", "older", "gone", "a folder in its place"])
+def test_an_edited_file_ends_it(change: str, model: Path) -> None:
+    name = keep(known.as_it_is(model))
+    if change == "longer":
+        model.write_text("layers = 100\n")
+    elif change == "same length":
+        model.write_text("layers = 2\n")
+        os.utime(model, ns=(0, model.stat().st_mtime_ns + 1))
+    elif change == "older":
+        os.utime(model, (0, 0))
+    else:
+        model.unlink()
+        if change != "gone":
+            model.mkdir()
+    assert known.look_up(name, JOB) is None
+
+
+def test_a_file_that_comes_into_being_ends_it(model: Path) -> None:
+    checkpoint = model.with_name("checkpoint.pt")
+    name = keep(known.as_it_is(checkpoint))
+    assert known.look_up(name, JOB) is not None
+    checkpoint.touch()
+    assert known.look_up(name, JOB) is None
+
+
+def test_another_file_in_a_folder_that_was_listed_ends_it(model: Path) -> None:
+    data = model.with_name("data")
+    data.mkdir()
+    os.utime(data, (0, 0))
+    name = keep(known.as_it_is(data))
+    assert known.look_up(name, JOB) is not None
+    (data / "more.bin").touch()
+    assert known.look_up(name, JOB) is None
+
+
+def test_nothing_is_kept_of_a_file_that_was_edited_while_the_dry_run_ran(model: Path) -> None:
+    read = known.as_it_is(model)
+    model.write_text("layers = 100\n")
+    assert not entry(keep(read)).exists()
+
+
+def test_nothing_is_kept_where_not_everything_was_noted(model: Path) -> None:
+    assert not entry(keep(known.as_it_is(model), File("T", 0, 0, ""))).exists()
+
+
+def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
+    """Written before it was read: the job's own. Read before it was written: a file of this machine."""
+    made = File("R", 5, 5, str(model.with_name("made.json")))
+    assert known.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
+    assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB.but(argv=("other.sh",)))).exists()
+
+
+@pytest.mark.parametrize(
+    ("job", "wishes"),
+    [
+        (JOB.but(argv=(*JOB.argv, "--lr=1")), []),
+        (JOB.but(script=b"#!/bin/sh\n"), []),
+        (JOB.but(script=None), []),
+        (JOB.but(environ={**JOB.environ, "PYTORCH_CUDA_ALLOC_CONF": "x"}), []),
+        (JOB, ["keep-type"]),
+    ],
+)
+def test_another_submission_has_another_name(job: Submission, wishes: Sequence[object]) -> None:
+    assert known.key(job, wishes) != known.key(JOB, [])
+
+
+def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = known.key(JOB, [])
+    assert known.key(JOB.but(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
+    monkeypatch.chdir(tmp_path)
+    assert known.key(JOB, []) != before
+
+
+@pytest.mark.parametrize("days", [known.MOST_DAYS, known.DAYS_WITHOUT_ESTIMATE])
+def test_old_answers_are_not_given(model: Path, days: int) -> None:
+    path = entry(name := keep(known.as_it_is(model), days=days))
+    content = json.loads(path.read_text())
+    for seconds, given in ((-60, True), (60, False)):
+        content["made"] = time.time() - (days * 86400 + seconds)
+        path.write_text(json.dumps(content))
+        assert (known.look_up(name, JOB) is not None) == given
+
+
+def test_an_answer_that_does_not_last_is_for_those_who_waited_for_it(model: Path) -> None:
+    before = time.time()
+    name = keep(known.as_it_is(model), days=known.FOR_WHO_WAITS)
+    assert known.look_up(name, JOB) is None
+    assert known.look_up(name, JOB, before) is not None
+    assert known.look_up(name, JOB, time.time()) is None, "it was there before"
+    model.write_text("layers = 100\n")
+    assert known.look_up(name, JOB, before) is None
+
+
+def test_damage_is_no_answer(model: Path) -> None:
+    path = entry(name := keep(known.as_it_is(model)))
+    whole, dice = path.read_bytes(), random.Random(0)
+    other: list[bytes] = [b"", b"{}", b"[]", b"null", b"1", whole[:-1], whole * 2, b'{"made": 9e99, "files": [1]}']
+    for field in json.loads(whole):
+        other += [json.dumps(json.loads(whole) | {field: wrong}).encode() for wrong in (None, 7, "x", [7], {"a": 1})]
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(dice.randrange(1, 9)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        other.append(bytes(damaged))
+    for content in other:
+        path.write_bytes(content)
+        known.look_up(name, JOB)  # raises nothing
+    assert not any(path.write_bytes(content) and known.look_up(name, JOB) for content in other[:8])
+
+
+def test_what_others_could_have_written_is_not_believed(model: Path) -> None:
+    path = entry(name := keep(known.as_it_is(model)))
+    path.chmod(0o622)
+    assert known.look_up(name, JOB) is None
+    path.chmod(0o600)
+    assert known.look_up(name, JOB) is not None
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+    assert known.look_up(name, JOB) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert known.look_up(name, JOB) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
+def test_what_somebody_else_owns_is_not_believed(model: Path) -> None:
+    path = entry(name := keep(known.as_it_is(model)))
+    os.chown(path, 65534, 65534)
+    assert known.look_up(name, JOB) is None
+
+
+def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "MOST_ANSWERS", 3)
+    names = [keep(known.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)]
+    for age, name in enumerate(reversed(names)):
+        if entry(name).exists():
+            os.utime(entry(name), (time.time() - age,) * 2)
+    last = keep(known.as_it_is(model), job=JOB.but(argv=("last",)))
+    assert len(list(entry(last).parent.iterdir())) == 3
+    assert entry(last).exists()
+
+
+def test_no_room_is_no_error(model: Path) -> None:
+    Path(os.environ["XDG_CACHE_HOME"]).write_text("a file where a folder should be")
+    assert known.look_up(keep(known.as_it_is(model)), JOB) is None
+
+
+def _write_and_read(arguments: tuple[int, str]) -> bool:
+    number, model = arguments
+    known.keep("shared", replace(DECISION, lines=[str(number) * 10_000]), [known.as_it_is(Path(model))])
+    found = known.look_up("shared", JOB)
+    return found is not None and len(set(found.lines[0])) <= 3 and found.ready == READY
+
+
+def test_two_hundred_writers_of_one_entry(model: Path) -> None:
+    """Every reader sees a whole answer, of whichever writer."""
+    with multiprocessing.get_context("fork").Pool(8) as pool:
+        assert all(pool.map(_write_and_read, [(number, str(model)) for number in range(200)], chunksize=1))
+    assert [file.name for file in entry("shared").parent.iterdir()] == ["shared.json"]
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_nothing_is_kept_or_thrown_away_where_others_can_write(model: Path, mode: int) -> None:
+    kept = entry(keep(known.as_it_is(model)))
+    kept.parent.chmod(mode)
+    old = kept.parent / "somebody's"
+    old.touch()
+    os.utime(old, (0, 0))
+    assert not entry(keep(known.as_it_is(model), job=JOB.but(argv=("another",)))).exists()
+    assert old.exists()

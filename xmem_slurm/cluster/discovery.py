@@ -1,0 +1,161 @@
+"""Write a site file from what a live cluster says and takes, with a question wherever that is not enough."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xmem_slurm import resources
+from xmem_slurm.cluster import guess
+from xmem_slurm.cluster.live import Cluster, Node
+from xmem_slurm.cluster.spellings import OPTIONS, Accepted, GpuKind
+from xmem_slurm.site.schema import Gpu
+
+_COST_BYTES = 10**10
+"""Until a site says what its GPUs cost, ten gigabytes of GPU memory cost 1."""
+
+
+@dataclass
+class _Option:
+    gpu: str
+    type: str | None
+    constraint: str | None
+    cost: float
+    share: tuple[str, str, int] | None = None
+    """Kind, the whole GPU's option, units per GPU."""
+    feature: str | None = None
+    """A feature of its nodes that names it."""
+    gres: str | None = None
+    """What else a node has that says how large its GPUs are."""
+    questions: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _NodeGroup:
+    node: Node
+    names: str
+    gpus: dict[str, int]
+
+
+@dataclass
+class _Draft:
+    options: dict[str, _Option] = field(default_factory=dict)
+    groups: list[_NodeGroup] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    taken: Accepted = field(default_factory=Accepted)
+    host_memory_mib: int = 0
+    """For each GPU, where a job must say how much host memory it wants: the least that a node has for each."""
+
+
+def write(
+    cluster: Cluster,
+    catalogue: Mapping[str, Gpu],
+    host_list: Callable[[Sequence[str]], str],
+    ask: Callable[[GpuKind, str], Accepted],
+) -> str:
+    """Return the text of a site file; what it could not find out it asks, in lines that begin with "# QUESTION".
+
+    `host_list` writes names as Slurm does; `ask` says which spellings of a request for a GPU a partition takes.
+    """
+    draft = _Draft()
+    alike: dict[Node, list[str]] = {}
+    for node in cluster.nodes:
+        if node.partitions:
+            alike.setdefault(node._replace(name=""), []).append(node.name)
+    for node, names in alike.items():
+        draft.groups.append(_NodeGroup(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
+    _spell(draft, cluster, ask)
+    values = {"cluster": cluster, "draft": draft, "catalogue": catalogue, "options": OPTIONS}
+    return resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
+
+
+def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[GpuKind, str], Accepted]) -> None:
+    """Find out in which spelling a GPU is asked for here, by the first option that there is."""
+    offered = ((draft.options[name], group.node.partitions[0]) for group in draft.groups for name in group.gpus)
+    option, partition = next(((option, place) for option, place in offered if option.share is None), (None, ""))
+    if option is None:
+        return
+    taken = draft.taken = ask(GpuKind(option.type, option.feature, option.gres), partition)
+    if not taken.options:
+        refused = taken.refused.items()
+        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {words}" for name, words in refused]
+    elif cluster.job_submit:
+        draft.questions.append(
+            f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one with a GPU"
+            " than trials show?"
+        )
+    if taken.by == "constraint":
+        _by_feature(draft)
+    if taken.memory is not None:
+        draft.host_memory_mib = min(_memory_for_each(each, draft) for each in draft.groups if each.gpus)
+        draft.questions.append(
+            "how much host memory is a job to ask for, for each GPU? What nodes have for each is in dialect"
+        )
+
+
+def _memory_for_each(group: _NodeGroup, draft: _Draft) -> int:
+    whole = sum(count for name, count in group.gpus.items() if draft.options[name].share is None)
+    return group.node.memory_mib // whole
+
+
+def _by_feature(draft: _Draft) -> None:
+    for option in draft.options.values():
+        option.constraint = option.feature
+        if option.constraint is None:
+            option.questions.append("by which feature is it asked for? Types are refused here")
+
+
+def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) -> dict[str, int]:
+    """Return the options of a kind of node with their numbers, adding those that are new to the draft."""
+    amounts: dict[str, int] = {}
+    for entry in (entry for entry in node.gres if entry.is_gpu):
+        option = _whole(entry.type, node, draft, catalogue)
+        if option is None:
+            draft.questions.append(
+                f"which GPU is {entry} of node {name}, features {','.join(node.features) or 'none'}?"
+                " Add an option with its name in the GPU catalogue, and here to gpus"
+            )
+        else:
+            amounts[option] = amounts.get(option, 0) + entry.amount
+    for entry in (entry for entry in node.gres if entry.is_share):
+        whole = next((option for option in amounts if entry.type in {None, draft.options[option].type}), None)
+        if whole is None or entry.amount % amounts[whole] or entry.amount == amounts[whole]:
+            draft.questions.append(f"of which GPUs is {entry} of node {name}? Add an option with share")
+            continue
+        amounts[_share(entry.name, whole, entry.amount // amounts[whole], draft)] = amounts[whole]
+    return amounts
+
+
+def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:
+    """Return the draft's option for these GPUs, a new one if need be; None if they do not tell their model."""
+    likely = guess.candidates(kind, node.features, catalogue)
+    feature = next((f for f in node.features if guess.candidates(f, (), catalogue)), None)
+    constraint = None if kind else feature
+    beside = next(iter(node.sizes), None) if kind is None and constraint is None else None
+    if beside is not None:
+        likely = likely or guess.of_size(beside.amount, catalogue)
+    name = kind or constraint or (f"{beside.name}-{beside.count_text}" if beside is not None else None)
+    if not likely or name is None:
+        return None
+    if name not in draft.options:
+        option = _Option(likely[0], kind, constraint, round(catalogue[likely[0]].total_bytes / _COST_BYTES, 1))
+        option.feature = feature
+        option.gres = f"{beside.name}:{beside.count_text}" if beside is not None else None
+        if len(likely) > 1:
+            option.questions.append(f"is it {', '.join(likely[1:])} instead? The one with the least memory stands here")
+        draft.options[name] = option
+    return name
+
+
+def _share(kind: str, whole: str, per_gpu: int, draft: _Draft) -> str:
+    of = draft.options[whole]
+    name = f"{kind}-{whole}"
+    cost = max(round(of.cost / per_gpu, 4), 0.0001)
+    draft.options.setdefault(
+        name, _Option(of.gpu, of.type, of.constraint, cost, (kind, whole, per_gpu), feature=of.feature)
+    )
+    return name
+
+
+def _toml(value: object) -> str:
+    """Write a value as TOML: JSON's strings are TOML's basic strings."""
+    return json.dumps(value, ensure_ascii=False)

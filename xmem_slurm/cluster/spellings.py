@@ -1,0 +1,85 @@
+"""Which spellings of a request for a GPU does a live cluster take? Slurm is asked, by trials that queue nothing.
+
+A site's submit plugin has its say in `sbatch --test-only`, too, so what it refuses shows: options, GRES types, requests
+without host memory.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal
+
+from xmem_slurm.cluster import client
+from xmem_slurm.errors import SlurmError
+
+OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
+Memory = Literal["mem", "mem-per-gpu", "mem-per-cpu"]
+
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class GpuKind:
+    """A GPU as it may be asked for: by its GRES type, by a feature, with another GRES beside it."""
+
+    type: str | None
+    constraint: str | None
+    beside: str | None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What Slurm took: GPUs in these options, and what is needed with them. None at all: `refused` says why."""
+
+    options: Sequence[str] = OPTIONS
+    by: Literal["type", "constraint"] = "type"
+    """"constraint" where GPUs have types, and only their features are taken."""
+    memory: Memory | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Slurm's words for each option that it does not take."""
+
+
+def ask(kind: GpuKind, partition: str) -> Accepted:
+    """Ask Slurm, most usual spelling first: by type before by feature, without host memory before with it.
+
+    Raises:
+        SlurmError: there is no sbatch.
+    """
+    sbatch = str(client.find_sbatch(os.environ))
+
+    def refusal(words: Sequence[str]) -> str | None:
+        try:
+            client.run([sbatch, "--test-only", f"--partition={partition}", "--time=1", *words, "--wrap=true"], _SECONDS)
+        except SlurmError as error:
+            return str(error)
+        return None
+
+    return find(kind, refusal)
+
+
+def find(kind: GpuKind, refusal: Callable[[Sequence[str]], str | None]) -> Accepted:
+    """Find what is taken; `refusal` says why these options of sbatch are not, or None."""
+    memories: tuple[Memory | None, ...] = (None, "mem", "mem-per-gpu", "mem-per-cpu")
+    ways: list[Literal["type", "constraint"]] = ["type"] if kind.type or not kind.constraint else []
+    ways += ["constraint"] if kind.constraint else []
+    first: Mapping[str, str] = {}
+    for by, memory in product(ways, memories):
+        more = [f"--{memory}=1G"] if memory else []
+        why = {option: refusal([*_words(kind, option, by), *more]) for option in OPTIONS}
+        refused = {option: words for option, words in why.items() if words is not None}
+        taken = [option for option in OPTIONS if option not in refused]
+        if taken:
+            return Accepted(taken, by if kind.type else "type", memory, refused)
+        first = first or refused
+    return Accepted((), refused=first)
+
+
+def _words(kind: GpuKind, option: str, by: str) -> list[str]:
+    gpu = f"{kind.type}:1" if kind.type and by == "type" else "1"
+    listed = [f"gpu:{gpu}"] if option == "gres" else []
+    listed += [kind.beside] if kind.beside else []
+    words = [f"--gres={','.join(listed)}"] if listed else []
+    words += [f"--{option}={gpu}"] if option != "gres" else []
+    words += [f"--constraint={kind.constraint}"] if by == "constraint" else []
+    return ["--ntasks=1", *words]

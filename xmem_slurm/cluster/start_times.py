@@ -1,0 +1,48 @@
+"""When would Slurm start a job on each of these GPU options, if ever? Asked at once, within seconds, and fail-open."""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from xmem_slurm.cluster import client
+from xmem_slurm.errors import UsageError
+from xmem_slurm.rewriting import dialect
+from xmem_slurm.site.schema import Site
+from xmem_slurm.slurm.edit import apply
+from xmem_slurm.slurm.submission import Submission
+
+MOST_SECONDS = 5.0
+"""What all questions together may take; a slurmctld that is slower has more to do than to rank our options."""
+
+_AT_ONCE = 4
+
+
+def expected(
+    sbatch: Path, job: Submission, site: Site, names: Sequence[str], component: int = 0
+) -> Mapping[str, float]:
+    """Return when Slurm expects to start the job on each option, in seconds since the epoch; of a share, on its least.
+
+    Infinity where it would refuse the job: more GPUs than there are of that kind, in this partition or for this user.
+
+    Of a heterogeneous job, when it would start with this component on the option and the others as written.
+
+    Slurm's answer is that of `sbatch --test-only`. Options about which it does not answer in time are left out, and so
+    are those that the job cannot be rewritten to.
+    """
+    until = time.monotonic() + MOST_SECONDS
+
+    def ask(name: str) -> float | None:
+        option = site.option[name]
+        try:
+            asked = job.request.alone(component)
+            edits = dialect.edits(asked, option, site.dialect, dialect.least_share(option))
+            changed = apply([edit._replace(component=component) for edit in edits], job)
+        except UsageError:
+            return None
+        left = until - time.monotonic()
+        return client.expected_start(sbatch, changed, left) if left > 0 else None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = zip(names, pool.map(ask, names), strict=True)
+        return {name: start for name, start in answers if start is not None}

@@ -1,0 +1,90 @@
+"""What was decided of a job, what is sbatch given for it, and why? Data alone: `report` makes the words of it.
+
+Read on the way of jobs that must not wait, so it imports little.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from xmem_slurm.errors import NoEstimate, Refused, said
+from xmem_slurm.slurm.submission import Submission
+
+if TYPE_CHECKING:
+    from xmem_slurm.rewriting.rewrite import Change
+    from xmem_slurm.sizing.sizing import Sizing
+
+
+class Kind(StrEnum):
+    """What was decided. Of the components of a heterogeneous job the first of these counts that one of them has."""
+
+    REWRITTEN = "rewritten"
+    ADVISED = "advised"
+    """It was sized and would be changed, if that were allowed."""
+    FITS = "fits"
+    """It asks for the right GPU already."""
+    CANNOT_CHANGE = "cannot change"
+    """It was sized, and its request cannot be changed without changing something else."""
+    NOTHING_FITS = "nothing fits"
+    LEFT_ALONE = "left alone"
+    """Nobody wants it looked at: it asks for no GPU, is off, or sbatch will refuse it."""
+    UNUSED_GPU = "unused GPU"
+    """It asks for a GPU, and its dry run used none."""
+    UNASKED_GPU = "unasked GPU"
+    """It asks for no GPU, and would use one."""
+    NOT_ESTIMATED = "not estimated"
+    LATE = "late"
+    """It goes as it was written while its dry run goes on."""
+    FAILED = "failed"
+    """An error that is no fact about the job kept us from an answer."""
+    REFUSED = "refused"
+    """The site wants no such job."""
+
+
+class Part(NamedTuple):
+    """What was decided of one component that was sized.
+
+    `why` says why it cannot be changed. `in_a_copy`: the job asks Slurm for its script's path, and that was changed in
+    the script all the same.
+    """
+
+    kind: Kind
+    sizing: "Sizing"
+    changes: "Sequence[Change]" = ()
+    why: str = ""
+    in_a_copy: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided of the job that was `written`, and what sbatch is given: `ready`.
+
+    It was sized from its `parts`, by component, which are empty where nothing was sized now: at the time `known_since`
+    it was, where that is not None. Components that are `left` go as written; why, by their number. `why` and `error`,
+    the name of an error's class, are of a job that goes as written or is refused. `lines` is what `report` made of the
+    sizes as they were decided.
+    """
+
+    kind: Kind
+    written: Submission
+    ready: Submission
+    parts: Mapping[int, Part] = field(default_factory=dict)
+    left: Mapping[int, str] = field(default_factory=dict)
+    why: str = ""
+    error: str = ""
+    lines: Sequence[str] = ()
+    known_since: float | None = None
+
+
+def left_alone(job: Submission) -> Decision:
+    """Return the decision that a job goes as it was written, with no word about it."""
+    return Decision(Kind.LEFT_ALONE, job, job)
+
+
+def stopped_by(error: Exception, job: Submission) -> Decision:
+    """Return the decision on a job for which an error kept us from another one."""
+    kind = Kind.FAILED
+    if isinstance(error, NoEstimate | Refused):
+        kind = Kind.REFUSED if isinstance(error, Refused) else Kind.NOT_ESTIMATED
+    return Decision(kind, job, job, why=said(error), error="" if kind is Kind.REFUSED else type(error).__name__)

@@ -1,0 +1,180 @@
+"""Who builds the stand-ins for a torch that a dry run comes upon? A process beside xsbatch, asked through a socket.
+
+Inside a dry run nothing of ours can be written, and nothing from there is believed. Who asks (`device/ask.py`) names a
+folder. What the torch in it needs is read by one more process, which has first gone where the asker is, so that it sees
+what that one sees (an environment that the script unpacked, a container) and can open no more than that one could; a
+damaged or endless file costs it its life, and nobody else's. Only checked names come back from there (`device.needs`),
+and only C of our own making is compiled (`device.builder`). No file of the torch is ever loaded or run out here.
+"""
+
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from xmem_slurm.device import builder, needs
+from xmem_slurm.errors import DeviceBuildError, XmemError
+from xmem_slurm.sandbox import linux, mounts
+from xmem_slurm.units import GIB
+
+SOCKET = "ask"
+MOST_TORCHES = 8
+"""In one dry run: each may cost a build, and place in the user's cache."""
+PATIENCE_SECONDS = 5.0
+"""How long one who connects has for his question."""
+READ_SECONDS = 60
+"""For one torch on a slow file system; usual are 0.3, CPU time that is."""
+READ_BYTES = 2 * GIB
+_QUESTION_BYTES = 1 << 14
+_ANSWER_BYTES = 1 << 22
+"""What torch needs has 40,000."""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[None]:
+    """Answer whoever connects to the socket in `folder`, meanwhile. It forks, so it wants a process with one thread."""
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    with socket.socket(socket.AF_UNIX) as listening:
+        try:
+            listening.bind(f"/proc/self/fd/{place}/{SOCKET}")  # the path of a socket has 107 bytes at most
+        finally:
+            os.close(place)
+        listening.listen(64)
+        server = _fork(lambda: _serve(listening))
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):  # its compilers are in its group; it may not have made one yet
+            os.killpg(server, signal.SIGKILL)
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+
+
+def _fork(body: Callable[[], object]) -> int:
+    """Run `body` in a child that dies with this process, whatever has become of its signals here."""
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    child = os.fork()
+    if child == 0:
+        try:
+            linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+                    signal.signal(number, signal.SIG_DFL)
+                signal.pthread_sigmask(signal.SIG_SETMASK, ())
+                body()
+        finally:
+            os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return child
+
+
+def _serve(listening: socket.socket) -> NoReturn:
+    """Be the server: answer one asker at a time, with nothing open but the socket, until killed."""
+    os.setsid()
+    os.nice(10)
+    own = listening.fileno()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):  # whoever reads our output does not wait for a compiler
+        os.dup2(nothing, number)
+    os.closerange(3, own)
+    os.closerange(own + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    known: dict[tuple[str, ...], list[str]] = {}
+    while True:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError, ValueError, RecursionError):  # who asked has gone, or talks nonsense
+            connection.settimeout(PATIENCE_SECONDS)
+            connection.sendall(json.dumps(_answer(connection, known)).encode())
+
+
+def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) -> list[str]:
+    """Return [folder, ""], or ["", why not]; the same where the same is asked again."""
+    with connection.makefile("rb") as file:
+        torch, cudnn = map(str, json.loads(file.readline(_QUESTION_BYTES)))
+    if not (torch.startswith("/") and torch.isprintable()):
+        raise ValueError(torch)
+    asker = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    question = str(Path(f"/proc/{asker}/ns/mnt").readlink()), torch, cudnn
+    if question not in known:
+        if len(known) == MOST_TORCHES:
+            return ["", f"stand-ins for more than {MOST_TORCHES} torches in one dry run"]
+        try:
+            root = os.open(f"/proc/{asker}/root", os.O_PATH | os.O_DIRECTORY)
+            try:
+                found = _read_there(root, Path(torch), Path(cudnn) if cudnn else None)
+            finally:
+                os.close(root)
+            known[question] = [str(builder.make(found)), ""]
+        except XmemError as error:
+            known[question] = ["", str(error)]
+    return known[question]
+
+
+def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
+    """Read what a torch needs, as one who has `root` for the root folder.
+
+    Raises:
+        DeviceBuildError: as `needs.read` does, or the reader did not come to an end.
+    """
+    receiving, sending = os.pipe()
+    reader = _fork(lambda: _read(root, torch, cudnn, sending))
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as file:
+        said = file.read(_ANSWER_BYTES)
+    os.kill(reader, signal.SIGKILL)
+    os.waitpid(reader, 0)
+    try:
+        found = json.loads(said)
+        if "error" in found:
+            raise DeviceBuildError(str(found["error"]))
+        return _checked(found)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DeviceBuildError(f"torch in {torch}: its files could not be read") from error
+
+
+def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
+    """Be the reader: go where the asker is, read what its torch needs, and send that, or why not, as JSON."""
+    signal.alarm(READ_SECONDS)
+    linux.lower_limit(resource.RLIMIT_AS, READ_BYTES)
+    linux.lower_limit(resource.RLIMIT_CPU, READ_SECONDS)
+    _enter(root)
+    said: dict[str, Any]
+    try:
+        found = needs.read(torch.resolve(), cudnn)
+        versions = {name: getattr(found.versions, name) for name in needs.Versions.__slots__}
+        libraries = [
+            [each.soname, {tag: sorted(names) for tag, names in each.symbols.items()}] for each in found.libraries
+        ]
+        said = {"torch": found.torch_folder, "versions": versions, "libraries": libraries}
+    except DeviceBuildError as error:
+        said = {"error": str(error)}
+    except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: a ring of symlinks
+        said = {"error": f"torch in {torch} cannot be read: {error}".removesuffix(": ")}
+    with os.fdopen(sending, "wb") as file:
+        file.write(json.dumps(said).encode())
+
+
+def _enter(root: int) -> None:
+    """Make `root` this process's root folder: whoever has no privileges may in a user namespace of his own."""
+    if mounts.needs_user_namespace():
+        linux.unshare(linux.CLONE_NEWUSER)
+    os.chdir(root)
+    os.chroot(".")
+
+
+def _checked(said: dict[str, Any]) -> needs.Needs:
+    """Believe nothing: another process than ours may have written it."""
+    versions = said["versions"]
+    cuda, cublas, cudnn, nccl = (int(versions[name]) for name in ("cuda", "cublas", "cudnn", "nccl"))
+    told = needs.Versions(str(versions["torch"]), str(versions["torch_commit"]), cuda, cublas, cudnn, nccl)
+    libraries = [
+        needs.Library(str(soname), {str(tag): frozenset(map(str, names)) for tag, names in symbols.items()})
+        for soname, symbols in said["libraries"]
+    ]
+    return needs.Needs(str(said["torch"]), told, tuple(libraries))

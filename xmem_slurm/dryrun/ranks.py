@@ -1,0 +1,78 @@
+"""Which ranks of a job are run dry? Rank 0, and with it, all at once, those that it cannot stand for.
+
+What rank 0 sees of the others says which those are (`Trace.peers`): the stages of a pipeline, ranks that it sends
+tensors to, larger shards of the optimizer's state. A user can ask for ranks, too. Where those are many a sample is run:
+first, last, and evenly between. Ranks that run together tell each other what decides shapes
+(`probe/_xmem/ranks/peers.py`), so each goes the way that it would go among all of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from xmem_slurm.doubts import Doubt
+from xmem_slurm.dryrun import cpu_node, spending
+from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
+from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
+
+MOST = 8
+"""So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
+
+
+def run(order: DryRunOrder, where: DryRuns) -> Sequence[Trace]:
+    """Run a job dry and return the traces of rank 0 and of the ranks that it cannot stand for.
+
+    Raises:
+        XmemError: as `elsewhere.run` does.
+    """
+    started = spending.now()
+    traces = cpu_node.run(order, where)
+    together = None if fail_on_any_gpu(traces) else with_others(order, traces)
+    if together is not None:
+        traces = cpu_node.run(replace(together, budget=order.budget.since(started)), where)
+    ran = {trace.rank for trace in traces}
+    return [_with_missing(trace, ran) for trace in traces]
+
+
+def _with_missing(trace: Trace, ran: set[int]) -> Trace:
+    """Say so in a trace if ranks that it does not stand for were not run."""
+    missing = sorted(set(trace.peers) - ran)
+    if not missing:
+        return trace
+    named = f"ranks {', '.join(map(str, missing[:MOST]))}{', ...' if len(missing) > MOST else ''} of {trace.world_size}"
+    if len(ran) > 1:
+        noted = Noted(Doubt.RANKS, named, len(missing))
+    else:
+        alone = f"only rank {trace.rank} was run, and {named} are not like it"
+        noted = Noted(Doubt.RANK_ALONE, alone, len(missing))
+    return replace(trace, doubts=[*trace.doubts, noted])
+
+
+def with_others(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder | None:
+    """Return the order with the ranks named that are to be run beside rank 0, or None where that is enough.
+
+    `traces` are those of rank 0. In a heterogeneous job each component's first rank stands for it.
+    """
+    if len(order.job.gpus) > 1 or order.run_ranks is not None:
+        return None
+    world = max((trace.world_size for trace in traces), default=1)
+    found = {rank for trace in traces if trace.world_size == world for rank in trace.peers}
+    chosen = sample(sorted(found | set(wanted(order, world))))
+    if not set(chosen) - {0}:
+        return None
+    return replace(order, run_ranks=RunRanks(chosen, world))
+
+
+def wanted(order: DryRunOrder, world: int) -> list[int]:
+    """Return the ranks that a user asks for, of so many."""
+    if order.wanted_ranks == "all":
+        return list(range(world))
+    return [world - 1] if order.wanted_ranks == "last" else [n for n in order.wanted_ranks if n < world]
+
+
+def sample(ranks: Sequence[int]) -> list[int]:
+    """Return rank 0 and at most `MOST` of these in all: all, or the last and some evenly between."""
+    found = sorted({0, *ranks})
+    if len(found) <= MOST:
+        return found
+    return [found[index * (len(found) - 1) // (MOST - 1)] for index in range(MOST)]

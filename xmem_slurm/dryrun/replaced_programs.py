@@ -1,0 +1,36 @@
+"""Which programs of this machine must a job not reach by their own path, and what of ours stands in their place?
+
+A script may call /usr/bin/srun, or begin PATH anew: the shims' folder on PATH does not help there.
+"""
+
+import os
+from pathlib import Path
+
+from xmem_slurm.dryrun.shims import commands, fetchers
+
+_ALWAYS = ("/usr/local/bin", "/usr/bin", "/bin")
+"""Where profiles and scripts that set PATH begin."""
+_UNCOVERED = ("torchrun", "deepspeed", *commands.CONTAINERS, *fetchers.FETCHERS)
+"""Their shims need the real one: which Python it belongs to, and to run it. They start nothing outside the dry run."""
+_OTHER_NAMES = ("orterun", "prterun")
+"""What Open MPI's mpirun and mpiexec are links to."""
+
+
+def covers(path: str, ours: Path) -> dict[Path, Path]:
+    """Map each real program that a shim stands for, on `path` or in the usual folders, to its shim in `ours`.
+
+    Symlinks are followed. What is a link to a program of another kind (a stub that is /bin/true, a wrapper for
+    everything) is left alone: that program has other uses.
+    """
+    found: dict[Path, Path] = {}
+    for folder in dict.fromkeys([*path.split(os.pathsep), *_ALWAYS]):
+        if not folder.startswith("/"):
+            continue
+        for name in commands.SHIMS:
+            program = Path(folder, name)
+            if name in _UNCOVERED or not os.access(program, os.X_OK):
+                continue
+            real = program.resolve()
+            if real.is_file() and (real.name.startswith(name) or real.name in _OTHER_NAMES):
+                found[real] = ours / name
+    return found

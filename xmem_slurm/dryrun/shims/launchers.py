@@ -1,0 +1,126 @@
+"""What torchrun, deepspeed and mpirun do in a dry run: they become their first rank, or those that are asked for."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, find, note
+
+
+def mpirun(arguments: Sequence[str]) -> None:
+    """Run the first process of `mpirun [options] command`: the command is the first word that is a program."""
+    size, previous = os.environ.get("SLURM_NTASKS", "1"), ""
+    not_programs = ("-map-by", "--map-by", "-rank-by", "--rank-by", "-bind-to", "--bind-to")  # by node, by core
+    for index, word in enumerate(arguments):
+        if previous in ("-n", "-np", "--np", "-c"):
+            size = word
+        elif previous not in not_programs and not word.startswith("-") and find(word) is not None:
+            chosen = chosen_of(int(size), range(int(size)))
+            at_once([partial(_start_mpi, rank, int(size), arguments[index:]) for rank in chosen])
+        previous = word
+    note("mpirun: no program found on its command line")
+    raise SystemExit(1)
+
+
+def _start_mpi(rank: int, size: int, command: Sequence[str]) -> NoReturn:
+    here = max(1, size // int(os.environ.get("SLURM_NNODES", "1")))
+    os.environ.update(OMPI_COMM_WORLD_RANK=str(rank), OMPI_COMM_WORLD_LOCAL_RANK=str(rank % here))
+    os.environ.update(OMPI_COMM_WORLD_SIZE=str(size), OMPI_COMM_WORLD_LOCAL_SIZE=str(here))
+    os.environ.update(XMEM_TASK=f"{rank}/{size}", XMEM_NODE=str(rank // here))
+    become(command)
+
+
+_TORCHRUN_FLAGS = {"--standalone", "--no-python", "--run-path", "-m", "--module", "--virtual-local-rank"}
+
+
+def torchrun(arguments: Sequence[str]) -> None:
+    """Run `torchrun [options] script` as its first worker would be run."""
+    options, index = _options(arguments, _TORCHRUN_FLAGS)
+    given = {name.replace("_", "-"): value for name, value in options.items()}
+    here, nodes = _processes(given.get("--nproc-per-node", "1")), _nodes(given.get("--nnodes", "1"))
+    python = [] if "--no-python" in given else [_interpreter_of("torchrun"), "-u"]
+    module = ["-m"] if given.keys() & {"-m", "--module"} else []
+    node = _node(given.get("--node-rank"), nodes)
+    chosen = chosen_of(here * nodes, range(node * here, (node + 1) * here))
+    at_once([partial(_start_rank, rank, here, nodes, [*python, *module, *arguments[index:]]) for rank in chosen])
+
+
+_DEEPSPEED_FLAGS = {
+    *("--module", "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--no_ssh", "--no_ssh_check"),
+    *("--quiet", "--elastic_training", "--bind_cores_to_rank"),
+}
+
+
+def deepspeed(arguments: Sequence[str]) -> None:
+    """Run `deepspeed [options] script` as its first worker would be run.
+
+    Source of the options and of `--local_rank`: deepspeed/launcher/runner.py and launch.py.
+    """
+    given, index = _options(arguments, _DEEPSPEED_FLAGS)
+    here, nodes = _processes(given.get("--num_gpus", "gpu")), _nodes(given.get("--num_nodes", "1:1000000"))
+    python = [] if "--no_python" in given else [_interpreter_of("deepspeed"), "-u"]
+    module = ["-m"] if "--module" in given else []
+    commands = []
+    for rank in chosen_of(here * nodes, range(here * nodes)):
+        told = [] if "--no_local_rank" in given else [f"--local_rank={rank % here}"]
+        words = [*python, *module, arguments[index], *told, *arguments[index + 1 :]]
+        commands.append(partial(_start_rank, rank, here, nodes, words))
+    at_once(commands)
+
+
+def _options(arguments: Sequence[str], flags: set[str]) -> tuple[dict[str, str], int]:
+    """Return the options at the beginning, and where the script stands; all but `flags` have a value.
+
+    torchrun takes an option with `-` and `_` alike, so flags are compared without that difference.
+    """
+    plain = {flag.replace("_", "-") for flag in flags}
+    index, given = 0, dict[str, str]()
+    while index < len(arguments) and arguments[index].startswith("-"):
+        name, has_value, value = arguments[index].partition("=")
+        if not has_value and name.replace("_", "-") not in plain:
+            index += 1
+            value = arguments[index] if index < len(arguments) else ""
+        given[name] = value
+        index += 1
+    return given, index
+
+
+def _processes(text: str) -> int:
+    """Return how many workers a node gets: a number, or one for each GPU that the job sees."""
+    if text.isdecimal():
+        return int(text)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(visible.split(",")) if visible else int(os.environ["XMEM_DEVICE_COUNT"])
+
+
+def _nodes(text: str) -> int:
+    """Return how many nodes take part: a number, or as many of a range as the job has."""
+    least, _, most = text.partition(":")
+    return min(max(int(least), int(os.environ.get("SLURM_NNODES", "1"))), int(most or least))
+
+
+def _node(given: str | None, nodes: int) -> int:
+    """Return which of the nodes this launcher is on: what it was told, else the task that it is."""
+    task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
+    found = int(given) if given is not None and given.isdecimal() else int(task) if int(tasks) == nodes else 0
+    return min(found, nodes - 1)
+
+
+def _start_rank(rank: int, here: int, nodes: int, command: Sequence[str]) -> NoReturn:
+    """Become this rank, of so many processes on each node, with what torch.distributed's `env://` reads."""
+    node, local = divmod(rank, here)
+    os.environ.update(RANK=str(rank), ROLE_RANK=str(rank), LOCAL_RANK=str(local), GROUP_RANK=str(node))
+    os.environ.update(dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(here * nodes)))
+    os.environ.update(LOCAL_WORLD_SIZE=str(here), GROUP_WORLD_SIZE=str(nodes), XMEM_NODE=str(node))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+    become(command)
+
+
+def _interpreter_of(command: str) -> str:
+    """Return the Python that the real `command` would run with: the one of its first line."""
+    found = find(command)
+    first = Path(found).read_bytes().split(b"\n", 1)[0].decode(errors="replace") if found else ""
+    interpreter = first.removeprefix("#!").split()[0] if first.startswith("#!") else ""
+    return interpreter if "python" in interpreter else "python"

@@ -1,0 +1,134 @@
+"""What was decided, of whose job? One JSON line a decision, where the site names a folder for them ([audit]).
+
+A line has the job's name, what it asked for and what it asks for now; nothing of its script, its arguments or what it
+said. Each user has a file of their own, which nobody else can write, and a line is one write at its end (O_APPEND), so
+that those of several submissions at once stay whole. What cannot be written is not: a submission neither waits for its
+record nor fails by it.
+"""
+
+import json
+import os
+import pwd
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
+
+MOST_BYTES = 64 << 20
+"""No more is read of a user's file: whoever writes more has their oldest decisions counted only."""
+MOST_NAME = 200
+_ENDING = ".jsonl"
+
+OUTCOMES = ("changed", "unchanged", "as written", "late", "refused")
+"""What became of a job. "unchanged" is what was sized and stays: it asks for the right GPU, or the site only advises.
+"late" goes as written, too, while its dry run goes on."""
+_OUTCOME_OF = {
+    Kind.REWRITTEN: "changed",
+    Kind.NOTHING_FITS: "as written",
+    Kind.NOT_ESTIMATED: "as written",
+    Kind.FAILED: "as written",
+    Kind.LATE: "late",
+    Kind.REFUSED: "refused",
+}
+"""Whatever else was decided leaves it unchanged."""
+
+
+class Outcome(NamedTuple):
+    """What became of a job: one of `OUTCOMES`, the name of the error that was the reason, what it asks for in the end.
+
+    `asks_for` is empty where that is what it asked for.
+    """
+
+    word: str = "unchanged"
+    reason: str = ""
+    asks_for: Sequence[str] = ()
+
+
+class RecordedLine(NamedTuple):
+    """What is read back of a line; `before` and `after` are entries such as "gpu:h200:4"."""
+
+    outcome: str
+    seconds: float
+    before: Sequence[str]
+    after: Sequence[str]
+
+
+def asks_for(request: Request) -> list[str]:
+    """Return what a job asks for: of each of its components the resource, its kind and how many of it."""
+    return [
+        f"{each.resource}:{each.type or component.constraint or 'any'}:{component.gpus_total or each.amount}"
+        for component in request.components
+        for each in component.accelerators
+    ]
+
+
+def outcome(decision: Decision) -> Outcome:
+    """Return what became of the job that this was decided of."""
+    same = decision.ready == decision.written
+    after = () if same else asks_for(decision.ready.request)
+    return Outcome(_OUTCOME_OF.get(decision.kind, "unchanged"), decision.error, after)
+
+
+def record(
+    tables: Mapping[str, Any],
+    command: str,
+    written: Submission,
+    outcome: Outcome,
+    *,
+    began: float,
+) -> None:
+    """Write a line, if the site's tables name a folder that has room for it; `began` is by the monotonic clock."""
+    with suppress(Exception):  # no submission fails by its record
+        request, user = written.request, os.getuid()
+        line = {
+            "time": round(time.time(), 3),
+            "user": pwd.getpwuid(user).pw_name,
+            "uid": user,
+            "command": command,
+            "job": (request.value("job-name") or request.default_name or "")[:MOST_NAME],
+            "from": asks_for(request),
+            "to": list(outcome.asks_for) or asks_for(request),
+            "outcome": outcome.word,
+            "reason": outcome.reason,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
+
+
+def decisions(folder: Path) -> Iterator[RecordedLine]:
+    """Return what users have written, oldest first for each; what is no such line is passed over.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    for path in sorted(folder.glob(f"*{_ENDING}")):
+        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or path.name != f"{status.st_uid}{_ENDING}":
+                continue
+            for line in file.read(MOST_BYTES).splitlines():
+                with suppress(ValueError, LookupError, TypeError, AttributeError):
+                    content = json.loads(line)
+                    yield RecordedLine(
+                        str(content["outcome"]),
+                        float(content["seconds"]),
+                        [str(entry) for entry in content["from"]],
+                        [str(entry) for entry in content["to"]],
+                    )
+
+
+def _append(path: Path, line: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_nlink == 1:
+            os.write(descriptor, line)
+    finally:
+        os.close(descriptor)

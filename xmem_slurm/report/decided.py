@@ -1,0 +1,64 @@
+"""What is the user of a submission told of what was decided? Lines for stderr, of which nothing is read back.
+
+Those of sizes are made in `terminal`, as they are decided. This is on the way of jobs that must not wait, so it imports
+little.
+"""
+
+import time
+from collections.abc import Mapping
+
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.slurm.request import Request
+
+_AS_WRITTEN = "submitted as written"
+UNASKED = "this job asks for no GPU, and would use one: ask for it with --gres=gpu:1"
+UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of: it would start sooner without"
+_LATE = "there is no answer yet; its dry run goes on, and the next submission of this job has its answer"
+
+
+def lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
+    """Return the lines about a decision; with `dry_run` nothing is submitted."""
+    found, since = [*_first(decision, dry_run=dry_run), *decision.lines], decision.known_since
+    if since is not None:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
+        found.append(f"known since {when}: nothing that the dry run read has changed")
+    return found
+
+
+def _first(decision: Decision, *, dry_run: bool) -> list[str]:
+    """Return what is said before any size."""
+    match decision.kind:
+        case Kind.UNASKED_GPU:
+            return [UNASKED]
+        case Kind.UNUSED_GPU:
+            return [UNUSED]
+        case Kind.LATE:
+            return [as_written(_LATE, dry_run=dry_run)]
+        case Kind.REFUSED:
+            return [f"not submitted: {decision.why}"]
+        case Kind.NOT_ESTIMATED | Kind.FAILED:
+            again = " [XMEM_FRESH=1 tries again]" if decision.known_since is not None else ""
+            return [as_written(decision.why + again, dry_run=dry_run)]
+    return []
+
+
+def as_written(why: str, *, dry_run: bool = False) -> str:
+    """Say why a job goes as it was written."""
+    return f"{'would be ' if dry_run else ''}{_AS_WRITTEN}: {why}"
+
+
+def refusal(*reasons: str) -> str:
+    """Say why the site wants no such job, and what its user can do."""
+    return "; ".join([*reasons, "XMEM_OFF=1 submits it all the same"])
+
+
+def of_component(request: Request, component: int, text: str) -> str:
+    """Say of which component of a heterogeneous job something is said."""
+    return f"component {component}: {text}" if request.others else text
+
+
+def of_components(request: Request, reasons: Mapping[int, str]) -> str:
+    """Say of each component why there is no estimate; once where it is the same."""
+    if len(set(reasons.values())) == 1:
+        return next(iter(reasons.values()))
+    return "; ".join(of_component(request, *each) for each in sorted(reasons.items()))

@@ -1,0 +1,380 @@
+"""What happens between the sandbox's fork and the command's exec? Three processes, each the parent of the next.
+
+    keeper    in our PID namespace: enters the new namespaces, waits for the first process; SIGTERM makes it kill that
+    first     process 1 of the new PID namespace: builds the new root, starts the command, reaps, watches the limits.
+              When it dies the kernel kills every process of the namespace, whatever they did to get away
+    command   gives up its privileges and becomes the user's program
+
+Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON each time:
+{"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be handed out; or
+{"failed": stage, "errno"}.
+None of these functions returns: the process ends in them.
+"""
+
+import gc
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any, NoReturn
+
+from xmem_slurm.sandbox import linux, mounts, new_root, progress, results, syscalls, watch
+from xmem_slurm.units import GIB
+
+GRACE_SECONDS = 5.0
+"""Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to write its trace..."""
+GRACE_ON_THE_WALL_SECONDS = 2.0
+"""...but not for longer than the wall limit has it, or this where that is up: somebody waits."""
+WATCH_SECONDS = 0.1
+WATCH_SHARE = 0.1
+"""At most this share of a CPU goes into watching."""
+DATA_HEADROOM_BYTES = GIB
+"""What a process may map beyond the limit on memory without touching it: stacks of threads, libraries' data."""
+
+KEPT_CAPABILITIES = frozenset(
+    {
+        linux.CAP_CHOWN,
+        linux.CAP_DAC_OVERRIDE,
+        linux.CAP_FOWNER,
+        linux.CAP_FSETID,
+        linux.CAP_KILL,
+        linux.CAP_SETGID,
+        linux.CAP_SETUID,
+    }
+)
+"""What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below the overlay."""
+
+_OUR_PROCESSES = 2  # keeper and first
+_FIRST_TO_GO = b"1000"
+"""The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+_IFREQ = "16sh14x"
+_ALL_SIGNALS = signal.valid_signals()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a dry run may use. `scratch_bytes`: all files that it writes, and the largest single one.
+
+    `processes` counts threads too. `memory_bytes` is host memory: anonymous and shared memory and what was written to
+    files; not the address space that stands for GPU memory. `seconds` are what `progress` counts, `wall_seconds` those
+    of a clock.
+    """
+
+    seconds: float
+    wall_seconds: float
+    memory_bytes: int
+    processes: int
+    scratch_bytes: int
+    cpus: int = 2
+    nice: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The program to run, and its world.
+
+    `stdin` and `output` are open descriptors; stdin None is /dev/null. What was spent of `Limits.seconds` is written to
+    `meter`, a path inside, again and again, as a double. `group` is a control group to run it in.
+    """
+
+    argv: Sequence[str]
+    cwd: Path
+    environ: Mapping[str, str]
+    stdin: int | None
+    output: int
+    limits: Limits
+    meter: Path | None = None
+    group: Path | None = None
+
+
+class StageError(Exception):
+    """A step of the set-up was refused; carries its name and the errno."""
+
+    def __init__(self, stage: str, cause: OSError) -> None:
+        super().__init__(f"{stage}: {cause}")
+        self.stage = stage
+        self.cause = cause
+
+
+def keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoReturn:
+    """Be the keeper. Called right after the fork, with all signals blocked; `parent` is who forked."""
+    gc.disable()
+    _ending(status, lambda: _keep(command, plan, parent, status))
+
+
+def _ending(status: int, body: Callable[[], object]) -> NoReturn:
+    """Run `body` and end this process, never returning into the code that it was forked from."""
+    try:
+        body()
+    except StageError as error:
+        _tell(status, {"failed": error.stage, "errno": error.cause.errno, "where": str(error.cause.filename or "")})
+    except BaseException as error:
+        _tell(status, {"failed": f"{type(error).__name__}: {error}", "errno": None, "where": ""})
+    finally:
+        os._exit(1)
+
+
+def _tell(status: int, what: Mapping[str, Any]) -> None:
+    os.write(status, json.dumps(what).encode() + b"\n")
+
+
+def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoReturn:
+    """Be the keeper, outside of the PID namespace: make the namespaces, start process 1, end it when told to."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, there is nothing to wait for
+    linux.prctl(linux.PR_SET_DUMPABLE, 1)  # or /proc/self/uid_map is root's
+    user, group = os.geteuid(), os.getegid()
+    spaces = linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+    try:
+        linux.unshare(spaces | (linux.CLONE_NEWUSER if plan.user_namespace else 0))
+    except OSError as error:
+        raise StageError("namespaces", error) from error
+    if plan.user_namespace:
+        _map_ourselves(user, group)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    alive, ours = os.pipe()
+    first = os.fork()
+    if first == 0:
+        os.close(ours)
+        _ending(status, lambda: _first(command, plan, alive, status))
+    os.close(alive)
+    os.write(ours, b"!")
+    os.close(command.output)
+    while True:
+        if signal.sigwait({signal.SIGTERM, signal.SIGCHLD}) == signal.SIGTERM:
+            os.kill(first, signal.SIGKILL)
+        elif os.waitpid(first, os.WNOHANG)[0]:
+            os._exit(0)
+
+
+def _map_ourselves(user: int, group: int) -> None:
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    except OSError as error:
+        raise StageError("user map", error) from error
+
+
+def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoReturn:
+    """Be process 1: build the root, start the command, watch it to its end, hand out what is left, say how it went."""
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not os.read(alive, 1):  # the keeper died before it could take us along
+        os._exit(1)
+    group = _Group(command.group)
+    handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # where the user's own limit and the watch have to do
+        linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
+    try:
+        linux.unshare(linux.CLONE_NEWNS)
+        root = new_root.build(plan)
+    except OSError as error:
+        raise StageError("mounts", error) from error
+    _raise_loopback()
+    tending = _Tending(command, root, group)
+    child = tending.child = os.fork()
+    if child == 0:
+        group.join()
+        _become(command, plan)
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
+    os.close(command.output)
+    _tell(status, {"ready": root.read_only})
+    report = tending.until_the_end()
+    _tell(status, report | {"kept_back": None if handed_out is None else results.hand_out(root.results, handed_out)})
+    os._exit(0)
+
+
+class _Group:
+    """The command's control group, opened where its files are there; nothing, where it has none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._procs = None if folder is None else os.open(folder / "cgroup.procs", os.O_WRONLY)
+        self._events = None if folder is None else os.open(folder / "memory.events", os.O_RDONLY)
+
+    def join(self) -> None:
+        if self._procs is not None:
+            with suppress(OSError):  # then it is held as where there is none
+                os.write(self._procs, b"0")
+
+    def was_killed(self) -> bool:
+        """Whether it went beyond its memory, and the kernel killed all of it."""
+        if self._events is None:
+            return False
+        counts = dict(line.split() for line in os.pread(self._events, 4096, 0).decode().splitlines())
+        return counts.get("oom_kill", "0") != "0"
+
+
+def _raise_loopback() -> None:
+    """Torch's rendezvous and many servers listen on 127.0.0.1; a new network namespace starts with it down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = ioctl(any_socket, _SIOCGIFFLAGS, struct.pack(_IFREQ, b"lo", 0))
+        flags = struct.unpack(_IFREQ, request)[1]
+        ioctl(any_socket, _SIOCSIFFLAGS, struct.pack(_IFREQ, b"lo", flags | _IFF_UP))
+
+
+class _Tending:
+    """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
+
+    def __init__(self, command: Command, root: new_root.Built, group: _Group) -> None:
+        self.child = 0
+        self.limits = command.limits
+        self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
+        self.root = root
+        self.group = group
+        self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
+        self.code: int | None = None
+        self.peak = 0
+        self.progress = progress.Progress()
+
+    def until_the_end(self) -> dict[str, Any]:
+        """Reap and measure until the command ends or goes beyond a limit, then kill what is left; say how it went."""
+        stopped: str | None = None
+        look = time.monotonic()
+        end = look + self.limits.wall_seconds
+        while self._reap() and self.code is None:
+            now = time.monotonic()
+            if now >= look:
+                stopped = self._beyond()
+                if stopped is not None:
+                    break
+                look = now + max(WATCH_SECONDS, (time.monotonic() - now) / WATCH_SHARE)
+            if now >= end or self.progress.spent_seconds >= self.limits.seconds:
+                stopped = "time"
+                self._ask_to_end(end)
+                break
+            signal.sigtimedwait({signal.SIGCHLD}, max(0.0, min(look, end) - time.monotonic()))
+        self._kill()
+        if stopped is None and self.group.was_killed():
+            stopped = "memory"
+        self.progress.look(())
+        return {
+            "returncode": self.code,
+            "stopped": stopped,
+            "spent_seconds": self.progress.spent_seconds,
+            "cpu_seconds": self.progress.cpu_seconds,
+            "peak_memory_bytes": self.peak,
+        }
+
+    def _beyond(self) -> str | None:
+        now = self._look()
+        memory = now.memory_bytes
+        if memory > self.limits.memory_bytes:
+            memory = watch.proportional(self.own_number, self.root.scratch, self.root.results)
+        self.peak = max(self.peak, memory)
+        if memory > self.limits.memory_bytes:
+            return "memory"
+        if self.root.layers is not None and watch.on_disk(self.root.layers) > self.limits.scratch_bytes:
+            return "scratch"
+        return "processes" if now.threads > self.limits.processes else None
+
+    def _look(self) -> watch.Usage:
+        found = watch.usage(self.own_number, self.root.scratch, self.root.results)
+        self.progress.look(found.processes)
+        for number in found.processes:
+            self._first_to_go(number)
+        if self.meter is not None:
+            os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
+        return found
+
+    def _first_to_go(self, number: int) -> None:
+        """Keep a process the one that is killed where this machine is out of memory; one that will not be ends now."""
+        score = Path("/proc", str(number), "oom_score_adj")
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if score.read_bytes().strip() != _FIRST_TO_GO:
+                try:
+                    score.write_bytes(_FIRST_TO_GO)
+                except PermissionError:
+                    os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
+
+    def _ask_to_end(self, end: float) -> None:
+        """Let all processes write what they have; `end` is when the time on the wall is up."""
+        _signal_all(signal.SIGTERM)
+        end = max(end, time.monotonic() + GRACE_ON_THE_WALL_SECONDS)
+        most = self.progress.spent_seconds + GRACE_SECONDS
+        while self._reap() and time.monotonic() < end and self.progress.spent_seconds < most:
+            signal.sigtimedwait({signal.SIGCHLD}, WATCH_SECONDS)
+            self._look()
+
+    def _kill(self) -> None:
+        _signal_all(signal.SIGKILL)
+        while self._reap():
+            signal.sigtimedwait({signal.SIGCHLD}, WATCH_SECONDS)
+
+    def _reap(self) -> bool:
+        """Collect every process that has ended; tell whether any is left."""
+        try:
+            while True:
+                number, state = os.waitpid(-1, os.WNOHANG)
+                if number == 0:
+                    return True
+                if number == self.child:
+                    self.code = os.waitstatus_to_exitcode(state)
+        except ChildProcessError:
+            return False
+
+
+def _signal_all(number: signal.Signals) -> None:
+    """Send a signal to every process of the namespace but its first."""
+    with suppress(ProcessLookupError):
+        os.kill(-1, number)
+
+
+def _become(command: Command, plan: mounts.Plan) -> NoReturn:
+    """Be the command. What goes wrong is said on its stderr, with a shell's exit codes."""
+    code = 126
+    try:
+        os.setsid()
+        stdin = os.open(os.devnull, os.O_RDONLY) if command.stdin is None else command.stdin
+        for number, descriptor in enumerate((stdin, command.output, command.output)):
+            os.dup2(descriptor, number)
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        _limit(command.limits, plan)
+        linux.keep_capabilities(KEPT_CAPABILITIES)
+        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        linux.leave_session_keyring()
+        syscalls.give_up()
+        os.chdir(command.cwd)
+        for number in _ALL_SIGNALS - {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError, ValueError):  # the C library keeps two for itself
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvpe(command.argv[0], list(command.argv), command.environ)
+    except FileNotFoundError as error:
+        code = 127
+        os.write(2, f"{error.filename or command.argv[0]}: {error.strerror}\n".encode())
+    except BaseException as error:
+        os.write(2, f"{error}\n".encode(errors="replace"))
+    os._exit(code)
+
+
+def _limit(limits: Limits, plan: mounts.Plan) -> None:
+    """Put the limits of this process, and so of the command, in place; the watch holds what these cannot."""
+    linux.lower_limit(
+        resource.RLIMIT_CORE, 1
+    )  # not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5))
+    linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
+    linux.lower_limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)
+    linux.lower_limit(resource.RLIMIT_RTPRIO, 0)
+    if plan.user_namespace:
+        # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed
+        # and stops the run, where a refused fork might only be tried again.
+        linux.lower_limit(resource.RLIMIT_NPROC, 2 * limits.processes + _OUR_PROCESSES)
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, random.sample(allowed, min(limits.cpus, len(allowed))))
+    os.nice(limits.nice)
+    linux.lower_io_priority()
+    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)

@@ -1,0 +1,302 @@
+"""How is a command run so that it cannot change anything here, and so that nothing of it is left afterwards?
+
+In new user (unless we are root), mount, PID, network, IPC and UTS namespaces: `mounts` says what it sees of the file
+system, `first_process` how it is started and held to its limits. Nothing outside the process tree is set up, so nothing
+needs cleaning up: when the tree is gone, so are its files.
+
+Needs, unless we are root, user namespaces for everyone with overlays in them: Linux 5.11, or a vendor's older one that
+has this too (RHEL 8.5). It forks, so it wants a process with one thread.
+"""
+
+import errno
+import json
+import os
+import platform
+import selectors
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, MappingProxyType
+from typing import Any
+
+from xmem_slurm.errors import SandboxError
+from xmem_slurm.sandbox import cgroup, first_process, linux, mounts
+from xmem_slurm.sandbox.first_process import Limits
+from xmem_slurm.units import GIB, KIB, MIB
+
+__all__ = ["Limits", "Outcome", "available", "run"]
+
+OUTPUT_TAIL_BYTES = 16 * KIB
+SETUP_SECONDS = 15.0
+"""How long the set-up may take: a network file system that does not answer holds it for ever."""
+OLDEST_LINUX = (5, 11)
+_SETTINGS = (
+    ("user.max_user_namespaces", "0", "10000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0 or an AppArmor profile with userns"),
+)
+"""What turns user namespaces off: Linux itself, Debian's and Ubuntu's kernels; setting, value, what to set."""
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended.
+
+    `returncode` is negative for a signal. `stopped` names the limit that ended it: "time", "memory", "processes" or
+    "scratch" (only where what it writes goes to a disk; elsewhere it meets a full disk at that size).
+    `seconds` is wall time, set-up included; `spent_seconds` is what counted against its limit (`progress`), and
+    `cpu_seconds` how much of that was CPU time. `peak_memory_bytes` is host memory, sampled, the files that it wrote
+    included. `output_tail` is the end of stdout and stderr together. `read_only` are the folders that it could not
+    write to because no layer could be put over them. `kept_back` says why not all of its results came out, if so.
+    """
+
+    returncode: int | None
+    stopped: str | None
+    seconds: float
+    peak_memory_bytes: int
+    output_tail: bytes
+    read_only: tuple[str, ...] = ()
+    spent_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    kept_back: str | None = None
+
+
+def available() -> None:
+    """Try the sandbox on a command that does nothing.
+
+    Raises:
+        SandboxError: it does not work here; says what is missing and what an administrator would change.
+    """
+    limits = Limits(seconds=10, wall_seconds=60, memory_bytes=GIB, processes=64, scratch_bytes=16 * MIB)
+    run(["true"], cwd=Path("/"), environ={"PATH": os.defpath}, stdin=None, limits=limits)
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    stdin: bytes | None,
+    limits: Limits,
+    show: Sequence[Path] = (),
+    hide: Sequence[Path] = (),
+    results: Path | None = None,
+    cover: Mapping[Path, Path] = MappingProxyType({}),
+    meter: Path | None = None,
+) -> Outcome:
+    """Run a command in the sandbox and wait for its end; call it from the main thread.
+
+    All writes go to a layer that vanishes. The folders `show`, which must exist, are there read-only, as they are
+    outside at any time; the folders `hide` are empty. `results`, a folder in one of those that are shown, is empty and
+    can be written to: what is in it at the end is copied to the real one, as `results.hand_out` has it. In the place of
+    each file that `cover` names, by whatever path, the command finds the file that it is mapped to, which must be in a
+    shown folder.
+
+    What the command leaves running is killed when it ends, as Slurm does with a batch script's. When time is up all its
+    processes get SIGTERM, and SIGKILL five seconds later, counted as its time is. What it has spent of that so far
+    stands inside in the file `meter`, a double, brought up to date several times a second. A command that cannot be
+    started ends with a shell's 126 or 127 and says why in its output. SIGINT, SIGTERM and SIGHUP end the sandbox, then
+    do to this process what they would have done.
+
+    Raises:
+        SandboxError: this machine refuses what the sandbox needs; the command was not started.
+    """
+    started = time.monotonic()
+    with ExitStack() as stack:
+        signals = stack.enter_context(_caught_signals())
+        plan = _plan(cwd, environ, limits, stack, show=show, hide=hide, results=results, cover=cover)
+        group = stack.enter_context(cgroup.own(limits.memory_bytes, 2 * limits.processes, limits.cpus))
+        output, output_end = os.pipe()
+        status, status_end = os.pipe()
+        stack.callback(os.close, output)
+        stack.callback(os.close, status)
+        with ExitStack() as theirs:
+            theirs.callback(os.close, output_end)
+            theirs.callback(os.close, status_end)
+            given = None
+            if stdin is not None:
+                given = _as_file(stdin)
+                theirs.callback(os.close, given)
+            command = first_process.Command(argv, cwd, environ, given, output_end, limits, meter, group)
+            keeper = _fork_keeper(command, plan, status_end)
+        listening = _Listening(keeper, output, status, signals)
+        try:
+            listening.until_the_end()
+        finally:
+            listening.end()
+    return _outcome(listening, time.monotonic() - started)
+
+
+def _plan(
+    cwd: Path,
+    environ: Mapping[str, str],
+    limits: Limits,
+    stack: ExitStack,
+    *,
+    show: Sequence[Path],
+    hide: Sequence[Path],
+    results: Path | None,
+    cover: Mapping[Path, Path],
+) -> mounts.Plan:
+    """Say what the command is to see of the file system; `stack` clears away the layers that need a place on disk."""
+    user_namespace = mounts.needs_user_namespace()
+    layers = None
+    if user_namespace and not mounts.tmpfs_keeps_marks():
+        layers = stack.enter_context(mounts.layers_on_disk())
+    return mounts.Plan(
+        mounts=mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape")),
+        sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape")),
+        writable=mounts.places_to_write(cwd, environ),
+        foreign=mounts.foreign(cwd.resolve()) if user_namespace else (),
+        show=[folder.resolve(strict=True) for folder in show],
+        hide=[folder.resolve() for folder in hide],
+        results=None if results is None else results.resolve(strict=True),
+        cover={file.resolve(): ours.resolve(strict=True) for file, ours in cover.items()},
+        scratch_bytes=limits.scratch_bytes,
+        user_namespace=user_namespace,
+        layers=layers,
+    )
+
+
+def _as_file(content: bytes) -> int:
+    descriptor = os.memfd_create("stdin")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _fork_keeper(command: first_process.Command, plan: mounts.Plan, status: int) -> int:
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        number = os.fork()
+        if number == 0:
+            first_process.keep(command, plan, parent, status)
+        return number
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _caught_signals() -> Iterator[int]:
+    """Give a descriptor that becomes readable when a signal asks us to end; raise that signal again at the end."""
+    received: list[int] = []
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake_end, False)
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        os.write(wake_end, b"!")
+
+    heeded = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    before = {number: signal.signal(number, remember) for number in heeded}
+    try:
+        yield wake
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        os.close(wake)
+        os.close(wake_end)
+        for number in received[:1]:
+            signal.raise_signal(number)
+
+
+class _Listening:
+    """The sandbox seen from outside: its output and its reports, until all its processes are gone."""
+
+    def __init__(self, keeper: int, output: int, status: int, signals: int) -> None:
+        self.keeper = keeper
+        self.tail = b""
+        self.reports: list[dict[str, Any]] = []
+        self._status = b""
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(output, selectors.EVENT_READ, self._hear)
+        self._selector.register(status, selectors.EVENT_READ, self._note)
+        self._selector.register(signals, selectors.EVENT_READ, self._ask_to_end)
+
+    def until_the_end(self) -> None:
+        """Listen until both pipes are closed: no process of the sandbox is left but, for a moment, its keeper."""
+        ready_by = time.monotonic() + SETUP_SECONDS
+        while len(self._selector.get_map()) > 1:
+            left = None if self.reports else ready_by - time.monotonic()
+            if left is not None and left <= 0:
+                os.kill(self.keeper, signal.SIGKILL)
+                return
+            for key, _ in self._selector.select(left):
+                chunk = os.read(key.fd, 1 << 16)
+                if chunk:
+                    key.data(chunk)
+                else:
+                    self._selector.unregister(key.fd)
+
+    def end(self) -> None:
+        """Leave no process behind."""
+        self._selector.close()
+        os.kill(self.keeper, signal.SIGTERM)
+        os.waitpid(self.keeper, 0)
+
+    def _hear(self, chunk: bytes) -> None:
+        self.tail = (self.tail + chunk)[-OUTPUT_TAIL_BYTES:]
+
+    def _note(self, chunk: bytes) -> None:
+        *lines, self._status = (self._status + chunk).split(b"\n")
+        self.reports += [json.loads(line) for line in lines]
+
+    def _ask_to_end(self, _chunk: bytes) -> None:
+        os.kill(self.keeper, signal.SIGTERM)
+
+
+def _outcome(listening: _Listening, seconds: float) -> Outcome:
+    """Put together what the processes inside reported.
+
+    Raises:
+        SandboxError: one of its stages failed, or not all of them reported.
+    """
+    facts: dict[str, Any] = {}
+    for report in listening.reports:
+        facts |= report
+    if "failed" in facts:
+        raise SandboxError(_why(facts["failed"], facts["errno"], facts["where"]))
+    if "ready" not in facts:
+        raise SandboxError(
+            f"the sandbox was not ready after {SETUP_SECONDS:.0f} s: does a network file system here not answer?"
+        )
+    if "stopped" not in facts:
+        raise SandboxError("the sandbox was ended from outside")
+    return Outcome(
+        returncode=facts["returncode"],
+        stopped=facts["stopped"],
+        seconds=seconds,
+        peak_memory_bytes=facts["peak_memory_bytes"],
+        output_tail=listening.tail,
+        read_only=tuple(facts["ready"]),
+        spent_seconds=facts["spent_seconds"],
+        cpu_seconds=facts["cpu_seconds"],
+        kept_back=facts["kept_back"],
+    )
+
+
+def _why(stage: str, number: int | None, where: str) -> str:
+    """Say in one line what was refused and what an administrator would change."""
+    if number is None:
+        return f"the sandbox failed: {stage}"
+    refused = {
+        "namespaces": "user namespaces are refused",
+        "user map": "a user namespace without privileges is refused",
+        "mounts": f"mounting {where or 'the new root'} is refused",
+    }[stage]
+    said = f"no sandbox here: {refused} ({os.strerror(number)})"
+    for setting, off, change in _SETTINGS:
+        file = Path("/proc/sys", setting.replace(".", "/"))
+        if file.is_file() and file.read_text().strip() == off:
+            return f"{said}; {setting} is {off}, an administrator would set {change}"
+    if number == errno.ENODEV:
+        return f"{said}; the kernel has no overlay file system (modprobe overlay)"
+    if linux.release() < OLDEST_LINUX:
+        return f"{said}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is {platform.release()}"
+    return f"{said}; a container or a security module forbids it"

@@ -1,0 +1,234 @@
+"""From traces to bytes: how much GPU memory a job needs, what it is made of, and how sure that is.
+
+What a GPU must hold is the least memory for torch's allocator that is enough for the job (`allocator.fit`), what the
+process holds outside it (CUDA context, loaded kernels: the catalogue's figure for that GPU), and a margin for what the
+dry run could not see. Whether a job fits a GPU is a replay of its trace against that GPU's capacity, by the same rule,
+not a comparison with the peak: under pressure the allocator frees its cache and tries again. Left alone it reserves
+more: where batches differ in shape, many times what the job needs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from xmem_slurm.allocator.fit import smallest_capacity
+from xmem_slurm.allocator.replay import Replay, replay
+from xmem_slurm.doubts import NO_ESTIMATE, Doubt
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing import margins
+from xmem_slurm.sizing.margins import Margin
+from xmem_slurm.trace import Category, Noted, Trace
+from xmem_slurm.units import MIB, round_up
+
+
+@dataclass(frozen=True)
+class RankEstimate:
+    """One process of the job. Sizes in bytes; `breakdown` is what was allocated when the most was."""
+
+    trace: Trace
+    replay: Replay
+    """Without a limit."""
+    fits_in_bytes: int
+    """The least that torch's allocator must be able to have (`smallest_capacity`)."""
+    margin: Margin
+    margin_bytes: int
+    outside_allocator_bytes: int
+    beside_bytes: int = 0
+    """Of what lies outside its allocator: what other processes of the job need on the same GPU at the same time."""
+
+    @property
+    def required_bytes(self) -> int:
+        """What a GPU must have for this process, margin included."""
+        return self.fits_in_bytes + self.outside_allocator_bytes + self.margin_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """What torch's allocator reserves where there is room for everything.
+
+        Steps that are left out of the trace filled its cache, too: torch's own peak has them.
+        """
+        return max(self.replay.peak_reserved_bytes, self.trace.recorded.get("reserved_bytes", 0))
+
+    @property
+    def uses_up_to_bytes(self) -> int:
+        """What is taken, with this process at its peak, of a GPU that has room for everything."""
+        return self.peak_reserved_bytes + self.outside_allocator_bytes
+
+    def failure_on(self, gpu: Gpu) -> Replay | None:
+        """Return how the process fails on `gpu` with its margin to spare; None where it runs well."""
+        found = replay(self.trace, self.capacity_on(gpu))
+        return None if found.suffices else found
+
+    @property
+    def breakdown(self) -> Mapping[Category, int]:
+        """Bytes by category at the peak."""
+        return self.replay.at_peak_allocated.allocated_bytes
+
+    def capacity_on(self, gpu: Gpu) -> int:
+        """Bytes that torch's allocator can have on `gpu` if the margin must stay free."""
+        return capacity_for(gpu, self.margin_bytes + self.beside_bytes + _nccl_bytes(self.trace, gpu))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one dry run says about a job on the GPU named `gpu_name`."""
+
+    gpu_name: str
+    ranks: Sequence[RankEstimate]
+
+    @cached_property
+    def largest(self) -> RankEstimate:
+        """The rank that needs the most: it decides."""
+        return max(self.ranks, key=lambda rank: rank.required_bytes)
+
+    @property
+    def required_bytes(self) -> int:
+        """What each GPU of the job must have."""
+        return self.largest.required_bytes
+
+    @property
+    def uses_up_to_bytes(self) -> int:
+        """What the job takes of a GPU that has room for everything."""
+        return max(rank.uses_up_to_bytes for rank in self.ranks)
+
+    @property
+    def uses_more(self) -> bool:
+        """Whether a job left alone takes more than it is said to need, as its user will see; less is the margin's."""
+        return self.uses_up_to_bytes > self.required_bytes
+
+    @property
+    def doubts(self) -> Sequence[Noted]:
+        """Everything that the dry run could not see, over all ranks."""
+        return [noted for rank in self.ranks for noted in _doubts(rank.trace)]
+
+    @property
+    def asks_for_script(self) -> bool:
+        """Whether the job asked Slurm for the path of its own script."""
+        return any(rank.trace.has(Doubt.OWN_SCRIPT) for rank in self.ranks)
+
+    @property
+    def engine(self) -> str:
+        """How the job was run: "device", on stand-in CUDA libraries, or "profile", for real on the CPU."""
+        return "profile" if self.largest.trace.has(Doubt.PROFILE_ENGINE) else "device"
+
+    @property
+    def reasons(self) -> Sequence[str]:
+        """Why the margin is wider than the least, and what was not run, one line each."""
+        wider = [_sentence(noted) for noted in self.doubts if noted.doubt.price is not None]
+        not_run = _others_not_run([rank.trace for rank in self.ranks])
+        added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
+        return list(dict.fromkeys([*wider, *not_run, *added]))
+
+    @property
+    def confidence(self) -> str:
+        """Say "high" where nothing is known to be missing, else "medium"; "low" is a NoEstimate.
+
+        Where the script's own end was not reached, nothing is missing if its loops can do nothing more that was not
+        seen (`not-reached`), by their source.
+        """
+        return "medium" if self.reasons else "high"
+
+    def fits(self, gpu: Gpu) -> bool:
+        """Whether every rank runs to its end on `gpu`, with its margin to spare, and does not live on retries."""
+        return all(rank.failure_on(gpu) is None for rank in self.ranks)
+
+
+def margin_of(doubts: Iterable[Doubt], capability: str, own: Mapping[Doubt, float] = MappingProxyType({})) -> Margin:
+    """Return the margin of a run with these doubts on a GPU of this compute capability.
+
+    Doubts that change no size do not count. `own` has the price of those whose price follows from what was seen.
+    """
+    priors = {each.code: max(each.price, own.get(each, 0)) for each in doubts if each.price is not None}
+    return margins.margin(priors.keys(), capability, priors)
+
+
+def margin_bytes(margin: Margin, allocator_bytes: int) -> int:
+    """Return a margin in bytes, in whole pages of the GPU."""
+    return round_up(int(margin.share * allocator_bytes), 2 * MIB)
+
+
+def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
+    """Bytes that torch's allocator can have on `gpu` if `kept_bytes` must stay free beside the CUDA context."""
+    return max(0, gpu.total_bytes - gpu.context_bytes - kept_bytes)
+
+
+def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
+    """Estimate a job from the traces of one dry run on `gpu`.
+
+    Processes that used no GPU memory (launchers, data loaders) do not count.
+
+    Raises:
+        NoEstimate: no process used GPU memory, or one ended too early to be trusted; says why.
+    """
+    ranks = [_rank(trace, gpu) for trace in traces if trace.allocations]
+    if not ranks:
+        failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
+        raise NoEstimate(min(failed)[1] if failed else "no process used GPU memory")
+    return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
+
+
+def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
+    """Add what was beside a process. Which of them peak together is not known: each is taken at its peak."""
+    others = [each.required_bytes for each in ranks if each is not rank and each.trace.beside(rank.trace)]
+    outside = rank.outside_allocator_bytes + sum(others)
+    return replace(rank, outside_allocator_bytes=outside, beside_bytes=sum(others))
+
+
+def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
+    if trace.failed:
+        raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
+    if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
+        raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")
+    for noted in trace.doubts:
+        if noted.doubt in NO_ESTIMATE:
+            raise NoEstimate(_sentence(noted))
+    unlimited, doubts = replay(trace), _doubts(trace)
+    own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
+    margin = margin_of([noted.doubt for noted in doubts], gpu.capability, own)
+    fits_in = smallest_capacity(trace, unlimited)
+    kept = margin_bytes(margin, fits_in)
+    return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
+
+
+def _nccl_bytes(trace: Trace, gpu: Gpu) -> int:
+    """Return what NCCL takes beside the CUDA context, where the job uses it and its site measured it; else 0."""
+    return (gpu.nccl_bytes or 0) if trace.has(Doubt.NCCL) else 0
+
+
+def _doubts(trace: Trace) -> list[Noted]:
+    growing = [Noted(Doubt.GROWING, f"ended by {trace.state} after {_steps(trace)}")] if trace.growing else []
+    stopped = [Noted(Doubt.STOPPED, trace.error)] if trace.error is not None else []
+    return [*trace.doubts, *growing, *stopped]
+
+
+def _sentence(noted: Noted) -> str:
+    return noted.doubt.sentence.format(detail=noted.detail)
+
+
+def _has_no_optimizer(trace: Trace) -> bool:
+    """Whether the script trains without an optimizer, so that there are no steps to wait for.
+
+    Without a backward pass it may as well be a script that has not come to its training yet.
+    """
+    trains = sum(mark.kind == "backward" for mark in trace.marks) >= 2
+    return trains and trace.has(Doubt.NO_OPTIMIZER)
+
+
+def _others_not_run(traces: Sequence[Trace]) -> list[str]:
+    """Say of each world of ranks which of them stand for all."""
+    worlds = {trace.world_size: set[int]() for trace in traces if trace.world_size > 1}
+    for trace in traces:
+        worlds.get(trace.world_size, set()).add(trace.rank)
+    return [_ran(sorted(ranks), size) for size, ranks in worlds.items() if len(ranks) < size]
+
+
+def _ran(ranks: Sequence[int], size: int) -> str:
+    if len(ranks) == 1:
+        return f"only rank {ranks[0]} of {size} was run and stands for all"
+    return f"of {size} ranks {', '.join(map(str, ranks))} were run; the largest stands for all"
+
+
+def _steps(trace: Trace) -> str:
+    return f"{trace.steps} optimizer step{'' if trace.steps == 1 else 's'}"

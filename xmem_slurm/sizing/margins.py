@@ -1,0 +1,82 @@
+"""How much is added to an estimate, and with what probability is that enough? By what the dry run could not see.
+
+Where runs were measured on real GPUs, the rule is split conformal prediction: of n shortfalls (measured / estimated
+- 1) the k-th smallest, k = ceil((n + 1) x coverage), is enough for the next run with that probability, if it is like
+those measured. `python -m benchmarks.margins` takes them from benchmarks/data and writes site-config/margins.toml;
+nothing is fitted by hand. Where nothing was measured, a prior stands in, and promises nothing; so it does for what
+libraries choose on GPUs of another compute capability than those measured. Source: Lei et al., "Distribution-Free
+Predictive Inference for Regression", JASA 113 (2018); docs/accuracy.md has the figures.
+"""
+
+import functools
+import tomllib
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+from xmem_slurm import resources
+
+FILE = "margins.toml"
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A share of the peak to add. `probability` is that of its being enough; None where it is a prior.
+
+    `runs` on a GPU were measured, of `models` models; `held_out` is the share of a model's runs that a margin found on
+    all other models covers: how far the promise carries to models that nobody measured.
+    """
+
+    share: float
+    probability: float | None = None
+    runs: int = 0
+    models: int = 0
+    held_out: float | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredMargin:
+    """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`doubts.Doubt.code`).
+
+    `capabilities` are the compute capabilities of the GPUs that they ran on.
+    """
+
+    unseen: frozenset[str]
+    capabilities: frozenset[str]
+    margin: Margin
+
+    def covers(self, unseen: AbstractSet[str], capability: str) -> bool:
+        """Whether a run is like these; where nothing is unseen, its dry run knows what its own GPU does otherwise."""
+        return unseen <= self.unseen and (not unseen or capability in self.capabilities)
+
+
+@functools.cache
+def measured() -> Sequence[MeasuredMargin]:
+    """Read what was measured, from site-config/margins.toml."""
+    text = (resources.tree("site-config") / FILE).read_text(encoding="utf-8")
+    return [_measured(entry) for entry in tomllib.loads(text)["measured"]]
+
+
+def _measured(entry: Mapping[str, Any]) -> MeasuredMargin:
+    figures = {name: value for name, value in entry.items() if name not in ("unseen", "capabilities", "source")}
+    return MeasuredMargin(frozenset(entry["unseen"]), frozenset(entry["capabilities"]), Margin(**figures))
+
+
+def margin(
+    unseen: AbstractSet[str],
+    capability: str,
+    priors: Mapping[str, float],
+    kinds: Sequence[MeasuredMargin] | None = None,
+) -> Margin:
+    """Return the margin of a run with these doubts on a GPU of this compute capability.
+
+    `priors` has a share for each doubt that can be. Of several kinds that cover the run, the one with the fewest doubts
+    counts. Else the widest share of its doubts holds, and at least that of every kind of which it has a part.
+    """
+    known = measured() if kinds is None else kinds
+    alike = [kind for kind in known if kind.covers(unseen, capability)]
+    if alike:
+        return min(alike, key=lambda kind: len(kind.unseen)).margin
+    parts = [kind.margin.share for kind in known if not kind.unseen or kind.unseen & unseen]
+    return Margin(max([*parts, *(priors[code] for code in unseen)]))

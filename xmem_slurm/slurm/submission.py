@@ -1,0 +1,69 @@
+"""What is submitted? All that sbatch is given for a job, and what it asks for by that; read once."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from xmem_slurm.slurm import script as scripts
+from xmem_slurm.slurm.command_line import CommandLine, split_command_line
+from xmem_slurm.slurm.options import Option
+from xmem_slurm.slurm.request import Request, merge
+from xmem_slurm.slurm.script import Script
+
+_READ_FROM = {"command_line": {"argv", "plugins"}, "parsed_script": {"script", "plugins"}}
+"""What hangs on which fields: where these stay as they are, it is not read again."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The words after `sbatch`, the environment, the script's bytes (None for `--wrap`).
+
+    `plugins` are the options that the site's SPANK plugins add to sbatch's own (`client.plugin_options`).
+    """
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    script: bytes | None
+    plugins: tuple[Option, ...] = ()
+
+    @cached_property
+    def request(self) -> Request:
+        """What the job asks for.
+
+        Raises:
+            ScriptError: sbatch refuses the script's #SBATCH lines.
+        """
+        return merge(self.command_line, self.environ, self.parsed_script)
+
+    @cached_property
+    def command_line(self) -> CommandLine:
+        """The command line, taken apart."""
+        return split_command_line(self.argv, self.plugins)
+
+    @cached_property
+    def parsed_script(self) -> Script | None:
+        """The script and its options; None where there is no script.
+
+        Raises:
+            ScriptError: sbatch refuses the script's #SBATCH lines.
+        """
+        return None if self.script is None else scripts.parse(self.script, self.plugins)
+
+    def but(self, **fields: Any) -> "Submission":
+        """Return it with these fields instead; what does not hang on those that change is not read again."""
+        changed = {name: value for name, value in fields.items() if value != getattr(self, name)}
+        if not changed:
+            return self
+        other = dataclasses.replace(self, **changed)
+        for name, read_from in _READ_FROM.items():
+            if name in self.__dict__ and not read_from & changed.keys():
+                other.__dict__[name] = self.__dict__[name]
+        return other
+
+    def with_script(self, script: Script) -> "Submission":
+        """Return it with a script that has been read, as another one of its editors leaves it."""
+        other = self.but(script=script.data)
+        other.__dict__["parsed_script"] = script
+        return other

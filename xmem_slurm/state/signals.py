@@ -1,0 +1,50 @@
+"""What do signals end first? The work under way, which clears up; then this process, as they would have."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Signalled(BaseException):
+    """A signal asks us to end; past every `except Exception`, so that all is cleared away on the way out."""
+
+
+@contextmanager
+def clearing_up() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and a hang-up end what runs inside first, and then this process, as they would have.
+
+    The process dies of the signal: a shell says 130 of Ctrl-C, and ends a loop that we were called from. So it does
+    where the exception goes astray: what raises in a destructor or a callback from C, Python only reports.
+    """
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]  # not under nohup
+    received: list[int] = []
+
+    def unwind(number: int, _frame: FrameType | None) -> None:
+        for each in heeded:
+            signal.signal(each, signal.SIG_IGN)  # what is under way already must not be cut short
+        received.append(number)
+        raise _Signalled
+
+    before = {number: signal.signal(number, unwind) for number in heeded}
+    report, sys.unraisablehook = sys.unraisablehook, _report_others
+    try:
+        yield
+    except _Signalled:
+        pass
+    finally:
+        sys.unraisablehook = report
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.signal(received[0], signal.SIG_DFL)
+            os.kill(os.getpid(), received[0])
+
+
+def _report_others(unraisable: "sys.UnraisableHookArgs") -> None:
+    if unraisable.exc_type is not _Signalled:
+        sys.__unraisablehook__(unraisable)

@@ -1,0 +1,177 @@
+"""What is sbatch given for a job, and why?
+
+The job as it is, where it asks for no GPU; what is known of this very submission, where it was sized before (`known`);
+else what sizing it says (`by_sizing`). Imports here are few: a job without a GPU must not wait for pydantic or jinja2.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from xmem_slurm.cluster import client
+from xmem_slurm.decision import Decision, Kind, left_alone
+from xmem_slurm.errors import NoEstimate, Refused, SlurmError, XmemError
+from xmem_slurm.slurm.refusal import refusal
+from xmem_slurm.slurm.request import Request
+from xmem_slurm.slurm.submission import Submission
+
+ENGINES = ("auto", "device", "profile")
+"""How a job can be run dry (`engines`)."""
+
+OWN_WORDS = ("off", "keep-type", "whole", "on")
+"""What an #XMEM line can say; "on" is for the filter in every sbatch."""
+
+Tell = Callable[[str], None]
+"""Says at once what cannot wait for the answer."""
+
+_WOULD_USE_A_GPU = (Kind.ADVISED, Kind.FITS, Kind.CANNOT_CHANGE)
+"""What a job that asks for none would be told if it asked for one."""
+
+
+class Wishes(NamedTuple):
+    """What the user wants of xsbatch itself: its options, XMEM_* variables and the script's #XMEM lines."""
+
+    off: bool = False
+    dry_run: bool = False
+    keep_type: bool = False
+    advise: bool = False
+    budget_seconds: float = 60.0
+    wait_seconds: float | None = None
+    """How long the dry runs may take on the wall; None as long as their budget has it."""
+    queue_seconds: float | None = None
+    """How long to wait for their turn; None as long as the site has it."""
+    site: str | None = None
+    report: str | None = None
+    fresh: bool = False
+    policy: str | None = None
+    whole: bool = False
+    engine: str | None = None
+    ranks: str | None = None
+    array_tasks: str | None = None
+
+
+def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> Decision:
+    """Decide what sbatch is given for a job whose script is read; it is left alone where sbatch will refuse it anyway.
+
+    `name` is what the decision is kept under (`known`), if not by the wishes.
+
+    Raises:
+        Refused: the site wants no such job.
+        XmemError: the job goes as it was written; the message says why.
+    """
+    if (job.script is None and job.command_line.wrap is None) or refusal(job) is not None:
+        return left_alone(job)
+    request = job.request
+    words = own_words(job) if request.asks_for_gpu else {}
+    only_asked = "test-only" in request.settings and not wishes.dry_run
+    if wishes.off or "off" in words or only_asked:
+        return left_alone(job)
+    if not request.asks_for_gpu:
+        return _unasked(job, wishes, tell, name)
+    keep_type = wishes.keep_type or "keep-type" in words
+    whole = wishes.whole or "whole" in words
+    return _known_or_sized(job, wishes._replace(keep_type=keep_type, whole=whole), tell, name)
+
+
+def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
+    """Return what is known of this submission, or size it; `name` is what it is known under, if not by the wishes.
+
+    Of equal submissions at once one is sized, and the others wait for its answer.
+
+    Raises:
+        NoEstimate: nothing of it can be estimated.
+        Busy: its turn to be run dry did not come in time.
+    """
+    not_sized = _not_sized(job.request)
+    from xmem_slurm.dryrun import admission  # noqa: PLC0415
+    from xmem_slurm.site import places  # noqa: PLC0415
+    from xmem_slurm.submission import known  # noqa: PLC0415
+
+    name = name or known.key(job, wishes)
+    kept = known.look_up(name, job) if wishes.report is None and not wishes.fresh else None
+    if kept is not None:
+        return kept
+    began, seconds = time.time(), wishes.queue_seconds
+    if seconds is None:
+        tables = places.tables(wishes.site, job.environ, b"queue_seconds")
+        seconds = places.seconds(tables, "dry_run", "queue_seconds", places.QUEUE_SECONDS)
+
+    def made_meanwhile() -> Decision | None:
+        return known.look_up(name, job, began) if wishes.report is None else None
+
+    with admission.alone(name, seconds, tell, made_meanwhile) as made:
+        if made is not None:
+            return made
+        held = "hold" in job.request.settings  # such a job sbatch takes, also where no node could run it as it is
+        words = None if held else client.refused(client.find_sbatch(job.environ), job)
+        if words is None:
+            from xmem_slurm.submission import by_sizing  # noqa: PLC0415
+
+            return by_sizing.decide(job, not_sized, wishes, tell, name)
+    if wishes.dry_run:
+        raise SlurmError(f"Slurm would refuse it ({words})")
+    return left_alone(job)  # sbatch says so itself
+
+
+def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
+    """Say of a job that asks for no GPU that it would use one, where the site wants that, and as far as it is seen.
+
+    Raises:
+        Refused: it would, and the site wants no such job.
+    """
+    from xmem_slurm.site import no_gpu_policy  # noqa: PLC0415
+
+    stance = no_gpu_policy.stance(wishes.site, job.environ)
+    if stance == "leave" or job.request.others or "off" in own_words(job):
+        return left_alone(job)
+    asking = job.but(argv=("--gres=gpu:1", *job.argv))
+    seconds = min(wishes.wait_seconds or no_gpu_policy.MOST_SECONDS, no_gpu_policy.MOST_SECONDS)
+    try:
+        queue = seconds if wishes.queue_seconds is None else min(wishes.queue_seconds, seconds)
+        brief = wishes._replace(advise=True, wait_seconds=seconds, queue_seconds=queue)
+        decision = _known_or_sized(asking, brief, tell, f"{name}-asking" if name else None)
+    except XmemError:
+        return left_alone(job)
+    if decision.kind not in _WOULD_USE_A_GPU:
+        return left_alone(job)
+    from xmem_slurm.report import decided  # noqa: PLC0415
+
+    if stance == "refuse" and not wishes.advise:
+        raise Refused(decided.refusal(decided.UNASKED, decision.lines[0]))
+    return Decision(Kind.UNASKED_GPU, job, job, lines=decided.lines(decision))
+
+
+def own_words(job: Submission) -> Mapping[str, int]:
+    """Return the words of the script's #XMEM lines, and the line of each."""
+    script = job.parsed_script
+    return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
+
+
+def _not_sized(request: Request) -> Mapping[int, str]:
+    """Return why components that ask for GPUs are not sized, by their number; an ordinary job is its only one.
+
+    Raises:
+        NoEstimate: there is none that could be.
+    """
+    if request.for_another_user:
+        raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
+    if request.foreign is not None:
+        raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
+    reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
+    not_sized = {index: why for index, why in reasons.items() if why is not None}
+    if len(not_sized) == len(reasons):
+        from xmem_slurm.report import decided  # noqa: PLC0415
+
+        raise NoEstimate(decided.of_components(request, not_sized))
+    return not_sized
+
+
+def _why_not(job: Request, component: Request) -> str | None:
+    """Return why a component that asks for GPUs is not sized, or None."""
+    resources = {each.resource for each in component.accelerators}
+    if resources - {"gpu"}:
+        several = len(component.accelerators) > 1 or component.ntasks > 1 or (component.nodes or 1) > 1
+        if several or job.others:
+            return f"a request for {' and '.join(sorted(resources))} is changed for one process only"
+        return None
+    return "how many GPUs the job gets is left to the scheduler" if component.gpus_total is None else None

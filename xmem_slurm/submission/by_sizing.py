@@ -1,0 +1,210 @@
+"""What is decided of a job that is sized: dry runs, an estimate, a place for it, the request rewritten; and kept.
+
+Everything heavy is imported here, where a GPU job waits seconds anyway.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xmem_slurm import resources
+from xmem_slurm.cluster import client, start_times
+from xmem_slurm.decision import Decision, Kind, Part, stopped_by
+from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import Asked
+from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
+from xmem_slurm.report import decided, files, terminal
+from xmem_slurm.rewriting import job_steps, sharing
+from xmem_slurm.rewriting.rewrite import Change, rewrite
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm import script_files
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import known
+from xmem_slurm.trace import File
+
+if TYPE_CHECKING:
+    from xmem_slurm.submission.answer import Tell, Wishes
+
+
+def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell: "Tell", name: str) -> Decision:
+    """Size each component that is not `not_sized`, decide what becomes of it, and keep that under `name`.
+
+    Raises:
+        NoEstimate: there is none for any component.
+        Refused: the site wants no such job.
+        UsageError: an ordinary job's request cannot be changed.
+    """
+    site_file = places.site_file(wishes.site, job.environ)
+    site = loading.load_site(site_file).ordered_by(wishes.policy)
+    site = site.without_shares() if wishes.whole else site
+    basis = _basis(job, site_file, site.templates)
+    gpus = loading.option_gpus(site, loading.load_catalogue())
+    sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell)
+    sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
+    errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}
+    left = {**not_sized, **{index: str(error) for index, error in errors.items()}}
+    if not sized:
+        unused = not not_sized and all(isinstance(error, UnusedGpu) for error in errors.values())
+        decision = _without_estimate(job, left, site, unused=unused, advise=wishes.advise)
+        known.keep(name, decision, *_lasts_without_estimate(list(errors.values()), basis))
+        if decision.kind is Kind.NOT_ESTIMATED:
+            raise NoEstimate(decision.why)
+        return decision
+    decision = replace(_with_parts(job, wishes, site, gpus, sized), left=left)
+    lines = terminal.decision_lines(decision, dry_run=wishes.dry_run)
+    decision = replace(decision, lines=[*lines, *_report(wishes, sized, site)])
+    known.keep(name, decision, *_lasts(decision, site, basis))
+    return decision
+
+
+def _sizings(
+    job: Submission,
+    not_sized: Mapping[int, str],
+    wishes: "Wishes",
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    *,
+    tell: "Tell",
+) -> Mapping[int, Sizing | NoEstimate]:
+    """Run the job dry when its turn has come, and return what that says of each component that is sized."""
+
+    def starts(names: Sequence[str], component: int) -> Mapping[str, float]:
+        return start_times.expected(client.find_sbatch(job.environ), job, site, names, component)
+
+    with (
+        admission.turn(site.dry_run, wishes.queue_seconds, tell),
+        terminal.progress("running the job dry to see how much GPU memory it needs"),
+    ):
+        return sizing.size_components(
+            job,
+            [index for index in job.request.with_gpus if index not in not_sized],
+            site,
+            gpus,
+            Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
+            starts=starts,
+        )
+
+
+def _without_estimate(
+    job: Submission, reasons: Mapping[int, str], site: Site, *, unused: bool, advise: bool
+) -> Decision:
+    """Return what is decided of a job of which nothing was sized; `unused` where its dry run used no GPU.
+
+    Raises:
+        Refused: the site wants no job that asks for a GPU and uses none.
+    """
+    if unused and site.policy.unused == "refuse" and not advise:
+        raise Refused(decided.refusal(decided.UNUSED))
+    if unused and site.policy.unused != "leave":
+        return Decision(Kind.UNUSED_GPU, job, job)
+    return stopped_by(NoEstimate(decided.of_components(job.request, reasons)), job)
+
+
+def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
+    """Return what it rests on that there is no estimate, and for how many days that is known."""
+    read = [file for error in errors for file in error.files or ()]
+    seen = basis is not None and all(error.files is not None for error in errors)
+    days = known.DAYS_WITHOUT_ESTIMATE if seen else known.DAYS_UNSEEN
+    return [*(basis or ()), *read], known.FOR_WHO_WAITS if any(error.busy for error in errors) else days
+
+
+def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
+    """Return what a decision by size rests on, and for how many days it is known."""
+    traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
+    whole = basis is not None and not decision.left and all(trace.files and trace.is_whole for trace in traces)
+    lasts = whole and site.policy.order != "start"  # the queue is another one each time
+    read = [file for trace in traces for file in trace.files]
+    return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
+
+
+def _report(wishes: "Wishes", sized: Mapping[int, Sizing], site: Site) -> list[str]:
+    """Write the report that is asked for; return the line about it."""
+    return [] if wishes.report is None else [files.written(Path(wishes.report), sized, site.templates)]
+
+
+def _basis(job: Submission, site_file: Path, templates: Path | None) -> list[File] | None:
+    """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
+
+    The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
+    own folder `templates`, too), and what the batch script names.
+    """
+    try:
+        folder = Path(job.request.chdir or ".").absolute()
+        shell = job_steps.is_for_a_shell(job)  # a Python script says itself what it reads
+        named = script_files.named_files(job_steps.text(job), folder, job.environ) if shell else set()
+    except (script_files.Unknown, OSError):
+        return None
+    facts = {site_file.absolute(), *resources.tree("site-config").glob("*.toml"), *places.site_places()}
+    facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
+    return [known.as_it_is(path) for path in facts | named]
+
+
+def _with_parts(
+    job: Submission, wishes: "Wishes", site: Site, gpus: Mapping[str, Gpu], sized: Mapping[int, Sizing]
+) -> Decision:
+    """Change each component's request to the option that was chosen, if that is allowed.
+
+    Components of a heterogeneous job that get the same option are changed together: one place may set it for them.
+
+    Raises:
+        UsageError: an ordinary job's request cannot be changed.
+    """
+    asked = any(each.estimate.asks_for_script for each in sized.values())
+    in_script = not asked and not job_steps.looks_up_itself(job)
+    keep_type = wishes.keep_type or site.policy.keep_type
+    parts: dict[int, Part] = {}
+    together: dict[tuple[str, bool], dict[int, Sizing]] = {}
+    for index, each in sized.items():
+        if each.placement.choice is None:
+            parts[index] = Part(Kind.NOTHING_FITS, each)
+            continue
+        pinned = keep_type and bool(job.request.components[index].gpu_types)
+        allowed = site.policy.rewrite and not wishes.advise and not pinned
+        together.setdefault((each.placement.choice, allowed), {})[index] = each
+    ready = job
+    for (choice, allowed), group in together.items():
+        try:
+            changed, changes = _rewritten(ready, choice, site, gpus, group, in_script=in_script)
+        except UsageError as error:
+            if allowed and not job.request.others:
+                raise
+            parts |= {index: Part(Kind.CANNOT_CHANGE, each, why=str(error)) for index, each in group.items()}
+            continue
+        first, last = next(iter(group)), next(reversed(group))
+        copied = not in_script and allowed and changed.script != job.script
+        for index, each in group.items():
+            own = [c for c in changes if c.component == index or (c.command and index == first)]
+            kind = Kind.FITS if changed == ready else Kind.REWRITTEN if allowed else Kind.ADVISED
+            parts[index] = Part(kind, each, own, in_a_copy=copied and index == last)
+        ready = changed if allowed else ready
+    kinds = {part.kind for part in parts.values()}
+    return Decision(next(kind for kind in Kind if kind in kinds), job, ready, parts)
+
+
+def _rewritten(
+    job: Submission, choice: str, site: Site, gpus: Mapping[str, Gpu], group: Mapping[int, Sizing], *, in_script: bool
+) -> tuple[Submission, Sequence[Change]]:
+    """Return the job with a group of its components asking for the GPU option that was chosen for all of them.
+
+    Raises:
+        UsageError: that cannot be said.
+    """
+    option, units = site.option[choice], next(iter(group.values())).placement.units
+    granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
+    reasons = (decided.of_component(job.request, index, terminal.reason(each)) for index, each in group.items())
+    return rewrite(
+        job,
+        option,
+        "; ".join(reasons),
+        granted,
+        list(group),
+        spelled=site.dialect,
+        templates=site.templates,
+        in_script=in_script,
+    )

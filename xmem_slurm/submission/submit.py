@@ -1,0 +1,219 @@
+"""Submit a job: read it, see what its answer is (`answer`), and become the real sbatch.
+
+Whatever goes wrong on the way, the job is submitted as it was written, with one line on stderr that says why. stdout,
+exit code and signals are sbatch's own, because the last act is exec. Imports here are few: a job without a GPU must not
+wait for pydantic or jinja2.
+"""
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from xmem_slurm.cluster import client
+from xmem_slurm.decision import Decision, Kind, stopped_by
+from xmem_slurm.errors import SlurmError
+from xmem_slurm.slurm.refusal import refusal
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import signals
+from xmem_slurm.submission import handover
+from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
+
+
+def submit(written: Submission, wishes: Wishes) -> NoReturn:
+    """Submit as sbatch would, with the GPU request made right; does not return. The script is yet to be read.
+
+    Raises:
+        SlurmError: there is no sbatch to hand the job to.
+    """
+    sbatch = client.find_sbatch(written.environ)
+    if "XMEM_ACTIVE" in written.environ or (wishes.off and not wishes.dry_run):
+        _hand_over(sbatch, written)
+    began = time.monotonic()
+    with signals.clearing_up():
+        try:
+            written = _read(written, sbatch)
+            decision = answer(written, wishes, _say_nothing if written.command_line.has("quiet") else _say)
+            if not wishes.dry_run:
+                decision = replace(decision, ready=_with_script_kept(decision.ready, written))
+            ready = decision.ready
+            if ready != written:
+                once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
+                client.check_accepted(sbatch, ready, by_file=not once)
+        except Exception as error:  # a fault of ours must not cost the user a job
+            decision = stopped_by(error, written)
+    _tell_of(decision, dry_run=wishes.dry_run)
+    refused = decision.kind is Kind.REFUSED
+    if wishes.dry_run and not refused:
+        _show(decision)
+    if not wishes.dry_run:
+        _record(decision, wishes, began)
+    if refused:
+        raise SystemExit(1)
+    _hand_over(sbatch, decision.ready)
+
+
+def _tell_of(decision: Decision, *, dry_run: bool) -> None:
+    """Tell the user what was decided; with --quiet only what an error of this submission kept us from."""
+    written = decision.written
+    quiet, refused = written.command_line.has("quiet"), decision.kind is Kind.REFUSED
+    if not (quiet or refused):
+        tell(_unknown_words(written))
+    stopped = refused or (decision.error and decision.known_since is None)
+    if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
+        from xmem_slurm.report import decided  # noqa: PLC0415 - there is nothing to say of most jobs
+
+        tell(decided.lines(decision, dry_run=dry_run))
+
+
+def _record(decision: Decision, wishes: Wishes, began: float) -> None:
+    """Write the site's line on what was decided, where the site wants one and something was."""
+    from xmem_slurm.site import places  # noqa: PLC0415
+
+    written = decision.written
+    with contextlib.suppress(Exception):  # no submission fails by its record
+        if not written.request.asks_for_gpu or "off" in own_words(written):
+            return
+        tables = places.tables(wishes.site, written.environ, b"audit")
+        if "audit" in tables:
+            from xmem_slurm.report import audit  # noqa: PLC0415
+
+            audit.record(tables, "xsbatch", written, audit.outcome(decision), began=began)
+
+
+def _read(job: Submission, sbatch: Path) -> Submission:
+    """Return the job with its script's bytes; None of them for --wrap, and for what need not or cannot be read.
+
+    Where an option is not sbatch's own, the site's plugins are asked for theirs: its value may look like the script.
+    """
+    if job.command_line.unknown:
+        job = job.but(plugins=client.plugin_options(sbatch))
+    command_line = job.command_line
+    if command_line.wrap is not None:
+        return job
+    if command_line.reads_stdin:
+        return job.but(script=_read_stdin(job))
+    path = client.find_script(job)
+    if path is None or not _is_readable(path):
+        return job
+    job = job.but(script=path.read_bytes())
+    script = job.parsed_script if refusal(job) is None else None
+    if script is not None and script.unknown and not job.plugins:
+        with contextlib.suppress(SlurmError):  # what was read is not lost over that
+            job = job.but(plugins=client.plugin_options(sbatch))
+    return job
+
+
+def _read_stdin(job: Submission) -> bytes | None:
+    """Read the script; None where nobody could, or where sbatch will refuse the options before a user has typed it."""
+    if sys.stdin is None:
+        return None
+    if sys.stdin.isatty() and (job.command_line.unknown or refusal(job) is not None):
+        return None
+    return sys.stdin.buffer.read()
+
+
+def _is_readable(path: Path) -> bool:
+    """Whether there is a script of reasonable size to be read; where not, sbatch has its own words for it."""
+    status = path.stat()
+    if stat.S_ISFIFO(status.st_mode):
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_size <= client.MOST_SCRIPT_BYTES and os.access(path, os.R_OK)
+
+
+def _unknown_words(job: Submission) -> list[str]:
+    if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
+        return []
+    words = own_words(job)
+    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if word not in OWN_WORDS]
+
+
+def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
+    """Write on stderr, if there is one and somebody still reads it: a job is not lost over that."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.writelines(f"{prefix}{line}\n" for line in lines)
+            sys.stderr.flush()
+
+
+def _say(line: str) -> None:
+    tell([line])
+
+
+def _say_nothing(_line: str) -> None:
+    pass
+
+
+def _show(decision: Decision) -> NoReturn:
+    """Print a script that plain sbatch makes the same job of; on stderr what is changed in it, and how to submit it."""
+    import shlex  # noqa: PLC0415
+
+    from xmem_slurm.rewriting import folding  # noqa: PLC0415
+
+    written, job = decision.written, decision.ready
+    refused = refusal(written)
+    if refused is not None or (job.script is None and job.command_line.wrap is None):
+        tell([f"sbatch would refuse this job: {refused or 'its script cannot be read'}"])
+        raise SystemExit(1)
+    folded = folding.fold(job, written.environ)
+    if not written.command_line.has("quiet"):
+        tell(folding.differences(written, job, folded), prefix="")
+        why = f" ({folded.reason})" if folded.reason is not None else ""
+        tell([f"nothing was submitted; as {folding.FILE} this is submitted by: {shlex.join(folded.words)}{why}"])
+    handover.die_of_broken_pipe()
+    sys.stdout.buffer.write(folded.script)
+    sys.stdout.flush()
+    raise SystemExit(0)
+
+
+def _with_script_kept(job: Submission, written: Submission) -> Submission:
+    """Let a script file that was changed go by a copy of its own name: the user's file is never touched.
+
+    So does one in a named pipe, whose content is gone from there. One that is named by its descriptor (`/dev/fd/63`, as
+    a shell writes `<(command)`) is put back there, by `_hand_over`.
+    """
+    index = job.command_line.script_index
+    if index is None or job.script is None or _descriptor(job) is not None:
+        return job
+    if job.script == written.script and not _is_pipe(job):
+        return job
+    from xmem_slurm.submission import changed_scripts  # noqa: PLC0415
+
+    return _with_path(job, str(changed_scripts.keep(job.argv[index].rpartition("/")[2], job.script)))
+
+
+def _with_path(job: Submission, path: str) -> Submission:
+    index = job.command_line.script_index
+    assert index is not None
+    return job.but(argv=(*job.argv[:index], path, *job.argv[index + 1 :]))
+
+
+def _hand_over(sbatch: Path, job: Submission) -> NoReturn:
+    """Become sbatch, with a script that can be read only once put back where it was read."""
+    if job.script is not None:
+        descriptor = _descriptor(job)
+        if descriptor is None and _is_pipe(job):  # there was nowhere to keep it: the job takes its name from /dev/fd
+            descriptor = os.memfd_create("xsbatch")
+            job = _with_path(job, f"/dev/fd/{descriptor}")
+        if descriptor is not None:
+            handover.replay(job.script or b"", descriptor)
+    handover.become(sbatch, job.argv, client.guarded(job.environ, sbatch))
+
+
+def _descriptor(job: Submission) -> int | None:
+    """Return the descriptor of ours from which sbatch reads the script; None where it reads a file of that name."""
+    line = job.command_line
+    if line.reads_stdin or line.script == "/dev/stdin":
+        return 0
+    folder, _, number = (line.script or "").rpartition("/")
+    return int(number) if folder in ("/dev/fd", "/proc/self/fd") and number.isdecimal() else None
+
+
+def _is_pipe(job: Submission) -> bool:
+    path = client.find_script(job)
+    return path is not None and path.is_fifo()
