@@ -178,7 +178,8 @@ buffer = torch.zeros(2, dtype=torch.long, device=device)
 buffer[:1] = torch.randperm(9, device=device)[:1]  # written into another
 buffer.tolist()
 import sys
-said = [detail for code, detail in sys.modules["_xmem.values.known_values"]._doubts if code == "assumed-values"]
+rows = sys.modules["_xmem.doubts"]._process.rows()
+said = [row["detail"] for row in rows if row["code"] == "assumed-values"]
 made_up = {number for number, line in enumerate(open(__file__), 1) if "  " "# " in line}
 assert {int(each.rpartition(":")[2][:-1]) for each in said} == made_up, said
 """
@@ -332,7 +333,8 @@ assert unknown[:, 0][unknown[:, 0] == unknown[0, :3]].shape == (3,)
 """,
     "values that were written over": """
 import sys
-launch = sys.modules["_xmem.triton"]._Launcher(None, None)
+recorder = sys.modules["_xmem.imports"]._finders[0]._recorder
+launch = sys.modules["_xmem.triton"]._Launcher(recorder._known, None, None)
 for write in (
     lambda it: launch(1, 1, 1, it),
     lambda it: it.copy_(unknown[0] > 0),
