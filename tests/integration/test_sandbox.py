@@ -63,6 +63,7 @@ class User:
             "user": self.number,
             "groups": [NOBODY, GROUP],
             "old_kernel": settings.get("old_kernel", False),
+            "unwatched": settings.get("unwatched", False),
         }
         process = subprocess.Popen(
             [*settings.get("within", []), sys.executable, str(DRIVER), self.marker],
