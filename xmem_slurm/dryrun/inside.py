@@ -278,7 +278,7 @@ class _Tending:
         self.peak = max(self.peak, memory)
         if memory > self.limits.memory_bytes:
             return "memory"
-        if self.root.layers is not None and watch.on_disk(self.root.layers) > self.limits.scratch_bytes:
+        if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
             return "scratch"
         return "processes" if now.threads > self.limits.processes else None
 
