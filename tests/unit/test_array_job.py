@@ -1,7 +1,10 @@
 """Jobs that are sized together: each dry run that one wants is made once, and no job is asked without end."""
 
+import errno
 import itertools
 import json
+import platform
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from xmem_slurm.dryrun import array_job, cpu_node
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.errors import NoEstimate, SlurmError
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.state import throwaway
 
 WHERE = DryRuns(where="srun", partition="cpu")
 clock = itertools.count()
@@ -67,3 +71,25 @@ def test_a_job_that_wants_ever_more_is_given_up(rounds: list[list[str]]) -> None
 
 def test_where_dry_runs_are_made_here_nothing_is_asked() -> None:
     assert array_job.together([lambda: "a", lambda: "b"], DryRuns()) == ["a", "b"]
+
+
+def test_what_was_answered_counts_whatever_is_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a killed one left goes first."""
+
+    def answered(folder: Path, count: int, _budget: Budget, _where: DryRuns) -> str:
+        assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+        for index in range(count):
+            (folder / f"{index}.answer").write_text("known")
+        return ""
+
+    def busy(folder: Path) -> None:
+        raise OSError(errno.EBUSY, "busy", str(folder))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    left = tmp_path / "xmem-slurm" / f"xmem-dry-runs-{platform.node()}-killed"
+    left.mkdir(parents=True)
+    (left / "0.json").write_text("{}")
+    monkeypatch.setattr(array_job, "_submit", answered)
+    assert array_job.run(["{}", "{}"], Budget(), WHERE) == [b"known"] * 2
+    monkeypatch.setattr(throwaway, "remove", busy)
+    assert array_job.run(["{}", "{}"], Budget(), WHERE) == [b"known"] * 2

@@ -41,6 +41,27 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (0o1733, None),
+        (0o1770, None),
+        (0o1755, "users can make no file there"),
+        (0o733, "users can remove each other's files there"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_folder_where_users_cannot_keep_a_record_is_told(tmp_path: Path, mode: int | None, said: str | None) -> None:
+    folder = tmp_path / "record"
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    told = audit.unusable(folder)
+    assert told == (said and f"[audit] folder {folder}: {said}; `install -d -m 1733 {folder}` makes it")
+    (tmp_path / "file").touch()
+    assert "no folder" in (audit.unusable(tmp_path / "file") or "")
+
+
+@pytest.mark.parametrize(
     ("decision", "expected"),
     [
         (Decision(Kind.REWRITTEN, JOB, JOB.but(argv=("--gres=gpu:l4:2",))), ("changed", "", ["gpu:l4:2"])),

@@ -8,10 +8,10 @@ cache, which the nodes must see. A task that does not answer says nothing of the
 
 import json
 import os
+import platform
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ from xmem_slurm.dryrun import cpu_node
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
-from xmem_slurm.state import signals
+from xmem_slurm.state import signals, throwaway
 
 MOST_TASKS = 1000
 """Of one array job: Slurm's MaxArraySize is 1001 where a site does not say otherwise (slurm.conf(5))."""
@@ -117,8 +117,8 @@ def _array(orders: Sequence[str], budget: Budget, where: DryRuns) -> list[bytes 
     with signals.clearing_up():  # whoever ends us ends the tasks
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryDirectory("", "xmem-dry-runs-", parent, ignore_cleanup_errors=True) as private:
-                folder = Path(private)
+            # By machine: where a file system keeps locks to itself, only this one knows whose folder is held.
+            with throwaway.made(parent, f"xmem-dry-runs-{platform.node()}-") as folder:
                 for index, order in enumerate(orders):
                     (folder / f"{index}.json").write_text(order, encoding="utf-8")
                 words = _submit(folder, len(orders), budget, where)

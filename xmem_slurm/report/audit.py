@@ -101,6 +101,21 @@ def record(
         _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
 
 
+def unusable(folder: Path) -> str | None:
+    """Say in one line why users could keep no record in this folder, or could take each other's away; else None."""
+    wanted = f"[audit] folder {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
+    try:
+        mode = folder.stat().st_mode
+    except OSError as error:
+        return wanted.format(error.strerror)
+    if not stat.S_ISDIR(mode):
+        return wanted.format("no folder")
+    makers = [bits for bits in (stat.S_IWOTH | stat.S_IXOTH, stat.S_IWGRP | stat.S_IXGRP) if mode & bits == bits]
+    if not makers:
+        return wanted.format("users can make no file there")
+    return None if mode & stat.S_ISVTX else wanted.format("users can remove each other's files there")
+
+
 def decisions(folder: Path) -> Iterator[RecordedLine]:
     """Return what users have written, oldest first for each; what is no such line is passed over.
 
