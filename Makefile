@@ -1,5 +1,6 @@
 # make demo: the whole way once, on a throw-away Slurm cluster.   make test: every test.   make lint: style, types, layers.
 # make docs: the documentation as a site, in build/docs.   make capture: docs/capture.svg, a terminal of today.
+# make coverage: which lines the unit tests reach.   make changelog [VERSION=x.y.z]: the news since the last version.
 SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= 2.11.0
@@ -7,7 +8,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint docs tree capture setup test-torch-matrix test-debian-13 clean
+.PHONY: demo test lint docs tree capture coverage changelog setup test-torch-matrix test-debian-13 clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -25,6 +26,14 @@ lint: .venv/ready
 	$(BIN)/pylint --disable=all --enable=duplicate-code --min-similarity-lines=8 --ignore-signatures=y xmem_slurm benchmarks
 	$(BIN)/shellcheck .ci/* launchers/xsbatch examples/*.sh examples/*/job.sh
 
+# Which lines the unit tests reach, in build/coverage.txt; of the probe, which runs in the job's Python, it could say little.
+# slipcover's count costs a twentieth; coverage's more than doubles the time on Python 3.11, which has no sys.monitoring.
+coverage: .venv/ready
+	mkdir -p build
+	$(BIN)/python -m slipcover --source xmem_slurm --omit 'xmem_slurm/probe/*' --missing-width 60 --out build/coverage.txt \
+	  -m pytest -q -W ignore::pytest.PytestAssertRewriteWarning tests/unit
+	@tail -1 build/coverage.txt
+
 docs: .venv/ready
 	$(BIN)/zensical build --strict
 
@@ -38,6 +47,16 @@ capture: export XMEM_LAB := /tmp/xmem-capture
 capture: setup
 	trap 'xmem-slurm lab down' EXIT; xmem-slurm lab up --site site-config/example.toml && \
 	  SBATCH_OUTPUT=/dev/null XMEM_FRESH=1 xmem-slurm lab exec -- $(BIN)/python docs/capture.py docs/capture.svg xsbatch examples/gpt2/job.sh
+
+# With a VERSION the news become its entry in CHANGELOG.md, and it the version: of the package and in the man page.
+changelog: .venv/ready
+ifdef VERSION
+	sed -i 's/^__version__ = .*/__version__ = "$(VERSION)"/' xmem_slurm/__init__.py
+	$(BIN)/towncrier build --yes --version "$(VERSION)"
+	$(BIN)/python -m xmem_slurm.cli.pages
+else
+	$(BIN)/towncrier build --draft --version next
+endif
 
 # The stand-in libraries under the other releases of torch that are supported.
 test-torch-matrix: .venv/ready

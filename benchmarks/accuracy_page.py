@@ -22,7 +22,7 @@ from benchmarks.margins import RESULTS, Residual, kinds, measured, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
-from xmem_slurm.sizing.estimate import MARGINS
+from xmem_slurm.doubts import Doubt
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 TEMPLATE = Path(__file__).with_name("accuracy.md.j2")
@@ -95,7 +95,7 @@ def agreement(answers: paper.Answers) -> str:
 def plans_beyond(measured_share: float) -> dict[str, int]:
     """Count the contiguous networks to which cuDNN's plans add more than margins would where it cannot be asked."""
     changes = [share for run, share in cudnn_plans.changes("2.11.0") if "channels_last" not in run]
-    limits = {"measured": measured_share, "prior": MARGINS["cudnn-plan"][0]}
+    limits = {"measured": measured_share, "prior": Doubt.CUDNN_PLAN.price}
     return {"runs": len(changes), **{name: sum(each > limit for each in changes) for name, limit in limits.items()}}
 
 

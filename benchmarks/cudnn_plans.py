@@ -22,6 +22,7 @@ from benchmarks.published_metrics import quantile
 from benchmarks.text_table import markdown_table, text_table
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import XmemError
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
@@ -63,7 +64,7 @@ def _release(python: str) -> str:
 def _one(job: Job, gpu_name: str, gpu: Gpu) -> dict[str, Any]:
     started = time.monotonic()
     try:
-        ran = runner.run(job, gpu, BUDGET)
+        ran = runner.run(DryRunOrder.of(job, gpu, BUDGET))
         found = estimate(ran.traces, gpu_name, gpu)
     except XmemError as error:
         return {"reason": str(error)}

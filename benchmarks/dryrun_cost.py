@@ -21,7 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import GIB, MIB
@@ -85,7 +87,7 @@ def measure(case: Case, python: Path, folder: Path) -> Cost:
     job = Job(f"#!/bin/bash\n{' '.join(command)}\n".encode(), (), folder, environ, (case.gpus,))
     gpu = load_catalogue()[GPU]
     began = time.monotonic()
-    found = runner.run(job, gpu, runner.Budget(seconds=300))
+    found = runner.run(DryRunOrder.of(job, gpu, Budget(seconds=300)))
     ran = time.monotonic()
     sized = estimate(found.traces, GPU, gpu)
     ended = time.monotonic()

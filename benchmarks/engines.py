@@ -15,7 +15,9 @@ import time
 from pathlib import Path
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import XmemError
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
@@ -23,7 +25,7 @@ from xmem_slurm.sizing.estimate import estimate
 WORKLOAD = Path(__file__).parent / "workloads" / "published.py"
 SMALL = Path(__file__).parents[1] / "tests" / "data" / "profiles" / "job.py"
 GPU = "rtx-3060"
-BUDGET = runner.Budget(seconds=240.0)
+BUDGET = Budget(seconds=240.0)
 
 JOBS = (
     *(
@@ -55,7 +57,7 @@ def peak(python: str, arguments: tuple[str, ...], engine: str) -> "tuple[int, fl
     text = f'#!/bin/sh\nexec "{python}" "$@"\n'.encode()
     job = Job(text, arguments, Path.cwd(), {**os.environ, "XMEM_ENGINE": engine})
     try:
-        found = estimate(runner.run(job, gpu, BUDGET).traces, GPU, gpu)
+        found = estimate(runner.run(DryRunOrder.of(job, gpu, BUDGET)).traces, GPU, gpu)
     except XmemError as error:
         return str(error)
     return found.largest.replay.peak_reserved_bytes, time.monotonic() - started

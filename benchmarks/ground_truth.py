@@ -6,7 +6,7 @@
 
 Every run is a fresh process of this Python. Rerun any of the three to go on where it stopped; none exceeds --seconds.
 Measuring needs torch, torchvision and transformers (Python 3.9 or newer) and this repository; of the product one file,
-probe/_xmem_outside.py.
+probe/_xmem/outside_allocator.py.
 
 DIR (benchmarks/data/ground-truth) gets runs.jsonl, traces/KEY.json.gz, estimates.jsonl and capped.jsonl.
 """

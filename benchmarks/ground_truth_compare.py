@@ -23,12 +23,14 @@ from benchmarks.published_metrics import Judged, quantile, score, share
 from benchmarks.text_table import text_table
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import XmemError
 from xmem_slurm.sizing.estimate import estimate, margin_bytes
 from xmem_slurm.trace import Op, Trace
 
-BUDGET = runner.Budget(seconds=300)
+BUDGET = Budget(seconds=300)
 
 HEADINGS = ("run", "measured MiB", "error %", "replay %", "context MiB", "catalogue", "parts at", "operator")
 SUMMARY = ("kind", "n", "median", "mean", "p90", "max", "signed", "under", ">5 %", "below promise", "context")
@@ -74,7 +76,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
         return {"key": config.key, "reason": f"the GPU catalogue has no {measured['gpu']['name']}"}
     gpu = card[1].model_copy(update={k: v for k, v in measured["gpu"].items() if k != "name"})
     try:
-        found = estimate(runner.run(job_of(config, python), gpu, BUDGET).traces, card[0], gpu)
+        found = estimate(runner.run(DryRunOrder.of(job_of(config, python), gpu, BUDGET)).traces, card[0], gpu)
     except XmemError as error:
         return {"key": config.key, "reason": str(error)}
     rank = found.largest

@@ -17,8 +17,8 @@ from benchmarks import conformal, gpus, published_dry_runs, published_rows
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.sizing import margins
-from xmem_slurm.sizing.estimate import MARGINS
 
 COVERAGE = 0.9
 """What a margin promises. Beyond it the published runs give no margin worth having: docs/accuracy.md has the curve."""
@@ -44,7 +44,7 @@ class Residual:
     @property
     def unseen(self) -> frozenset[str]:
         """What the dry run could not see, of that which can change a size."""
-        return frozenset(self.result.doubts) & frozenset(MARGINS)
+        return frozenset(code for code in self.result.doubts if Doubt.of(code).price is not None)
 
     @property
     def capability(self) -> str:

@@ -21,13 +21,15 @@ from benchmarks.published_rows import Row
 from xmem_slurm import __version__
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import XmemError
 from xmem_slurm.sizing.estimate import capacity_for, estimate, margin_bytes
 
 WORKLOAD = Path(__file__).parent / "workloads" / "published.py"
 
-BUDGETS = {"device": runner.Budget(seconds=300), "profile": runner.Budget(seconds=1800)}
+BUDGETS = {"device": Budget(seconds=300), "profile": Budget(seconds=1800)}
 """Five minutes for one row: models of some billion parameters are built on the CPU first. Real steps take longer."""
 
 GIGA_MACS = {
@@ -135,7 +137,7 @@ def dry_run(row: Row, python: str, torch: str, engine: str = "device") -> Result
     if row.fp16:
         return result(reason="fp16 run: the workload's loop is fp32")
     try:
-        ran = runner.run(_job(row, python, engine), gpu, BUDGETS[engine])
+        ran = runner.run(DryRunOrder.of(_job(row, python, engine), gpu, BUDGETS[engine]))
         found = estimate(ran.traces, name or "", gpu)
     except XmemError as error:
         return result(reason=str(error))

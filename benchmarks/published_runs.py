@@ -21,6 +21,7 @@ from benchmarks.published_dry_runs import Result
 from benchmarks.published_metrics import Judged, Scores, quantile, score, share
 from benchmarks.published_rows import TOOLS, Row
 from benchmarks.text_table import text_table
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.sizing import estimate
 
 DATA = Path(__file__).parent / "data"
@@ -106,7 +107,7 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
 
 
 def _margin_bytes(row: Row, result: Result) -> int:
-    margin = estimate.margin_of(result.doubts, gpus.capability(row.gpu, row.total_bytes))
+    margin = estimate.margin_of(map(Doubt.of, result.doubts), gpus.capability(row.gpu, row.total_bytes))
     return estimate.margin_bytes(margin, result.peak_reserved_bytes)
 
 

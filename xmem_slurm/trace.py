@@ -28,9 +28,9 @@ by the probe, so that a reader sees either the last complete state of a process 
     place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
                     seconds of one clock for all processes: what ran at once on one GPU adds up
     seen            what of the script ran (`Seen`); traces of the profile engine have none
-    doubts          [{code, detail, count, share}]: what the dry run could not see
+    doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
-    changed         what of the job was changed, to see what that would do (probe/_xmem_advice.py); else empty
+    changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -41,13 +41,15 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from xmem_slurm.doubts import Doubt
+
 SCHEMA_VERSION = 1
 
 _OF_NO_GPU = re.compile(
     r"(ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|Permission|Name|UnboundLocal|Syntax"
     r"|Indentation|Tab|EOF|Unicode\w+)Error\b|.*a dry run has no network"
 )
-"""Errors that no GPU has a part in: neither its kind nor the values on it. The last is probe/_xmem_network.py's."""
+"""Errors that no GPU has a part in: neither its kind nor the values on it. The last: probe/_xmem/process/network.py."""
 
 
 class Op(IntEnum):
@@ -106,20 +108,18 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """Something that the dry run could not see: a stable code, words for people, and how often it was met.
+class Noted:
+    """A doubt that was met: words for people, and how often. `share` is its own price, where it follows from them."""
 
-    `share` is its own price, a share of the peak, where that follows from what was seen; else the code has one.
-    """
-
-    code: str
+    doubt: Doubt
     detail: str
-    count: int
+    count: int = 1
     share: float | None = None
 
-
-OWN_SCRIPT = Doubt("own-script", "the job asks Slurm for its own script", 1)
-"""No doubt about sizes: such a job is to find the script that was submitted, not a changed copy (`rewrite`)."""
+    @property
+    def code(self) -> str:
+        """The doubt's, as files have it."""
+        return self.doubt.code
 
 
 class Loop(NamedTuple):
@@ -139,7 +139,7 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What of a script ran (probe/_xmem_course.py).
+    """What of a script ran (probe/_xmem/course/course.py).
 
     `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None where there was none;
     `batches` the same of the last loop over training data, those that were only drawn included.
@@ -158,7 +158,7 @@ class Seen:
 
 
 class File(NamedTuple):
-    """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem_files.py`."""
+    """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem/process/files.py`."""
 
     kind: str
     size: int
@@ -206,7 +206,7 @@ class Trace(Process):
     allocations: Sequence[Allocation]
     events: Sequence[Event]
     marks: Sequence[Mark]
-    doubts: Sequence[Doubt]
+    doubts: Sequence[Noted]
     recorded: dict[str, int]
     place: str = ""
     lived: tuple[float, float] = (0.0, 0.0)
@@ -222,6 +222,10 @@ class Trace(Process):
     """The number of each allocation's site."""
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
+
+    def has(self, *doubts: Doubt) -> bool:
+        """Whether it has one of these doubts."""
+        return any(noted.doubt in doubts for noted in self.doubts)
 
     def site_of(self, allocation: int) -> Origin:
         """Return where an allocation was asked for."""

@@ -20,11 +20,11 @@ from xmem_slurm.trace import (
     SCHEMA_VERSION,
     Allocation,
     Category,
-    Doubt,
     Event,
     File,
     Loop,
     Mark,
+    Noted,
     Op,
     Origin,
     Phase,
@@ -59,7 +59,7 @@ _LINE = re.compile(rb"([RDAWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
 
 
 def read_files(log: Path) -> list[File]:
-    """Read what all Pythons of a dry run noted (form: probe/_xmem_files.py), the first time of each path first.
+    """Read what all Pythons of a dry run noted (form: probe/_xmem/process/files.py), the first time of each path first.
 
     What is no such note says that not all of them are there.
     """
@@ -78,6 +78,11 @@ def process_fields(found: trace_schema.TraceFile | trace_schema.ProfileFile) -> 
     return {each.name: getattr(found, each.name) for each in fields(Process)} | {"gpu": ShownGpu(**dict(found.gpu))}
 
 
+def noted(found: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
+    """Return the doubts of a file."""
+    return [Noted(each.code, each.detail, each.count, each.share) for each in found]
+
+
 def _from_file(raw: trace_schema.TraceFile) -> Trace:
     columns = raw.events
     history = list(zip(columns.action, columns.address, columns.size, columns.stream, strict=True))
@@ -94,7 +99,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         allocations=allocations,
         events=events,
         marks=marks,
-        doubts=[Doubt(**dict(doubt)) for doubt in raw.doubts],
+        doubts=noted(raw.doubts),
         recorded=raw.recorded,
         seen=_seen(raw.seen),
         place=raw.place,

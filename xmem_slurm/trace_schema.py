@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, FailFast, Field, ValidationError
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.untrusted import plain
 
 _MOST = 1 << 50
@@ -24,23 +25,24 @@ Counts = Annotated[list[Count], FailFast()]
 Addresses = Annotated[list[Address], FailFast()]
 Row = Annotated[int, Field(ge=-1, le=_MOST)]
 Pair = tuple[Count, Count | None]
+Known = Annotated[Doubt, BeforeValidator(Doubt.of)]
 
 
-class Doubt(BaseModel):  # noqa: D101 - as told above
-    code: Text
+class DoubtForm(BaseModel):  # noqa: D101 - as told above
+    code: Known
     detail: Text
     count: Count
     share: Annotated[float, Field(ge=0, le=1e6)] | None = None
 
 
-class _Gpu(BaseModel):
+class _GpuForm(BaseModel):
     name: Text
     capability: Annotated[str, Field(pattern=r"^\d{1,2}\.\d{1,2}$")]
     multiprocessors: Count
     total_bytes: Count
 
 
-class _Process(BaseModel):
+class _ProcessForm(BaseModel):
     state: Text
     error: Text | None
     argv: list[Text]
@@ -50,69 +52,69 @@ class _Process(BaseModel):
     torch_version: Text
     cuda_version: Text | None
     allocator_settings: Text
-    gpu: _Gpu
+    gpu: _GpuForm
 
 
-class _Events(BaseModel):
+class _EventsForm(BaseModel):
     action: Annotated[list[str], FailFast()]
     address: Addresses
     size: Counts
     stream: Addresses
 
 
-class _Mark(BaseModel):
+class _MarkForm(BaseModel):
     kind: Text
     allocations: Count
 
 
-class _Tag(BaseModel):
+class _TagForm(BaseModel):
     category: Literal["PARAM", "BUFFER", "GRAD", "ACT", "TEMP", "OPT", "OTH"]
     allocations: Count
     addresses: Addresses
     names: list[Text] = []
 
 
-class _Sites(BaseModel):
+class _SitesForm(BaseModel):
     found: list[tuple[Text, Count, Text, Text]] = []
     of: Counts = []
 
 
-class _Loop(BaseModel):
+class _LoopForm(BaseModel):
     where: Text
     done: Count | None
     of: Count | None
 
 
-class _Phase(BaseModel):
+class _PhaseForm(BaseModel):
     step: Count
     what: Text
 
 
-class _Seen(BaseModel):
+class _SeenForm(BaseModel):
     steps: Count
     end: bool
     evaluation: Pair | None
     batches: Pair | None
     checkpoints: Count
-    loops: list[_Loop]
-    phases: list[_Phase]
+    loops: list[_LoopForm]
+    phases: list[_PhaseForm]
     whole_until: Count | None
 
 
-class TraceFile(_Process):
+class TraceFile(_ProcessForm):
     """The file of a trace."""
 
-    events: _Events
-    marks: list[_Mark]
-    tags: list[_Tag]
-    doubts: list[Doubt]
+    events: _EventsForm
+    marks: list[_MarkForm]
+    tags: list[_TagForm]
+    doubts: list[DoubtForm]
     recorded: dict[Text, Count]
-    seen: _Seen | None = None
+    seen: _SeenForm | None = None
     place: Text = ""
     lived: tuple[Seconds, Seconds] = (0.0, 0.0)
     peers: Counts = []
     changed: Text = ""
-    sites: _Sites = _Sites()
+    sites: _SitesForm = _SitesForm()
     arch_list: list[Text] = []
 
 
@@ -121,20 +123,20 @@ _Memory = tuple[Literal["m"], Row, Address, Size]
 _Operator = tuple[Literal["o"], Row, Text, list[_Tensor]] | tuple[Literal["o"], Row, Text, list[_Tensor], list[Count]]
 
 
-class _TagOfScope(BaseModel):
+class _TagOfScopeForm(BaseModel):
     category: Text
     addresses: Addresses
 
 
-class ProfileFile(_Process):
+class ProfileFile(_ProcessForm):
     """The file of a profile."""
 
     rows: Annotated[list[_Memory | _Operator], FailFast()]
-    tags: list[_TagOfScope]
+    tags: list[_TagOfScopeForm]
     seconds: Seconds
     peak_resident_bytes: Count
-    library_doubts: list[Doubt] | None = None
-    made_up: list[Doubt] | None = None
+    library_doubts: list[DoubtForm] | None = None
+    made_up: list[DoubtForm] | None = None
 
 
 _File = TypeVar("_File", bound=BaseModel)

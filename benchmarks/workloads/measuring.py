@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "xmem_slurm" / "probe"))
 
-from _xmem_outside import device_used, gpu, process_bytes, versions
+from _xmem.outside_allocator import device_used, gpu, process_bytes, versions
 
 AfterStep = Callable[[], None]
 

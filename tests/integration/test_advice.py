@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.placement import Placement, Verdict
 from xmem_slurm.sizing.sizing import CHANGES, Advice, Sizing, advised, on_one
@@ -55,7 +55,7 @@ LOADER = "DataLoader(TensorDataset(torch.zeros(200_000, 1024)), batch_size={})"
 def tried(folder: Path, python: Path, script: str) -> tuple[Sizing, dict[str, Advice]]:
     (folder / "train.py").write_text(script)
     job = Submission((f"--chdir={folder}", "job.sh"), dict(os.environ), f"#!/bin/sh\nexec {python} train.py\n".encode())
-    budget = runner.Budget(seconds=100)
+    budget = Budget(seconds=100)
     sized = on_one(job, [0], "small", GPU, budget)[0]
     assert isinstance(sized, Sizing), sized
     found = advised(sized, job, 0, budget).advice
@@ -90,4 +90,4 @@ def test_what_would_change_nothing_is_not_advised(tmp_path: Path, job_python: Pa
 
 def test_where_no_option_is_too_small_nothing_is_run(tmp_path: Path) -> None:
     fits = Sizing(None, Placement([Verdict("small", GPU, True)], "small"), 1.0)  # type: ignore[arg-type] # not looked at
-    assert advised(fits, Submission(("job.sh",), {}, b""), 0, runner.Budget()) is fits
+    assert advised(fits, Submission(("job.sh",), {}, b""), 0, Budget()) is fits

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import Estimate, estimate
@@ -35,7 +37,7 @@ def dry_run(
     (folder / "train.py").write_text(code)
     environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
     job = Job(f"#!/bin/bash\n{script}\n".encode(), (), folder, environ, (gpus,))
-    return estimate(runner.run(job, H200, runner.Budget(seconds=seconds)).traces, "h200", H200)
+    return estimate(runner.run(DryRunOrder.of(job, H200, Budget(seconds=seconds))).traces, "h200", H200)
 
 
 ESTIMATED = {

@@ -8,7 +8,9 @@ import pytest
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
@@ -108,7 +110,7 @@ def dry_run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
     (folder / "train.py").write_text(code)
     environ |= {"PATH": os.environ["PATH"], "HOME": str(folder)}
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, environ)
-    (trace,) = [t for t in runner.run(job, H200, runner.Budget(seconds=SECONDS)).traces if t.allocations]
+    (trace,) = [t for t in runner.run(DryRunOrder.of(job, H200, Budget(seconds=SECONDS))).traces if t.allocations]
     assert trace.error is None
     return trace
 

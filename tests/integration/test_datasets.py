@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
@@ -34,7 +36,7 @@ def run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
     (folder / "train.py").write_text(START + code)
     environ |= {"HOME": str(folder), "PATH": f"{python.parent}:{os.environ['PATH']}"}
     job = Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
-    (trace,) = runner.run(job, H200, runner.Budget(seconds=120)).traces
+    (trace,) = runner.run(DryRunOrder.of(job, H200, Budget(seconds=120))).traces
     return trace
 
 
@@ -127,7 +129,7 @@ assert len(torchvision.datasets.CIFAR10('data')) == 50000
     (tmp_path / "train.py").write_text(START + code)
     environ = {"HOME": str(tmp_path), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
     job = Job(b"#!/bin/bash\npython train.py\n", (), tmp_path, environ)
-    (trace,) = [each for each in runner.run(job, H200, runner.Budget(seconds=120)).traces if each.allocations]
+    (trace,) = [each for each in runner.run(DryRunOrder.of(job, H200, Budget(seconds=120))).traces if each.allocations]
     assert trace.error is None
     assert [doubt.detail for doubt in trace.doubts if doubt.code == "stand-in-data"] == ["CIFAR-10"]
 

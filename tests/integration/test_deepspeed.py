@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start
-from xmem_slurm.dryrun import gpu_environment, ranks, runner
+from xmem_slurm.dryrun import gpu_environment, ranks
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
@@ -133,6 +135,6 @@ def test_a_job_is_estimated(launcher: str, deepspeed_python: Path, tmp_path: Pat
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
     environ = {"HOME": str(tmp_path), "PATH": f"{deepspeed_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
-    found = estimate(ranks.run(job, H100, runner.Budget(seconds=300), DryRuns()), "h100", H100)
+    found = estimate(ranks.run(DryRunOrder.of(job, H100, Budget(seconds=300)), DryRuns()), "h100", H100)
     assert [(each.trace.rank, each.trace.world_size) for each in found.ranks] == [(0, RANKS)]
     assert found.largest.trace.state == "steady"

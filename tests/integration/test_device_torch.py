@@ -510,7 +510,10 @@ out(bytes=block.nbytes, address=block.data_ptr(), window="\\n100000000000-" in "
 def cudnn(python: str, torch_folder: Path) -> str:
     """The real libcudnn_graph.so.9 that the probe finds for this torch: NVIDIA's wheel, 400 MB and more."""
     probe = str(generate.SOURCES.parents[1] / "probe")
-    find = "import sys; sys.path.insert(0, sys.argv[1]); import _xmem_device as d; print(d.real_cudnn(sys.argv[2]))"
+    find = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from _xmem.process import stand_ins;"
+        " print(stand_ins.real_cudnn(sys.argv[2]))"
+    )
     command = [python, "-c", find, probe, str(torch_folder)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     if not found.stdout.strip():

@@ -17,7 +17,9 @@ import pytest
 
 from tests.conftest import as_of_22_05
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
@@ -26,7 +28,7 @@ from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.slurm.submission import Submission
 
 MIB = 1 << 20
-BUDGET = runner.Budget(seconds=90, memory_bytes=4096 * MIB, scratch_bytes=256 * MIB, processes=256)
+BUDGET = Budget(seconds=90, memory_bytes=4096 * MIB, scratch_bytes=256 * MIB, processes=256)
 NAME = "h100-sxm5-80gb"
 
 TRAIN = """
@@ -60,19 +62,19 @@ class Place:
         argv = ("--gres=gpu:1", *options, "job.sh", *arguments)
         return from_submission(Submission(argv, base | environ, script.encode()))
 
-    def run(self, script: str, *arguments: str, budget: runner.Budget = BUDGET, **environ: str) -> runner.DryRun:
+    def run(self, script: str, *arguments: str, budget: Budget = BUDGET, **environ: str) -> runner.DryRun:
         """Run it dry."""
         job = self.job(script, (), arguments, **environ)
-        return runner.run(job, load_catalogue()[NAME], budget)
+        return runner.run(DryRunOrder.of(job, load_catalogue()[NAME], budget))
 
     def say(self, script: str, *options: str, arguments: Sequence[str] = (), after: str = "", **environ: str) -> str:
         """Return the last line of what a script prints that uses no GPU."""
         job = self.job(f"{script}\nexit 9\n{after}", options, arguments, **environ)
         with pytest.raises(NoEstimate, match="ended with code 9"):
-            runner.run(job, load_catalogue()[NAME], BUDGET)
+            runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET))
         return self.tails[-1].decode().rstrip("\n").rpartition("\n")[2]
 
-    def why(self, script: str, budget: runner.Budget = BUDGET, **environ: str) -> str:
+    def why(self, script: str, budget: Budget = BUDGET, **environ: str) -> str:
         """Return why there is no estimate."""
         with pytest.raises(NoEstimate) as caught:
             estimate(self.run(script, budget=budget, **environ).traces, NAME, load_catalogue()[NAME])
@@ -148,9 +150,9 @@ STOPPED = {
 
 @pytest.mark.parametrize("limit", STOPPED)
 def test_a_script_without_measure_is_stopped_and_the_reason_is_its_limit(place: Place, limit: str) -> None:
-    budget = runner.Budget(seconds=6, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
+    budget = Budget(seconds=6, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
     if limit != "time":
-        budget = runner.Budget(seconds=60, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
+        budget = Budget(seconds=60, memory_bytes=300 * MIB, scratch_bytes=64 * MIB, processes=100)
     reason = place.why("#!/bin/bash\n" + STOPPED[limit], budget)
     remedy = "; --xmem-budget SECONDS gives it more" if limit == "time" else ""
     assert reason == f"the dry run was stopped at its {limit} limit before any GPU memory was used{remedy}"
@@ -296,7 +298,7 @@ def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(place: Place, 
     subprocess.run(["sbatch", "-W", "-o", str(out), *HET, "job.sh"], env=cluster.environ, check=True)
     job = from_submission(Submission((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode()))
     with pytest.raises(NoEstimate, match="ended with code 9"):
-        runner.run(job, load_catalogue()[NAME], BUDGET)
+        runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET))
     real, ours = (re.split(r"step \d\n", text)[1:] for text in (out.read_text(), place.tails[-1].decode()))
     for (step, count), theirs, own in zip(STEPS.items(), real, ours, strict=True):
         lines = own.splitlines()
@@ -510,7 +512,7 @@ def test_the_reason_says_what_torch_s_process_did(place: Place, case: str) -> No
 @pytest.mark.torch
 def test_what_a_stopped_process_had_done_is_kept(place: Place) -> None:
     (place.folder / "train.py").write_text(TRAIN + "x = []\nwhile True: x.append(bytearray(b'1' * (8 << 20)))\n")
-    found = place.run("#!/bin/bash\npython train.py\n", budget=runner.Budget(seconds=90, memory_bytes=1500 * MIB))
+    found = place.run("#!/bin/bash\npython train.py\n", budget=Budget(seconds=90, memory_bytes=1500 * MIB))
     (trace,) = found.traces
     assert found.outcome.stopped == "memory"
     assert (trace.state, trace.error, trace.steps) == ("running", "the dry run's memory limit", 4)

@@ -12,7 +12,9 @@ import pytest
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import engines, gpu_environment, runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.profile import attention, orchestrator, reductions, workspaces
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
@@ -20,7 +22,7 @@ from xmem_slurm.sizing.estimate import estimate
 PYTHON = os.environ.get("XMEM_TEST_PYTHON", "")
 RTX_3060 = load_catalogue()["rtx-3060"]
 DATA = Path(__file__).parents[1] / "data" / "values"
-BUDGET = runner.Budget(seconds=240.0)
+BUDGET = Budget(seconds=240.0)
 ONLY_ON_GPUS = (
     attention.attention_of_gpu,
     reductions.sums_over_rows,
@@ -41,7 +43,7 @@ def own_account(model: str, traces: Path) -> int:
     """Return the bytes. A CUDA build loads only with CUDA libraries at hand: the stand-ins, which it never calls."""
     command = [PYTHON, str(DATA / "accounting.py"), str(DATA / "job.py"), model, "cpu"]
     environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
-    environment |= gpu_environment.environment(RTX_3060, 1, traces, None, "device")
+    environment |= gpu_environment.environment(RTX_3060, 1, traces, None) | {"XMEM_ENGINE": "device"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return int(ran.stdout.split()[-1])
 
@@ -58,11 +60,11 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
     model: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = (str(DATA / "job.py"), model, "cuda")
-    on_stand_ins = engines.run(job(*words, engine="device"), RTX_3060, BUDGET)
+    on_stand_ins = engines.run(DryRunOrder.of(job(*words, engine="device"), RTX_3060, BUDGET))
     doubted = {doubt.code for trace in on_stand_ins for doubt in trace.doubts}
     assert doubted & {"value-shape", "forward-read"}
     monkeypatch.setattr(orchestrator, "RULES", [rule for rule in orchestrator.RULES if rule not in ONLY_ON_GPUS])
-    found = estimate(engines.run(job(*words), RTX_3060, BUDGET), "rtx-3060", RTX_3060)
+    found = estimate(engines.run(DryRunOrder.of(job(*words), RTX_3060, BUDGET)), "rtx-3060", RTX_3060)
     assert found.engine == "profile"
     assert any(reason.startswith(f"not run on stand-ins, as {why}") for reason in found.reasons), found.reasons
     peak = replay(found.largest.trace).peak_allocated_bytes
@@ -86,7 +88,9 @@ def test_both_engines_say_the_same_to_the_byte(words: str) -> None:
     """What zero_grad, accumulation, a fused optimizer, a state in bytes, autocast, convolutions do to memory."""
     script = (str(DATA.with_name("profiles") / "job.py"), *words.split())
     peaks = {
-        engine: replay(engines.run(job(*script, engine=engine), RTX_3060, BUDGET)[0]).peak_allocated_bytes
+        engine: replay(
+            engines.run(DryRunOrder.of(job(*script, engine=engine), RTX_3060, BUDGET))[0]
+        ).peak_allocated_bytes
         for engine in ("device", "profile")
     }
     assert peaks["profile"] == peaks["device"]
@@ -105,7 +109,7 @@ for step in range(4):
     loss.backward()
     optimizer.step()
 """
-    found = estimate(engines.run(job("-c", script), RTX_3060, BUDGET), "rtx-3060", RTX_3060)
+    found = estimate(engines.run(DryRunOrder.of(job("-c", script), RTX_3060, BUDGET)), "rtx-3060", RTX_3060)
     assert found.engine == "profile"
     stopped = "with zeros for values the script stops: ValueError: the loss is nothing (<string>:8)"
     assert f"not run on stand-ins, as {stopped}" in found.reasons
@@ -127,8 +131,8 @@ for step in range(4):
     model(torch.ones(65536, 1024, device="cuda")).sum().backward()
     optimizer.step()
 """
-    small = runner.Budget(seconds=240.0, memory_bytes=8_000_000_000)
-    found = estimate(engines.run(job("-c", script), RTX_3060, small), "rtx-3060", RTX_3060)
+    small = Budget(seconds=240.0, memory_bytes=8_000_000_000)
+    found = estimate(engines.run(DryRunOrder.of(job("-c", script), RTX_3060, small)), "rtx-3060", RTX_3060)
     assert found.engine == "device"
     (reason,) = [reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")]
     assert "it needs about 2" in reason
@@ -139,10 +143,12 @@ def test_a_missing_package_is_not_looked_for_twice(monkeypatch: pytest.MonkeyPat
     asked: list[str] = []
     run = runner.run
 
-    def noted(job: Job, *rest: object) -> object:
-        asked.append(job.environ["XMEM_ENGINE"])
-        return run(job, *rest)  # type: ignore[arg-type]
+    def noted(order: DryRunOrder) -> object:
+        asked.append(order.engine)
+        return run(order)
 
     monkeypatch.setattr(runner, "run", noted)
-    engines.run(job("-c", "import torch; torch.ones(1).cuda(); import no_such_package"), RTX_3060, BUDGET)
+    engines.run(
+        DryRunOrder.of(job("-c", "import torch; torch.ones(1).cuda(); import no_such_package"), RTX_3060, BUDGET)
+    )
     assert asked == ["auto"]

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
@@ -44,7 +46,7 @@ EVALUATE = """
 def dry_run(tmp_path: Path, python: Path, script: str) -> Trace:
     (tmp_path / "train.py").write_text(script)
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
-    (trace,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=40)).traces if t.allocations]
+    (trace,) = [t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=40))).traces if t.allocations]
     return trace
 
 

@@ -20,7 +20,9 @@ import pytest
 from tests.integration import hostile_probes
 from tests.integration.test_sandbox import IS_ROOT, MIB, NOBODY, User, folder_of, user, wait_until
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import cgroup, results, sandbox
 from xmem_slurm.site.loading import load_catalogue
@@ -30,7 +32,7 @@ __all__ = ["user"]
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 GPU = load_catalogue()["h100-sxm5-80gb"]
-BUDGET = runner.Budget(seconds=60, memory_bytes=512 * MIB, scratch_bytes=64 * MIB, processes=64, cpus=1)
+BUDGET = Budget(seconds=60, memory_bytes=512 * MIB, scratch_bytes=64 * MIB, processes=64, cpus=1)
 ROOM = {"memory_bytes": 100 * MIB, "scratch_bytes": 1024 * MIB}
 """So that memory is the limit that is met."""
 
@@ -153,7 +155,7 @@ def job(place: Path, script: str, **environ: str) -> Job:
 def why(place: Path, script: str, **environ: str) -> str:
     """Return why there is no estimate."""
     with pytest.raises(NoEstimate) as caught:
-        runner.run(job(place, script, **environ), GPU, BUDGET)
+        runner.run(DryRunOrder.of(job(place, script, **environ), GPU, BUDGET))
     return str(caught.value)
 
 
@@ -319,7 +321,8 @@ from pathlib import Path
 from tests.integration import test_hostile
 from xmem_slurm.state import signals
 with signals.clearing_up():
-    test_hostile.runner.run(test_hostile.job(Path.cwd(), sys.argv[1]), test_hostile.GPU, test_hostile.BUDGET)
+    job = test_hostile.job(Path.cwd(), sys.argv[1])
+    test_hostile.runner.run(test_hostile.DryRunOrder.of(job, test_hostile.GPU, test_hostile.BUDGET))
 """
 UNCATCHABLE = (signal.SIGKILL, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM)
 """Signals that nobody catches, or would."""

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.slurm.submission import Submission
@@ -70,13 +72,13 @@ srun bash -c 'accelerate launch --multi_gpu --num_machines $SLURM_NNODES --num_p
 }
 
 
-def dry_run(script: str, folder: Path, python: Path, **environ: str) -> Sequence[Trace]:
+def dry_run(script: str, folder: Path, python: Path, ranks: RunRanks | None = None) -> Sequence[Trace]:
     """Run a batch script dry as it would be submitted; a failure in it is one here."""
     (folder / "train.py").write_text(TRAIN)
     text = f"#!/bin/bash\n{script}\n".encode()
-    given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"} | environ
+    given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"}
     job = from_submission(Submission((f"--chdir={folder}", "job.sh"), given, text))
-    done = runner.run(job, H200, runner.Budget(seconds=300))
+    done = runner.run(DryRunOrder(job, H200, Budget(seconds=300), run_ranks=ranks))
     assert done.outcome.returncode == 0, done.outcome.output_tail.decode()
     found = sorted((trace for trace in done.traces if trace.allocations), key=lambda trace: trace.rank)
     assert [trace.error for trace in found] == [None] * len(found)
@@ -93,7 +95,7 @@ def test_the_first_and_the_last_rank_of_two_nodes(way: str, job_python: Path, tm
     """Both are what they would be among all eight, each on its own node's GPU, so nothing is added up."""
     if way.startswith("accelerate") and not (job_python.parent / "accelerate").exists():
         pytest.skip("the Python of XMEM_TEST_PYTHON has no accelerate")
-    found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, job_python, XMEM_RANKS="0,7/8")
+    found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, job_python, RunRanks((0, 7), 8))
     assert [(trace.rank, trace.world_size, trace.place) for trace in found] == [(0, 8, "0"), (7, 8, "1:3")]
     assert [rank.beside_bytes for rank in estimate(found, "h200", H200).ranks] == [0, 0]
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
 
-BUDGET = runner.Budget(seconds=60, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
+BUDGET = Budget(seconds=60, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
 PROGRAM = '#!/bin/sh\necho "ran $0 $*"\nexit 6\n'
 
 
@@ -35,7 +37,7 @@ def why_not(folder: Path, script: str, path: str = "/usr/bin:/bin") -> str:
     text = f"#!/bin/sh\ncd {folder}\n{script}\n"
     job = from_submission(Submission(("--gres=gpu:1", "job.sh"), {"PATH": path, "HOME": str(folder)}, text.encode()))
     with pytest.raises(NoEstimate) as caught:
-        runner.run(job, load_catalogue()["l4"], BUDGET)
+        runner.run(DryRunOrder.of(job, load_catalogue()["l4"], BUDGET))
     return str(caught.value)
 
 
@@ -80,7 +82,7 @@ def test_git_works_on_what_is_here(folder: Path) -> None:
 
 
 def test_a_loop_that_waits_for_the_network_is_named_at_the_limit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.BUDGET", runner.Budget(seconds=4))
+    monkeypatch.setattr(f"{__name__}.BUDGET", Budget(seconds=4))
     said = why_not(folder, "until wget http://host/a; do sleep 1; done", f"{folder}/bin:/usr/bin:/bin")
     assert "time limit" in said
     assert said.endswith("; the script had asked for http://host/a, and a dry run has no network")
@@ -98,7 +100,7 @@ def test_data_that_was_not_fetched_explains_an_error_of_training(folder: Path, j
             f"#!/bin/sh\ncd {folder}\n{script}\n".encode(),
         )
     )
-    (found,) = runner.run(job, load_catalogue()["l4"], BUDGET).traces
+    (found,) = runner.run(DryRunOrder.of(job, load_catalogue()["l4"], BUDGET)).traces
     assert found.error is not None
     assert found.error.startswith("FileNotFoundError")
     assert found.error.endswith("; the script had asked for http://host/data.bin, and a dry run has no network")

@@ -86,10 +86,8 @@ def test_bash_completes_at_the_press_of_tab(prefix: Path) -> None:
 def test_the_sdist_has_what_builds_and_tests_it(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert (
-        shipped("templates") | shipped("site-config") | shipped("xmem_slurm") | shipped("tests") | shipped("share")
-        <= names
-    )
+    folders = ("templates", "site-config", "xmem_slurm", "tests", "share", "launchers", "news", ".ci")
+    assert set().union(*map(shipped, folders)) <= names
 
 
 def test_an_installed_wheel_works_outside_the_checkout(prefix: Path) -> None:

@@ -268,7 +268,7 @@ def test_an_error_in_that_sitecustomize_is_told_as_python_does(run: Run, tmp_pat
 
 
 def test_without_a_sitecustomize_there_is_none(run: Run) -> None:
-    ran = run("import sys\nprint('_xmem_record' in sys.modules)")
+    ran = run("import sys\nprint('_xmem.record.recorder' in sys.modules)")
     assert (ran.returncode, ran.stdout.strip(), ran.traces) == (0, "False", [])
 
 

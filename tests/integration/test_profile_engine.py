@@ -16,7 +16,9 @@ import pytest
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import gpu_environment, runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
@@ -62,7 +64,8 @@ def run(tmp_path: Path) -> Run:
                 "PATH": os.environ["PATH"],
                 "HOME": str(tmp_path),
                 "OMP_NUM_THREADS": "1",
-                **gpu_environment.environment(RTX_3060, 2, traces, None, engine),
+                **gpu_environment.environment(RTX_3060, 2, traces, None),
+                "XMEM_ENGINE": engine,
                 **deadline,
                 **environment,
             },
@@ -362,11 +365,11 @@ def test_a_dry_run_of_a_job_takes_this_engine_by_itself_and_says_so() -> None:
     """In the sandbox, through the estimate, as `xmem-slurm estimate` does it."""
     text = f'#!/bin/sh\nexec "{PYTHON}" "{JOB}" cnn SGD start\n'.encode()
     job = Job(text, [], JOB.parent, {**os.environ, "XMEM_ENGINE": "auto"})
-    budget = runner.Budget(seconds=SECONDS)
-    found = estimate(runner.run(job, RTX_3060, budget).traces, "rtx-3060", RTX_3060)
+    budget = Budget(seconds=SECONDS)
+    found = estimate(runner.run(DryRunOrder.of(job, RTX_3060, budget)).traces, "rtx-3060", RTX_3060)
     assert found.engine == "profile"
     assert found.confidence == "medium"
     assert "real steps on this machine's CPU stand for the GPU's" in found.reasons
     assert found.largest.replay.peak_reserved_bytes == 48_234_496
     with pytest.raises(NoEstimate, match="is not a CUDA build"):
-        estimate(runner.run(Job(text, [], JOB.parent, dict(os.environ)), RTX_3060, budget).traces, "rtx-3060", RTX_3060)
+        estimate(runner.run(DryRunOrder(job, RTX_3060, budget, engine="device")).traces, "rtx-3060", RTX_3060)

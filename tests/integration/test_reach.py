@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
 
 GPU = load_catalogue()["h100-sxm5-80gb"]
-BUDGET = runner.Budget(seconds=120, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
+BUDGET = Budget(seconds=120, memory_bytes=4 * GIB, scratch_bytes=256 * MIB, processes=256)
 TRAIN = "import torch\nprint(torch.ones(1 << 20, device='cuda').shape)\n"
 
 
@@ -43,7 +45,7 @@ def job(folder: Path, script: str, *options: str, **environ: str) -> Job:
 def why_not(found: Job) -> str:
     """Return why there is no estimate."""
     with pytest.raises(NoEstimate) as caught:
-        runner.run(found, GPU, BUDGET)
+        runner.run(DryRunOrder.of(found, GPU, BUDGET))
     return str(caught.value)
 
 
@@ -83,7 +85,7 @@ PYTHONPATH = {
 @pytest.mark.torch
 @pytest.mark.parametrize("way", PYTHONPATH)
 def test_torch_is_seen_whatever_becomes_of_pythonpath(folder: Path, way: str) -> None:
-    found = runner.run(job(folder, f"#!/bin/bash\n{PYTHONPATH[way]}\n"), GPU, BUDGET)
+    found = runner.run(DryRunOrder.of(job(folder, f"#!/bin/bash\n{PYTHONPATH[way]}\n"), GPU, BUDGET))
     assert found.outcome.returncode == 0, found.outcome.output_tail.decode()
     assert [bool(trace.allocations) for trace in found.traces] == [True]
 

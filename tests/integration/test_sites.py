@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.dryrun import engines, runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import Category, Origin, Trace
 
@@ -53,8 +55,10 @@ WEIGHT = 512 * 2048 * 4
 
 def dry_run(tmp_path: Path, python: Path, code: str) -> Trace:
     (tmp_path / "train.py").write_text(code)
-    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, {**os.environ, "XMEM_SITES": "1"})
-    (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
+    job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+    (found,) = [
+        t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))).traces if t.allocations
+    ]
     return found
 
 
@@ -102,9 +106,11 @@ def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, job_python: Pa
         b"#!/bin/sh\nexec python -c 'import torch\nx = torch.ones(3, 1 << 20).cuda()'\n",
         [],
         tmp_path,
-        {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}", "XMEM_SITES": "1"},
+        {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}"},
     )
-    (found,) = [t for t in runner.run(job, GPU, runner.Budget(seconds=60)).traces if t.allocations]
+    (found,) = [
+        t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))).traces if t.allocations
+    ]
     assert list(of_size(found, 3 * 4 << 20)) == [Origin("<string>", 2, "<module>", "")]
 
 
@@ -140,10 +146,9 @@ for _ in range(3):
 def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, job_python: Path) -> None:
     """torch's hook loses it, so without a report there is no hook, and a run that stops is made again without."""
     (tmp_path / "train.py").write_text(HANDLED)
-    for wanted in ({}, {"XMEM_SITES": "1"}):
-        environ = {**os.environ, **wanted}
-        job = Job(f"#!/bin/sh\nexec {job_python} train.py\n".encode(), [], tmp_path, environ)
-        (trace,) = engines.run(job, GPU, runner.Budget(seconds=60))
+    for origins in (False, True):
+        job = Job(f"#!/bin/sh\nexec {job_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+        (trace,) = engines.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins)))
         assert (trace.error, trace.steps, trace.made_at) == (None, 3, [0] * len(trace.allocations))
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start, traces
 from xmem_slurm import trace
-from xmem_slurm.dryrun import ranks, runner
+from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
@@ -178,7 +180,7 @@ def dry(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     (folder / "train.py").write_text(STAGES + MEASURED)
     ways = json.dumps([*REAL, "GPipe, shapes told", "interleaved, shapes told"])
     launcher = [job_python, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "train.py", ways, "rank"]
-    found = traces(launcher, folder, {"XMEM_RANKS": f"0,1,2,3/{RANKS}"})
+    found = traces(launcher, folder, {"XMEM_RUN_RANKS": f"0,1,2,3/{RANKS}"})
     assert sorted(each.rank for each in found) == list(range(RANKS))
     assert all(each.peers == list(range(RANKS)) for each in found)
     lines = [(folder / f"rank{rank}").read_text() for rank in range(RANKS)]
@@ -202,7 +204,7 @@ def dry_run(way: str, script: str, folder: Path, job_python: Path, seconds: floa
     (folder / "train.py").write_text(STAGES + FOREVER)
     environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{script} train.py '{way}'\n".encode(), (), folder, environ, (RANKS,))
-    return ranks.run(job, H100, runner.Budget(seconds=seconds), DryRuns())
+    return ranks.run(DryRunOrder.of(job, H100, Budget(seconds=seconds)), DryRuns())
 
 
 def test_a_pipeline_is_sized_by_its_largest_stage(job_python: Path, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Values that decide what happens: those that came from the host are exact, checks hold, a mask selects everything."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from xmem_slurm.dryrun import engines, runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder, Shapes
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
@@ -175,7 +178,7 @@ buffer = torch.zeros(2, dtype=torch.long, device=device)
 buffer[:1] = torch.randperm(9, device=device)[:1]  # written into another
 buffer.tolist()
 import sys
-said = [detail for code, detail in sys.modules["_xmem_known"]._doubts if code == "assumed-values"]
+said = [detail for code, detail in sys.modules["_xmem.values.known_values"]._doubts if code == "assumed-values"]
 made_up = {number for number, line in enumerate(open(__file__), 1) if "  " "# " in line}
 assert {int(each.rpartition(":")[2][:-1]) for each in said} == made_up, said
 """
@@ -329,7 +332,7 @@ assert unknown[:, 0][unknown[:, 0] == unknown[0, :3]].shape == (3,)
 """,
     "values that were written over": """
 import sys
-launch = sys.modules["_xmem_triton"]._Launcher(None, None)
+launch = sys.modules["_xmem.triton"]._Launcher(None, None)
 for write in (
     lambda it: launch(1, 1, 1, it),
     lambda it: it.copy_(unknown[0] > 0),
@@ -405,8 +408,9 @@ for _ in range(6):
 """
 
 
-def run(folder: Path, job_python: Path, code: str, **environ: str) -> Trace:
-    (trace,) = runner.run(job(folder, job_python, code, **environ), H200, runner.Budget(seconds=60)).traces
+def run(folder: Path, job_python: Path, code: str, shapes: Shapes = "most") -> Trace:
+    order = DryRunOrder.of(job(folder, job_python, code), H200, Budget(seconds=60))
+    (trace,) = runner.run(replace(order, shapes=shapes)).traces
     return trace
 
 
@@ -450,15 +454,17 @@ def test_figures_of_what_was_assumed_are_no_doubt(job_python: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(("shapes", "count"), [("most", 12), ("least", 0)])
 def test_of_an_unknown_mask_all_or_nothing_is_selected(
-    shapes: str, count: int, job_python: Path, tmp_path: Path
+    shapes: Shapes, count: int, job_python: Path, tmp_path: Path
 ) -> None:
-    found = run(tmp_path, job_python, SHAPES.replace("COUNT", str(count)), XMEM_SHAPES=shapes)
+    found = run(tmp_path, job_python, SHAPES.replace("COUNT", str(count)), shapes)
     assert found.error is None
     assert "value-shape" in {doubt.code for doubt in found.doubts}
 
 
 def test_both_ends_of_what_hangs_on_values_are_said(job_python: Path, tmp_path: Path) -> None:
-    traces = engines.run(job(tmp_path, job_python, MASKED, XMEM_ENGINE="device"), H200, runner.Budget(seconds=120))
+    traces = engines.run(
+        DryRunOrder.of(job(tmp_path, job_python, MASKED, XMEM_ENGINE="device"), H200, Budget(seconds=120))
+    )
     found = estimate(traces, "h200", H200)
     scores = 4096 * 1024
     assert found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores  # selected values, two indices of each

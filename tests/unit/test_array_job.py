@@ -6,7 +6,7 @@ import json
 import pytest
 
 from xmem_slurm.dryrun import array_job, cpu_node
-from xmem_slurm.dryrun.runner import Budget
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.errors import NoEstimate, SlurmError
 from xmem_slurm.site.schema import DryRuns
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import cpu_node, engines, runner, spending
+from xmem_slurm.dryrun import cpu_node, engines, spending
 from xmem_slurm.dryrun import job as dryrun_job
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
@@ -21,7 +23,7 @@ NODE = DryRuns(where="srun", partition="cpu")
 def test_why_there_is_no_estimate_arrives_with_what_it_cost(
     kind: type[NoEstimate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(_job: Job, _gpu: object, _budget: object) -> Sequence[Trace]:
+    def run(_order: DryRunOrder) -> Sequence[Trace]:
         spending.add(7.0)
         raise kind("it stopped", [], on_any_gpu=True)
 
@@ -38,12 +40,12 @@ def test_why_there_is_no_estimate_arrives_with_what_it_cost(
     asked = cpu_node.ask.set(by_node)
     try:
         with pytest.raises(kind, match="it stopped") as caught:
-            cpu_node.run(job, load_catalogue()["h200"], runner.Budget(), NODE)
+            cpu_node.run(DryRunOrder(job, load_catalogue()["h200"], Budget()), NODE)
     finally:
         cpu_node.ask.reset(asked)
     assert (caught.value.on_any_gpu, spending.now().since(before).spent) == (True, pytest.approx(7.0))
 
 
 def test_a_node_has_as_long_as_the_wall_limit() -> None:
-    assert "--time=11" in cpu_node.words(runner.Budget(seconds=60), NODE)
-    assert "--time=2" in cpu_node.words(runner.Budget(seconds=60).within(DryRuns(wall_seconds=60)), NODE)
+    assert "--time=11" in cpu_node.words(Budget(seconds=60), NODE)
+    assert "--time=2" in cpu_node.words(Budget(seconds=60).within(DryRuns(wall_seconds=60)), NODE)

@@ -139,8 +139,8 @@ def test_the_library_is_the_one_that_torch_would_load(tmp_path: Path) -> None:
 import sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 sys.prefix = sys.argv[3]
-import _xmem_device
-print(_xmem_device.real_cudnn(sys.argv[4]))
+from _xmem.process import stand_ins
+print(stand_ins.real_cudnn(sys.argv[4]))
 """
     probe = generate.SOURCES.parents[1] / "probe"
     environment = {"LD_LIBRARY_PATH": f":{modules}"}

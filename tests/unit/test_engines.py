@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace_file
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import engines, runner, spending
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import Doubt, Trace
+from xmem_slurm.trace import Noted, Trace
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
 BEFORE_THE_GPU = dataclasses.replace(GPT2, allocations=[], events=[], marks=[], recorded={}, state="exit")
 ON_THE_GPU = dataclasses.replace(GPT2, marks=[], state="exit")
-READ = Doubt("value-read", "", 1)
+READ = Noted(Doubt.VALUE_READ, "")
 Result = Trace | NoEstimate
 
 
@@ -29,8 +32,8 @@ class Runs:
         self.results, self.cost = iter(results), cost
         self.asked: list[tuple[str, bool]] = []
 
-    def __call__(self, job: Job, _gpu: object, _budget: object) -> runner.DryRun:
-        self.asked.append((job.environ["XMEM_ENGINE"], "XMEM_SITES" in job.environ))
+    def __call__(self, order: DryRunOrder) -> runner.DryRun:
+        self.asked.append((order.engine, order.origins))
         spending.add(self.cost)
         result = next(self.results)
         if isinstance(result, NoEstimate):
@@ -40,9 +43,10 @@ class Runs:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sequence[Trace]]:
-    def run(runs: Runs, **environ: str) -> Sequence[Trace]:
+    def run(runs: Runs, *, origins: bool = False) -> Sequence[Trace]:
         monkeypatch.setattr(runner, "run", runs)
-        return engines.run(Job(b"#!/bin/sh\n", (), Path("/"), environ), H200, runner.Budget(seconds=60))
+        job = Job(b"#!/bin/sh\n", (), Path("/"), {})
+        return engines.run(DryRunOrder(job, H200, Budget(seconds=60), origins=origins))
 
     return run
 
@@ -84,14 +88,14 @@ def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) ->
     late = dataclasses.replace(GPT2, error="a crash or a kill")
     for result, asked in ((GPT2, 1), (own, 1), (lost, 2), (late, 2)):
         runs = Runs(result, GPT2)
-        run(runs, XMEM_SITES="1")
+        run(runs, origins=True)
         assert runs.asked == [("auto", True), ("auto", False)][:asked], result.error
 
 
 def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
     late = dataclasses.replace(GPT2, error="a crash or a kill")
-    assert list(run(Runs(late, NoEstimate("the dry run was stopped")), XMEM_SITES="1")) == [late]
-    assert list(run(Runs(late, dataclasses.replace(ON_THE_GPU, error="x", doubts=[])), XMEM_SITES="1")) == [late]
+    assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins=True)) == [late]
+    assert list(run(Runs(late, dataclasses.replace(ON_THE_GPU, error="x", doubts=[])), origins=True)) == [late]
     dear = Runs(late, cost=40.0)
-    assert list(run(dear, XMEM_SITES="1")) == [late]
+    assert list(run(dear, origins=True)) == [late]
     assert len(dear.asked) == 1

@@ -9,12 +9,13 @@ from tests.traces import growing_batches
 from xmem_slurm import trace, trace_file
 from xmem_slurm.allocator.fit import RESOLUTION
 from xmem_slurm.allocator.replay import replay
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import estimate
 from xmem_slurm.sizing.margins import measured
-from xmem_slurm.trace import Category, Doubt, Trace
+from xmem_slurm.trace import Category, Noted, Trace
 from xmem_slurm.units import GIB, MIB
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
@@ -94,7 +95,9 @@ def test_context_and_margin_are_kept_free() -> None:
 
 def test_a_doubt_widens_the_margin_and_is_told() -> None:
     measured_kind = H200.model_copy(update={"capability": "8.6"})
-    doubtful = estimate.estimate([changed(doubts=[Doubt("cudnn-plan", "cudnnBackendFinalize", 3)])], "", measured_kind)
+    doubtful = estimate.estimate(
+        [changed(doubts=[Noted(Doubt.CUDNN_PLAN, "cudnnBackendFinalize", 3)])], "", measured_kind
+    )
     assert doubtful.largest.margin_bytes > estimate.estimate([GPT2], "h200", H200).largest.margin_bytes
     assert doubtful.largest.margin.probability is not None
     assert doubtful.confidence == "medium"
@@ -109,7 +112,7 @@ def test_a_run_cut_off_by_the_budget_is_doubtful_and_promises_nothing() -> None:
 
 def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
     measured_here = H200.model_copy(update={"nccl_bytes": 400 * MIB})
-    alone, ranks = estimate.estimate([GPT2], "h200", measured_here), changed(doubts=[Doubt("nccl", "", 1)])
+    alone, ranks = estimate.estimate([GPT2], "h200", measured_here), changed(doubts=[Noted(Doubt.NCCL, "")])
     together = estimate.estimate([ranks], "h200", measured_here)
     assert alone.largest.outside_allocator_bytes == H200.context_bytes
     assert together.largest.outside_allocator_bytes == H200.context_bytes + 400 * MIB

@@ -80,7 +80,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def looked(tmp_path: Path, script: str, at: int, *, alone: bool = True, evaluated: bool = False) -> Any:
     """Run a script that calls `step()`, and look ahead at call number `at`; its other functions do nothing."""
-    ahead, found, calls = importlib.import_module("_xmem_ahead"), [], 0
+    ahead, found, calls = importlib.import_module("_xmem.course.ahead"), [], 0
 
     def step() -> None:
         nonlocal calls
@@ -317,7 +317,7 @@ def test_a_generator_of_the_scripts_with_conditions_is_not_certain(tmp_path: Pat
 
 
 def test_a_script_without_source_is_not_certain(tmp_path: Path) -> None:
-    ahead, found = importlib.import_module("_xmem_ahead"), []
+    ahead, found = importlib.import_module("_xmem.course.ahead"), []
     exec(
         compile("for i in range(9): step()", str(tmp_path / "gone.py"), "exec"),
         {"__name__": "__main__", "step": lambda: found.append(ahead.look(sys._getframe(1), True, False, False, 1))},

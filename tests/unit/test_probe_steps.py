@@ -19,15 +19,15 @@ import xmem_slurm
 PROBE = Path(xmem_slurm.__file__).parent / "probe"
 _TAKE = "import os; os.sched_setaffinity(0, {{{}}})"
 _WORK = """
-import time, _xmem_clock
+import time; from _xmem.process import clock
 time.sleep(0.2)  # until the others have begun
-own, wall, worked = _xmem_clock.now(), time.monotonic(), time.process_time()
+own, wall, worked = clock.now(), time.monotonic(), time.process_time()
 while time.process_time() < worked + 0.3: pass
-print(_xmem_clock.now() - own, time.monotonic() - wall)
+print(clock.now() - own, time.monotonic() - wall)
 """
 
 
-@pytest.mark.parametrize("file", sorted(PROBE.glob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(PROBE.rglob("*.py")), ids=lambda file: str(file.relative_to(PROBE)))
 def test_the_probe_is_python_3_9(file: Path) -> None:
     ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 9))
 
@@ -40,13 +40,13 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def steps() -> ModuleType:
-    importlib.import_module("_xmem_alive").watch(Optimizer)
-    return importlib.import_module("_xmem_steps")
+    importlib.import_module("_xmem.process.alive").watch(Optimizer)
+    return importlib.import_module("_xmem.record.steps")
 
 
 def test_looking_for_objects_leaves_other_threads_alone() -> None:
     """A tuple that another thread is building must not be held: CPython could not give it its size."""
-    instances = importlib.import_module("_xmem_alive").instances
+    instances = importlib.import_module("_xmem.process.alive").instances
     optimizer = Optimizer(Parameter())
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -142,7 +142,7 @@ def test_an_optimizer_without_parameters_counts_for_nothing(steps: ModuleType) -
 
 def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> None:
     """One process works for 0.3 s of CPU time beside three that take the same CPU."""
-    clock = importlib.import_module("_xmem_clock")
+    clock = importlib.import_module("_xmem.process.clock")
     cpu = min(os.sched_getaffinity(0))
     others = [subprocess.Popen([sys.executable, "-c", f"{_TAKE}\nwhile True: pass".format(cpu)]) for _ in range(3)]
     try:
@@ -161,6 +161,6 @@ def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> 
 
 
 def test_without_an_account_it_is_wall_time(steps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = importlib.import_module("_xmem_clock")
+    clock = importlib.import_module("_xmem.process.clock")
     monkeypatch.setattr(clock, "_FILE", "/nowhere")
     assert abs(clock.now() - time.monotonic()) < 0.1

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace, trace_file
-from xmem_slurm.dryrun import cpu_node, ranks, runner
+from xmem_slurm.dryrun import cpu_node, ranks
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
@@ -19,6 +21,7 @@ FIRST = replace(GPT2, rank=0, world_size=4)
 STAGE = replace(FIRST, peers=[0, 1, 2, 3])
 JOB = Job(b"#!/bin/sh\n", (), Path("/"), {})
 H200 = load_catalogue()["h200"]
+ORDER = DryRunOrder(JOB, H200, Budget())
 
 
 @pytest.mark.parametrize(
@@ -36,13 +39,14 @@ H200 = load_catalogue()["h200"]
     ],
 )
 def test_what_is_run_beside_rank_0(wish: str, peers: list[int], chosen: str | None) -> None:
-    found = ranks.with_others(replace(JOB, environ={"XMEM_RANKS": wish}), [replace(FIRST, peers=peers)])
-    assert (found and found.environ["XMEM_RANKS"]) == chosen
+    order = DryRunOrder.of(replace(JOB, environ={"XMEM_RANKS": wish}), H200, Budget())
+    found = ranks.with_others(order, [replace(FIRST, peers=peers)])
+    assert (found and found.environ["XMEM_RUN_RANKS"]) == chosen
 
 
 def test_what_was_decided_stands_and_components_have_their_own_first_ranks() -> None:
-    assert ranks.with_others(replace(JOB, environ={"XMEM_RANKS": "0,3/4"}), [STAGE]) is None
-    assert ranks.with_others(replace(JOB, gpus=(1, 1)), [STAGE]) is None
+    assert ranks.with_others(replace(ORDER, run_ranks=RunRanks((0, 3), 4)), [STAGE]) is None
+    assert ranks.with_others(replace(ORDER, job=replace(JOB, gpus=(1, 1))), [STAGE]) is None
 
 
 def test_of_many_ranks_the_first_the_last_and_some_between() -> None:
@@ -58,14 +62,14 @@ class Elsewhere:
     def __init__(self, *results: list[trace.Trace]) -> None:
         self.results, self.asked = list(results), []
 
-    def __call__(self, job: Job, *_: object) -> list[trace.Trace]:
-        self.asked.append(job.environ.get("XMEM_RANKS"))
+    def __call__(self, order: DryRunOrder, *_: object) -> list[trace.Trace]:
+        self.asked.append(order.environ.get("XMEM_RUN_RANKS"))
         return self.results.pop(0)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, dry_runs: Elsewhere, job: Job = JOB) -> list[trace.Trace]:
     monkeypatch.setattr(cpu_node, "run", dry_runs)
-    return list(ranks.run(job, H200, runner.Budget(), DryRuns()))
+    return list(ranks.run(DryRunOrder(job, H200, Budget()), DryRuns()))
 
 
 def test_the_largest_stage_decides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace_file
+from xmem_slurm.dryrun import budget as budget_of
 from xmem_slurm.dryrun import runner, spending
-from xmem_slurm.dryrun.runner import Budget
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.schema import DryRuns
 
@@ -41,7 +42,7 @@ def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind(monkey
     assert not left.has_room_for(spending.now().since(started))
     assert left.has_room_for(spending.Moment(15, 500))
     assert not left.has_room_for(spending.Moment(1, 501))
-    assert Budget(seconds=5).longest == runner.LEAST_WALL_SECONDS
+    assert Budget(seconds=5).longest == budget_of.LEAST_WALL_SECONDS
 
 
 def test_a_site_bounds_both_and_whoever_waits_bounds_the_wall() -> None:

@@ -7,13 +7,14 @@ import pytest
 
 from xmem_slurm import trace_file
 from xmem_slurm.allocator import config
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import sharing
 from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import GpuOption, Share
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.trace import Doubt
+from xmem_slurm.trace import Noted
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 
@@ -89,7 +90,7 @@ def test_a_shard_needs_a_torch_that_keeps_to_it(version: str, settings: str, hel
 def test_a_job_that_was_seen_to_overrule_its_limit_gets_no_share(
     code: str, text: bytes, shard: bool, mps: bool
 ) -> None:
-    seen = dataclasses.replace(GPT2, torch_version="2.11.0", doubts=[Doubt(code, "why", 1)])
+    seen = dataclasses.replace(GPT2, torch_version="2.11.0", doubts=[Noted(Doubt.of(code), "why")])
     assert (sharing.not_held(SHARD, seen, {}, [b"#!/bin/sh\n", text]) is None) is shard
     assert (sharing.not_held(MPS, seen, {}, [b"#!/bin/sh\n", text]) is None) is mps
 

@@ -76,6 +76,6 @@ def test_a_job_asks_for_what_the_option_is(tmp_path: Path) -> None:
     job = next(job for job in calibration.jobs(site, "/opt/python", 60) if job.option == "a100_80")
     assert {"--gres=gpu:a100_80:2", "--partition=gpu", "--immediate=60"} <= set(job.command)
     assert job.command[-3:-1] == ("/opt/python", "-c")
-    assert str(job).endswith("_xmem_outside.py")
+    assert str(job).endswith("outside_allocator.py")
     compile(job.command[-1], "job", "exec")
     assert tomllib.loads(calibration.fragment("a.b", calibration.read(json.dumps(PRINTED))))["option"].keys() == {"a.b"}

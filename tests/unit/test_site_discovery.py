@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from xmem_slurm.cluster import comparison, discovery, guess, live
-from xmem_slurm.cluster.spellings import OPTIONS, Accepted, Kind, find
+from xmem_slurm.cluster.spellings import OPTIONS, Accepted, GpuKind, find
 from xmem_slurm.site.loading import load_catalogue, option_gpus
 from xmem_slurm.site.schema import Site
 
@@ -28,11 +28,13 @@ PartitionName=long Default=NO MaxTime=UNLIMITED
 CLUSTER = live.parse(CONFIG, NODES, PARTITIONS)
 
 
-def takes_all(_kind: Kind, _partition: str) -> Accepted:
+def takes_all(_kind: GpuKind, _partition: str) -> Accepted:
     return Accepted()
 
 
-def discovered(cluster: live.Cluster = CLUSTER, ask: Callable[[Kind, str], Accepted] = takes_all) -> tuple[Site, str]:
+def discovered(
+    cluster: live.Cluster = CLUSTER, ask: Callable[[GpuKind, str], Accepted] = takes_all
+) -> tuple[Site, str]:
     text = discovery.write(cluster, CATALOGUE, ",".join, ask)
     return Site.model_validate(tomllib.loads(text)), text
 
@@ -107,7 +109,7 @@ def test_a_discovered_site_is_as_the_cluster_is_and_each_change_is_told() -> Non
     assert "partition long: max_time is UNLIMITED on the cluster" in told
 
 
-def taken_by(refuses: Callable[[str], bool]) -> Callable[[Kind, str], Accepted]:
+def taken_by(refuses: Callable[[str], bool]) -> Callable[[GpuKind, str], Accepted]:
     """Stand for a cluster that refuses some requests, each written as one line."""
     return lambda kind, _: find(kind, lambda words: "no such thing here" if refuses(" ".join(words)) else None)
 
@@ -124,7 +126,7 @@ def taken_by(refuses: Callable[[str], bool]) -> Callable[[Kind, str], Accepted]:
     ],
 )
 def test_the_spellings_that_are_taken_are_found(refuses: Callable[[str], bool], taken: Accepted) -> None:
-    found = taken_by(refuses)(Kind("a100", "a100", None), "gpu")
+    found = taken_by(refuses)(GpuKind("a100", "a100", None), "gpu")
     assert (found.options, found.by, found.memory) == ([*taken.options] or (), taken.by, taken.memory)
     assert set(found.refused) == set(OPTIONS) - set(taken.options)
 
@@ -148,9 +150,9 @@ def test_gpus_that_only_a_resource_tells_apart() -> None:
     nodes = (
         "NodeName=v1 CPUTot=32 AvailableFeatures=(null) Gres=gpu:4,VramPerGpu:24G RealMemory=256000 Partitions=gpu\n"
     )
-    asked: list[Kind] = []
+    asked: list[GpuKind] = []
     site, text = discovered(live.parse(CONFIG, nodes, PARTITIONS), lambda kind, _: asked.append(kind) or Accepted())
     option = site.option["VramPerGpu-24G"]
     assert (option.gpu, option.type, option.gres) == ("l4", None, "VramPerGpu:24G")
     assert "is it a10g, a10, rtx-4090, rtx-3090, a30 instead?" in text
-    assert asked == [Kind(None, None, "VramPerGpu:24G")]
+    assert asked == [GpuKind(None, None, "VramPerGpu:24G")]

@@ -7,12 +7,12 @@ import pytest
 
 from tests.traces import growing_batches
 from xmem_slurm import resources, trace, trace_file
-from xmem_slurm.dryrun import job as dryrun_job
 from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
 
@@ -29,16 +29,16 @@ class DryRuns:
     def __init__(self, result: trace.Trace, fails_on: set[str] | None = None, seconds: float = 0.0) -> None:
         self.result, self.fails_on, self.asked = result, fails_on or set(), []
 
-    def __call__(self, job: object, gpu: Gpu, budget: runner.Budget) -> runner.DryRun:
-        self.asked.append(gpu.description)
-        if gpu.description in self.fails_on:
+    def __call__(self, order: DryRunOrder) -> runner.DryRun:
+        self.asked.append(order.gpu.description)
+        if order.gpu.description in self.fails_on:
             raise NoEstimate("no kernel image is available for execution on the device")
         return runner.DryRun([self.result], sandbox.Outcome(0, None, 1.0, 0, b""))
 
 
 def size(monkeypatch: pytest.MonkeyPatch, dry_runs: DryRuns, budget: float = 60) -> sizing.Sizing:
     monkeypatch.setattr(runner, "run", dry_runs)
-    return sizing.size(JOB, SITE, GPUS, runner.Budget(seconds=budget))
+    return sizing.size(JOB, SITE, GPUS, Budget(seconds=budget))
 
 
 def described(*names: str) -> list[str]:
@@ -70,7 +70,7 @@ def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch
 
     def choices(*asked: str) -> list[str | None]:
         job = Submission((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
-        sized = sizing.size_components(job, [0, 1], SITE, GPUS, runner.Budget())
+        sized = sizing.size_components(job, [0, 1], SITE, GPUS, Budget())
         return [each.placement.choice for each in sized.values() if isinstance(each, sizing.Sizing)]
 
     assert choices("--gres=gpu:2", "--gres=gpu:2") == ["a100_80", "h200"]
@@ -108,14 +108,14 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
     failed = dataclasses.replace(modern, allocations=[], events=[], marks=[], error="no kernel image", state="exit")
     asked_for: list[str] = []
 
-    def run(_job: object, gpu: Gpu, _budget: object) -> runner.DryRun:
-        asked_for.append(gpu.description)
-        found = failed if fails and gpu.capability == "7.0" else modern
+    def run(order: DryRunOrder) -> runner.DryRun:
+        asked_for.append(order.gpu.description)
+        found = failed if fails and order.gpu.capability == "7.0" else modern
         return runner.DryRun([found], sandbox.Outcome(0, None, 1.0, 0, b""))
 
     monkeypatch.setattr(runner, "run", run)
     job = Submission((f"--gres=gpu:{asked}:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = sizing.size(job, OLD, gpus, runner.Budget())
+    sized = sizing.size(job, OLD, gpus, Budget())
     assert sized.placement.choice == "l4"
     told = "the job's torch has no kernels for v100 (compute capability 7.0): it has sm_75, "
     assert sized.without_kernels.startswith(told) == (asked == "v100")
@@ -123,7 +123,7 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
     only = OLD.model_copy(update={"nodes": OLD.nodes[-1:]})
     asked_for.clear()
     with pytest.raises(NoEstimate, match="no kernels for v100"):
-        sizing.size(job, only, gpus, runner.Budget())
+        sizing.size(job, only, gpus, Budget())
     assert len(asked_for) == 1
 
 
@@ -176,27 +176,27 @@ def test_what_a_node_must_have_beside_gpus(argv: tuple[str, ...], cpus: int, mem
 def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Submission(("-c24", "--mem=200G", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
     monkeypatch.setattr(runner, "run", DryRuns(GPT2))
-    sized = sizing.size(job, SITE, GPUS, runner.Budget())
+    sized = sizing.size(job, SITE, GPUS, Budget())
     assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
 
 
 def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = []
 
-    def run(job: dryrun_job.Job, gpu: Gpu, budget: runner.Budget) -> runner.DryRun:
-        tasks.append(job.environ["SLURM_ARRAY_TASK_ID"])
-        result = LARGE if job.environ["SLURM_ARRAY_TASK_ID"] == "8" else GPT2
+    def run(order: DryRunOrder) -> runner.DryRun:
+        tasks.append(order.job.environ["SLURM_ARRAY_TASK_ID"])
+        result = LARGE if order.job.environ["SLURM_ARRAY_TASK_ID"] == "8" else GPT2
         return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
 
     monkeypatch.setattr(runner, "run", run)
     job = Submission(("--array=2-9:3%2", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = sizing.size(job, SITE, GPUS, runner.Budget())
+    sized = sizing.size(job, SITE, GPUS, Budget())
     assert tasks == ["2", "8", "2", "8"]
     assert sized.placement.choice == "a100_80"
     assert "of the array's 3 tasks only 2 and 8 ran" in sized.estimate.reasons[0]
 
     tasks.clear()
-    chosen = sizing.size(job.but(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, runner.Budget())
+    chosen = sizing.size(job.but(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, Budget())
     assert tasks == ["5"]
     assert "of the array's 3 tasks only 5 ran" in chosen.estimate.reasons[0]
 
@@ -207,14 +207,14 @@ HET = Submission(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.
 def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def run(job: dryrun_job.Job, gpu: Gpu, budget: runner.Budget) -> runner.DryRun:
-        asked.append(gpu.description)
-        assert list(job.gpus) == [1, 0, 1]
+    def run(order: DryRunOrder) -> runner.DryRun:
+        asked.append(order.gpu.description)
+        assert list(order.job.gpus) == [1, 0, 1]
         traces = [dataclasses.replace(LARGE, component=0), dataclasses.replace(GPT2, component=2)]
         return runner.DryRun(traces, sandbox.Outcome(0, None, 1.0, 0, b""))
 
     monkeypatch.setattr(runner, "run", run)
-    found = sizing.size_components(HET, [0, 2], SITE, GPUS, runner.Budget())
+    found = sizing.size_components(HET, [0, 2], SITE, GPUS, Budget())
     sized = {index: each for index, each in found.items() if isinstance(each, sizing.Sizing)}
     assert {index: each.placement.choice for index, each in sized.items()} == {0: "a100_80", 2: "l4"}
     assert asked == described("l4", "a100_80")
@@ -226,7 +226,7 @@ def test_a_component_that_fails_or_is_not_seen_says_so_and_leaves_the_other(monk
         dry_runs = DryRuns(GPT2)
         results = runner.DryRun([GPT2, *others], sandbox.Outcome(0, None, 1.0, 0, b""))
         monkeypatch.setattr(runner, "run", lambda *words, it=results, asked=dry_runs: (asked(*words), it)[1])
-        found = sizing.size_components(HET, [0, 2], SITE, GPUS, runner.Budget())
+        found = sizing.size_components(HET, [0, 2], SITE, GPUS, Budget())
         assert isinstance(found[0], sizing.Sizing)
         assert why in str(found[2])
         assert dry_runs.asked == described("l4") if not others else described("l4", "a100_80")
@@ -240,7 +240,7 @@ def test_no_component_of_several_is_given_a_share(monkeypatch: pytest.MonkeyPatc
     choices = []
     for argv in (("--gres=gpu:1",), ("--gres=gpu:1", ":", "-n1")):
         job = Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n")
-        (found,) = sizing.size_components(job, [0], site, gpus, runner.Budget()).values()
+        (found,) = sizing.size_components(job, [0], site, gpus, Budget()).values()
         assert isinstance(found, sizing.Sizing)
         choices.append(site.option[found.placement.choice or ""].share is not None)
     assert choices == [True, False]

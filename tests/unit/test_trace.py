@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace, trace_file
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import NOWHERE, Category, Op, Origin
+from xmem_slurm.trace import NOWHERE, Category, Noted, Op, Origin
 
 GPT2 = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
@@ -144,3 +145,11 @@ def test_the_recorded_run_of_gpt2_is_read_whole() -> None:
         live += {Op.ALLOC: size, Op.FREE_COMPLETED: -size}.get(Op(event.op), 0)
         peak = max(peak, live)
     assert peak == found.recorded["requested_bytes"]
+
+
+def test_a_doubt_that_nobody_knows_makes_it_no_trace(tmp_path: Path) -> None:
+    history = [("alloc", 5, 10, 0)]
+    known = {"code": "nccl", "detail": "buffers of a communicator", "count": 2}
+    assert read(tmp_path, history, doubts=[known]).doubts == [Noted(Doubt.NCCL, "buffers of a communicator", 2)]
+    with pytest.raises(NoEstimate, match=r"not a trace: doubts\.1\.code: .*no doubt that there is"):
+        read(tmp_path, history, doubts=[known, known | {"code": "cudnn-plans"}])

@@ -113,7 +113,9 @@ def test_a_column_with_what_is_no_number(tmp_path: Path, name: str, value: objec
         {"gpu": GPT2["gpu"] | {"capability": "9.0\n"}},
         {"marks": [{"kind": "step", "allocations": "\x1b[2J"}]},
         {"tags": [{"category": "FREE", "allocations": 1, "addresses": [1]}]},
-        {"doubts": [{"code": "x", "detail": "y", "count": 1, "share": -1}]},
+        {"doubts": [{"code": "nccl", "detail": "y", "count": 1, "share": -1}]},
+        {"doubts": [{"code": "x\x1b[2J", "detail": "y", "count": 1}]},
+        {"doubts": [{"code": [], "detail": "y", "count": 1}]},
         {"sites": {"found": [["a", -1, "b", "c"]], "of": [0]}},
         {"error": "x" * 200_000},
         {"argv": "python"},
@@ -129,14 +131,14 @@ def test_a_trace_with_what_no_trace_has(tmp_path: Path, changed: dict[str, objec
 
 def test_text_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
     hostile = "x\nSubmitted batch job 1\r\x1b]0;title\x07\x9b2J\x7f\u202e\u2066\u2028\ud800é"
-    doubt = {"code": hostile, "detail": hostile, "count": 1}
+    doubt = {"code": "nccl", "detail": hostile, "count": 1}
     site = [hostile, 1, hostile, hostile]
     changed = {"error": hostile, "argv": [hostile], "doubts": [doubt], "place": hostile, "state": hostile}
     changed |= {"sites": {"found": [site], "of": [0] * GPT2["events"]["action"].count("alloc")}}
     path = tmp_path / "1.json.gz"
     path.write_bytes(gzip.compress(json.dumps(GPT2 | changed).encode()))
     found = trace_file.read(path)
-    for text in (found.error, *found.argv, found.doubts[0].code, found.doubts[0].detail, *found.sites[0], found.state):
+    for text in (found.error, *found.argv, found.doubts[0].detail, *found.sites[0], found.state):
         assert str(text).isprintable()
         assert str(text).encode() != b""
     assert str(found.error).startswith("x Submitted batch job 1 \ufffd]0;title")

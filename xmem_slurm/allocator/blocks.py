@@ -147,11 +147,11 @@ class BlockPool:
 
     def free_list(self, stream: int) -> FreeList:
         """Return the free blocks of a stream."""
-        found = self.free_lists.get(stream)
-        if found is None:
-            found = self.free_lists[stream] = FreeList(self, stream)
+        blocks = self.free_lists.get(stream)
+        if blocks is None:
+            blocks = self.free_lists[stream] = FreeList(self, stream)
             self.free_lists = dict(sorted(self.free_lists.items()))
-        return found
+        return blocks
 
     def __iter__(self) -> Iterator[Block]:
         """Yield the free blocks, in upstream's order."""

@@ -8,7 +8,7 @@ The policy (header comment of c10/cuda/CUDACachingAllocator.cpp, 2.4 to 2.15):
 - requests up to 1 MiB are packed in 2 MiB segments, up to 10 MiB in 20 MiB segments, above in a segment of their own;
 - free neighbours in a segment are merged; a segment goes back to CUDA only whole (or by pages, if expandable).
 
-`malloc` and `_free_block` are the hot paths: they carry their common case inline, without a call per rule, because a
+`malloc` and `free_block` are the hot paths: they carry their common case inline, without a call per rule, because a
 replay runs them hundreds of thousands of times. The rare cases are in reclaim.py and expandable.py.
 """
 # ruff: noqa: PLR1730 - max() is a call, which the hot paths do without
@@ -102,7 +102,7 @@ class DeviceCachingAllocator:
     ) -> Block | None:
         """Hand out a block of at least `orig_size` bytes (1 or more) for a stream; None when memory is short."""
         if self.cuda_events and not self.capturing:
-            self.process_events()
+            events.process(self)
         owner = self.active_pool
         small_blocks, large_blocks = self.small_blocks, self.large_blocks
         if owner is not None:
@@ -202,11 +202,11 @@ class DeviceCachingAllocator:
                 if _expandable_size(blocks[index + 1]) >= _expandable_size(blocks[index]):
                     break
                 index += 1
-        found = blocks[index].size
+        block_size = blocks[index].size
         if size < self.settings.max_split_size:
-            fits = found < self.settings.max_split_size
+            fits = block_size < self.settings.max_split_size
         else:
-            fits = found < size + self.settings.max_non_split_rounding_size
+            fits = block_size < size + self.settings.max_non_split_rounding_size
         return index if fits else len(blocks)
 
     def _malloc_from_device(self, free_list: FreeList, size: int) -> Block | None:
@@ -299,12 +299,12 @@ class DeviceCachingAllocator:
         if block.stream_uses:
             self.pending_bytes += size
             self.pending += 1
-            self._insert_events(block)
+            events.wait(self, block)
         else:
-            self._free_block(block)
+            self.free_block(block)
 
-    def _free_block(self, block: Block) -> None:
-        """Move a block into its pool's free blocks, merged with free neighbours (`free_block`)."""
+    def free_block(self, block: Block) -> None:
+        """Move a block into its pool's free blocks, merged with free neighbours."""
         free_list = block.free_list
         keys = free_list.keys
         if self.history is not None:
@@ -359,44 +359,6 @@ class DeviceCachingAllocator:
         """Tensor.record_stream: the block is used on another stream."""
         if stream != block.free_list.stream and stream not in block.stream_uses:
             block.stream_uses = (*block.stream_uses, stream)
-
-    def _insert_events(self, block: Block) -> None:
-        streams, block.stream_uses = block.stream_uses, ()
-        for stream in streams:
-            block.event_count += 1
-            if stream not in self.cuda_events:
-                self.cuda_events.add(stream)
-            self.cuda_events[stream][block] = self.device.record_event()
-
-    def process_events(self) -> None:
-        """Free the blocks whose events are ready, stream by stream, each stream in order."""
-        for stream in list(self.cuda_events):
-            waiting = self.cuda_events[stream]
-            while waiting:
-                block, event = next(iter(waiting.items()))
-                if not self.device.event_is_ready(event):
-                    break
-                self.complete(block, stream)
-
-    def synchronize_and_free_events(self) -> None:
-        """Wait for every event and free its block."""
-        self.num_sync_all_streams += 1
-        self.device.synchronize()
-        for stream, waiting in list(self.cuda_events.items()):
-            for block in list(waiting):
-                self.complete(block, stream)
-
-    def complete(self, block: Block, stream: int) -> None:
-        """Say that a freed block's use on a stream has ended; after the last such use the block is free."""
-        waiting = self.cuda_events[stream]
-        del waiting[block]
-        if not waiting:
-            del self.cuda_events[stream]
-        block.event_count -= 1
-        if block.event_count == 0:
-            self.pending -= 1
-            self.pending_bytes -= block.size
-            self._free_block(block)
 
     def empty_cache(self) -> None:
         """torch.cuda.empty_cache()."""

@@ -104,9 +104,9 @@ class _Tokens:
         return token
 
     def expect(self, token: str) -> None:
-        found = self.take()
-        if found != token:
-            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: expected '{token}', found '{found}' in '{self.text}'")
+        actual = self.take()
+        if actual != token:
+            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: expected '{token}', found '{actual}' in '{self.text}'")
 
     def skip_value(self) -> None:
         if self.take() == "[":

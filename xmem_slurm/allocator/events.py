@@ -4,7 +4,12 @@ Upstream keeps `cuda_events`, a hash table from stream to queue, and visits it s
 2.4 to 2.15). The order decides nothing but how high inactive_split_bytes rises in between, but that is a statistic too.
 """
 
+from typing import TYPE_CHECKING
+
 from xmem_slurm.allocator.blocks import Block
+
+if TYPE_CHECKING:
+    from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 
 _FIBONACCI = 11400714819323198485
 """The multiplier of fibonacci_hash_policy: 2^64 divided by the golden ratio."""
@@ -44,3 +49,46 @@ def _stream_id(stream: int) -> int:
     c10/cuda/CUDAStream.cpp, `makeStreamId`: the place in the pool, four bits of the kind of stream (1), one set bit.
     """
     return 0 if stream <= 0 else (stream - 1) << 5 | 1 << 1 | 1
+
+
+def wait(allocator: "DeviceCachingAllocator", block: Block) -> None:
+    """Let a freed block wait for the streams that use it (`insert_events`)."""
+    streams, block.stream_uses = block.stream_uses, ()
+    for stream in streams:
+        block.event_count += 1
+        if stream not in allocator.cuda_events:
+            allocator.cuda_events.add(stream)
+        allocator.cuda_events[stream][block] = allocator.device.record_event()
+
+
+def process(allocator: "DeviceCachingAllocator") -> None:
+    """Free the blocks whose events are ready, stream by stream, each stream in order (`process_events`)."""
+    for stream in list(allocator.cuda_events):
+        waiting = allocator.cuda_events[stream]
+        while waiting:
+            block, event = next(iter(waiting.items()))
+            if not allocator.device.event_is_ready(event):
+                break
+            complete(allocator, block, stream)
+
+
+def synchronize(allocator: "DeviceCachingAllocator") -> None:
+    """Wait for every event and free its block (`synchronize_and_free_events`)."""
+    allocator.num_sync_all_streams += 1
+    allocator.device.synchronize()
+    for stream, waiting in list(allocator.cuda_events.items()):
+        for block in list(waiting):
+            complete(allocator, block, stream)
+
+
+def complete(allocator: "DeviceCachingAllocator", block: Block, stream: int) -> None:
+    """Say that a freed block's use on a stream has ended; after the last such use the block is free."""
+    waiting = allocator.cuda_events[stream]
+    del waiting[block]
+    if not waiting:
+        del allocator.cuda_events[stream]
+    block.event_count -= 1
+    if block.event_count == 0:
+        allocator.pending -= 1
+        allocator.pending_bytes -= block.size
+        allocator.free_block(block)

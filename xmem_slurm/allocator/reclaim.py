@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from xmem_slurm.allocator import events
 from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList
 from xmem_slurm.allocator.expandable import ExpandableSegment, unmap_block
 
@@ -56,7 +57,7 @@ def release_available_cached_blocks(allocator: "DeviceCachingAllocator", free_li
 
 def release_cached_blocks(allocator: "DeviceCachingAllocator") -> None:
     """Wait for all events, then free every free segment of the default pool and of private pools without users."""
-    allocator.synchronize_and_free_events()
+    events.synchronize(allocator)
     release_blocks(allocator, allocator.large_blocks)
     release_blocks(allocator, allocator.small_blocks)
     for pool in list(allocator.graph_pools_freeable.values()):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.device import Device
+from xmem_slurm.allocator.events import complete
 from xmem_slurm.trace import Category, Op, Trace
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ TOLERATED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsagePoint:
     """A point of the replay: after `event` (its place in `Trace.events`), these bytes were allocated, by category."""
 
     event: int
@@ -63,8 +64,8 @@ class Replay:
     """The most segments held at once (expandable segments are not counted, as in torch)."""
     retries: int
     """How often the allocator freed its cache because memory was short (num_alloc_retries)."""
-    at_peak_allocated: Usage
-    at_peak_reserved: Usage
+    at_peak_allocated: UsagePoint
+    at_peak_reserved: UsagePoint
     """When reserved bytes first reached their peak: this moment decides the fit."""
     oom: OutOfMemory | None
     repeated_steps: int
@@ -174,7 +175,7 @@ class Run:
                     free(blocks[number])
                     requested = -1
                 elif deferred.pop(number, -1) == allocator.num_sync_all_streams:
-                    allocator.complete(blocks[number], _OTHER_STREAM)
+                    complete(allocator, blocks[number], _OTHER_STREAM)
                 continue
             if requested >= 0:
                 self._defer(requested, deferred)
@@ -200,7 +201,7 @@ class Run:
         self.allocator.free(block)
         deferred[number] = self.allocator.num_sync_all_streams
 
-    def moment(self, served: int) -> Usage:
+    def moment(self, served: int) -> UsagePoint:
         """Say what was allocated when `served` allocations had been made, the last of them included."""
         live: set[int] = set()
         event = -1
@@ -217,4 +218,4 @@ class Run:
         for number in live & self.blocks.keys():
             category = self.trace.allocations[number].category
             totals[category] = totals.get(category, 0) + self.block_sizes[number]
-        return Usage(event, totals)
+        return UsagePoint(event, totals)

@@ -120,6 +120,7 @@ def segments(allocator: DeviceCachingAllocator, live: Iterable[Block]) -> list[d
 
 
 def _segment(head: Block) -> dict[str, Any]:
+    """Return one segment, from its first block on, as torch.cuda.memory_snapshot() has it; sizes in bytes."""
     pool = head.free_list.pool
     blocks = []
     block: Block | None = head

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from xmem_slurm.cli.site import SiteFile
-from xmem_slurm.dryrun import admission, array_job, runner
+from xmem_slurm.dryrun import admission, array_job
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
@@ -53,7 +54,7 @@ def generate(
     where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
     gpus = loading.option_gpus(where, loading.load_catalogue())
     target = scripts.Target(where, gpus, os.environ)
-    allowance = runner.Budget(seconds=budget)
+    allowance = Budget(seconds=budget)
     work = "running the job dry to see how much GPU memory it needs"
     turn = admission.turn(where.dry_run, None, partial(typer.echo, err=True))
     with turn, terminal.progress(work) as say:

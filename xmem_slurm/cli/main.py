@@ -19,7 +19,9 @@ from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.dryrun import admission, runner
+from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
 from xmem_slurm.filter import hooks
 from xmem_slurm.report import files, html, perfetto, snapshot, terminal
@@ -105,7 +107,8 @@ def estimate(
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
-    job, allowance = _submission(command, engine, ranks), runner.Budget(seconds=budget)
+    job, allowance = _submission(command), Budget(seconds=budget)
+    asked = Asked(engine.value, ranks, origins=True)
     catalogue = loading.load_catalogue()
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
@@ -117,16 +120,17 @@ def estimate(
         components = request.with_gpus or range(len(request.components))
         if where is not None:
             gpus = loading.option_gpus(where, catalogue)
-            answers = sizing.size_components(job, components, where, gpus, allowance)
+            answers = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
         else:
             assert gpu is not None
-            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance)
+            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance, asked=asked)
     sized = _sized(answers)
     if advice:
         turn = admission.turn(rules, None, partial(typer.echo, err=True))
         with turn, terminal.progress("running it dry again with one change at a time"):
             sized = {
-                number: sizing.advised(each, job, number, allowance, where=rules) for number, each in sized.items()
+                number: sizing.advised(each, job, number, allowance, asked=asked, where=rules)
+                for number, each in sized.items()
             }
     page = partial(html.write, templates=where.templates if where is not None else None)
     for write, path in ((page, html_file), (snapshot.write, snapshot_file), (perfetto.write, perfetto_file)):
@@ -175,11 +179,9 @@ def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: si
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _submission(command: Sequence[str], engine: Engine, ranks: str) -> Submission:
+def _submission(command: Sequence[str]) -> Submission:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap."""
-    wishes = {"XMEM_ENGINE": engine.value, "XMEM_RANKS": ranks or os.environ.get("XMEM_RANKS", ""), "XMEM_SITES": "1"}
-    environ = {**os.environ, **wishes}
-    script = Path(command[0])
+    environ, script = dict(os.environ), Path(command[0])
     if script.is_file() and script.read_bytes().startswith(b"#!"):
         return Submission(tuple(command), environ, script.read_bytes())
     if shutil.which(command[0]) is None:

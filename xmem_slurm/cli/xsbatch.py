@@ -19,7 +19,7 @@ _ORDERS = ("cost", "memory", "start")
 """What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
 
 RANKS = "all|last|[0-9]+(,[0-9]+)*"
-"""What --xmem-ranks takes (`xmem_slurm.dryrun.ranks.asked`)."""
+"""What --xmem-ranks takes (`xmem_slurm.dryrun.order`)."""
 TASKS = r"\d+(,\d+)*"
 
 
@@ -152,7 +152,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         policy=given["xmem-policy"],
         ranks=given["xmem-ranks"],
         array_tasks=given["xmem-array-tasks"],
-        engine=given["xmem-engine"] or ("auto" if "XMEM_ENGINE" in environ else None),  # in place of a wrong one
+        engine=given["xmem-engine"],
     )
     return without(argv, own), wishes, complaints
 

@@ -25,12 +25,12 @@ def main() -> None:
     nodes, partitions = pyslurm.Nodes.load().values(), pyslurm.Partitions.load().values()
     of_nodes = ("name", "total_cpus", "real_memory", "available_features", "configured_gres", "partitions")
     of_partitions = ("name", "is_default", "max_time")
-    found = {
+    account = {
         "version": version,
         "nodes": [{key: getattr(node, key) for key in of_nodes} for node in nodes],
         "partitions": [{key: getattr(each, key) for key in of_partitions} for each in partitions],
     }
-    print(json.dumps(found))  # noqa: T201
+    print(json.dumps(account))  # noqa: T201
 
 
 def _release(version: str) -> list[int]:

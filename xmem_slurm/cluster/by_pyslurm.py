@@ -31,10 +31,10 @@ def read(release: str, python: str | None = None) -> Account | None:
     Raises:
         SlurmError: it is made for another release, says nothing in time, or nothing that can be read.
     """
-    said = client.run([python or sys.executable, "-I", str(_PROGRAM), release], _SECONDS)
+    printed = client.run([python or sys.executable, "-I", str(_PROGRAM), release], _SECONDS)
     try:
-        found = json.loads(said)
-        return Account(**found) if found else None
+        account = json.loads(printed)
+        return Account(**account) if account else None
     except (ValueError, TypeError) as error:
         raise SlurmError(f"pyslurm: no answer that can be read ({type(error).__name__})") from error
 

@@ -18,7 +18,7 @@ from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Measured, Site
 from xmem_slurm.units import MIB, round_up
 
-_JOB = Path(__file__).resolve().parents[1] / "probe" / "_xmem_outside.py"
+_JOB = Path(__file__).resolve().parents[1] / "probe" / "_xmem" / "outside_allocator.py"
 _MINUTES = 5
 """A job's time limit: importing torch from a network file system, and half a minute of work."""
 
@@ -45,7 +45,7 @@ def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
     It asks for two GPUs where a node has them, so that NCCL can be measured; not of MIG instances, which are no peers.
     """
     source = _JOB.read_text(encoding="utf-8")
-    found = []
+    measuring = []
     for name, option in site.option.items():
         groups = [group for group in site.nodes if name in group.gpus]
         if option.share is not None or not groups or option.measured is not None:
@@ -58,8 +58,8 @@ def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
             f"--partition={group.partitions[0]}",
             *dialect.words(option, site.dialect, gpus),
         ]
-        found.append(CalibrationJob(name, (*words, python, "-c", source), seconds))
-    return found
+        measuring.append(CalibrationJob(name, (*words, python, "-c", source), seconds))
+    return measuring
 
 
 def run(wanted: Iterable[CalibrationJob]) -> Iterator[tuple[str, Measured | SlurmError]]:
@@ -87,21 +87,21 @@ def read(printed: str) -> Measured:
         SlurmError: it is not what the job prints.
     """
     try:
-        found: Mapping[str, Any] = json.loads(printed.strip().rpartition("\n")[2])
-        context = round_up(max(found["device_after"], found["process_after"] or 0), 2 * MIB)
-        return Measured(context_bytes=context, nccl_bytes=found["nccl"] or None, source=_source(found))
+        measurement: Mapping[str, Any] = json.loads(printed.strip().rpartition("\n")[2])
+        context = round_up(max(measurement["device_after"], measurement["process_after"] or 0), 2 * MIB)
+        return Measured(context_bytes=context, nccl_bytes=measurement["nccl"] or None, source=_source(measurement))
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmError(f"srun: the job printed no measurement ({type(error).__name__}: {error})") from error
 
 
-def _source(found: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    nvml = "NVML does not say" if found["process_after"] is None else f"NVML {found['process_after']}"
-    nccl = f"NCCL with {found['nccl_ranks']} ranks" if found["nccl"] else "NCCL not measured"
-    before = f"{found['device_before']} before the first allocation"
+def _source(measurement: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in measurement["versions"].items())
+    nvml = "NVML does not say" if measurement["process_after"] is None else f"NVML {measurement['process_after']}"
+    nccl = f"NCCL with {measurement['nccl_ranks']} ranks" if measurement["nccl"] else "NCCL not measured"
+    before = f"{measurement['device_before']} before the first allocation"
     return (
-        f"measured {date.today().isoformat()} on {found['gpu']['name']} by `xmem-slurm site calibrate`: "
-        f"CUDA {found['device_after']} after training steps, {before}, {nvml}; {nccl}; {versions}"
+        f"measured {date.today().isoformat()} on {measurement['gpu']['name']} by `xmem-slurm site calibrate`: "
+        f"CUDA {measurement['device_after']} after training steps, {before}, {nvml}; {nccl}; {versions}"
     )
 
 

@@ -105,15 +105,15 @@ def plugin_options(sbatch: Path, timeout: float = 10) -> tuple[Option, ...]:
         SlurmError: sbatch fails.
     """
     _, headline, listed = run([str(sbatch), "--help"], timeout).partition(_PLUGINS)
-    found: list[Option] = []
+    options: list[Option] = []
     for line in listed.splitlines() if headline else ():
-        if not line.strip() and found:
+        if not line.strip() and options:
             break
         word = line.strip().partition(" ")[0]
         if word.startswith("--"):
             name, equals, _ = word[2:].partition("=")
-            found.append(Option(name, "", REQUIRED if equals else NONE))
-    return tuple(found)
+            options.append(Option(name, "", REQUIRED if equals else NONE))
+    return tuple(options)
 
 
 def check_accepted(sbatch: Path, job: Submission, *, by_file: bool = False) -> None:
@@ -150,8 +150,8 @@ def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | Non
     answer = _try_out(sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout)
     if answer is not None and answer.code != 0 and answer.words:
         return float("inf")
-    found = _START.search(answer.words) if answer is not None else None
-    return float(found[1]) if found is not None else None
+    start = _START.search(answer.words) if answer is not None else None
+    return float(start[1]) if start is not None else None
 
 
 class _Answer(NamedTuple):

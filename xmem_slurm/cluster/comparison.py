@@ -29,21 +29,21 @@ def against(site: Site, cluster: Cluster) -> list[str]:
 def differences(site: Site, cluster: Cluster) -> list[str]:
     """Return a line for each thing that is not as the file says; what the file cannot say is left out."""
     live = {node.name: node for node in cluster.nodes}
-    found: list[str] = []
+    lines: list[str] = []
     listed: set[str] = set()
     for group in site.nodes:
         for name in _names(group):
             listed.add(name)
             if name in live:
-                found += [f"node {name}: {line}" for line in _of_node(site, group, live[name])]
+                lines += [f"node {name}: {line}" for line in _of_node(site, group, live[name])]
             else:
-                found.append(f"node {name}: the cluster has none of this name")
-    found += [
+                lines.append(f"node {name}: the cluster has none of this name")
+    lines += [
         f"node {node.name}: not in the file, and has {','.join(map(str, node.gres))}"
         for node in cluster.nodes
         if node.gres and node.partitions and node.name not in listed
     ]
-    return found + _of_partitions(site, cluster)
+    return lines + _of_partitions(site, cluster)
 
 
 def refusals(site: Site) -> list[str]:
@@ -85,23 +85,23 @@ def _names(group: Nodes) -> Sequence[str]:
 
 
 def _of_node(site: Site, group: Nodes, node: Node) -> list[str]:
-    """Say what is otherwise on a node than the site file has it of its group."""
+    """Return a line for each thing about a node that is not as the site file's group says."""
     wanted, has = _wanted(site, group), _configured(node)
-    found = [
+    lines = [
         f"has {has[key]} of {':'.join(filter(None, key))}, the file says {wanted[key]}"
         for key in {**wanted, **has}
         if has[key] != wanted[key]
     ]
     missing = sorted(set(group.features) - set(node.features))
     if missing:
-        found.append(f"lacks the features {', '.join(missing)}")
+        lines.append(f"lacks the features {', '.join(missing)}")
     if set(group.partitions) != set(node.partitions):
-        found.append(f"is in the partitions {', '.join(node.partitions)}, the file says {', '.join(group.partitions)}")
+        lines.append(f"is in the partitions {', '.join(node.partitions)}, the file says {', '.join(group.partitions)}")
     if (group.cpus, group.memory_mib) != (node.cpus, node.memory_mib):
-        found.append(
+        lines.append(
             f"has {node.cpus} CPUs and {node.memory_mib} MiB, the file says {group.cpus} and {group.memory_mib}"
         )
-    return found
+    return lines
 
 
 def _wanted(site: Site, group: Nodes) -> Counter[tuple[str, str | None]]:
@@ -127,17 +127,17 @@ def _configured(node: Node) -> Counter[tuple[str, str | None]]:
 
 def _of_partitions(site: Site, cluster: Cluster) -> list[str]:
     live = {partition.name: partition for partition in cluster.partitions}
-    found = [f"partition {name}: the cluster has none of this name" for name in site.partition if name not in live]
+    lines = [f"partition {name}: the cluster has none of this name" for name in site.partition if name not in live]
     used = {partition for node in cluster.nodes if node.gres for partition in node.partitions}
-    found += [f"partition {name}: not in the file, and has GPUs" for name in live if name in used - set(site.partition)]
+    lines += [f"partition {name}: not in the file, and has GPUs" for name in live if name in used - set(site.partition)]
     for name, partition in site.partition.items():
         if name not in live:
             continue
         if partition.default != live[name].default:
-            found.append(f"partition {name}: default is {str(live[name].default).lower()} on the cluster")
+            lines.append(f"partition {name}: default is {str(live[name].default).lower()} on the cluster")
         if _seconds(partition.max_time) != _seconds(live[name].max_time):
-            found.append(f"partition {name}: max_time is {live[name].max_time} on the cluster")
-    return found
+            lines.append(f"partition {name}: max_time is {live[name].max_time} on the cluster")
+    return lines
 
 
 def _seconds(limit: str) -> float:

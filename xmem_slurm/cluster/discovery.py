@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from xmem_slurm import resources
 from xmem_slurm.cluster import guess
 from xmem_slurm.cluster.live import Cluster, Node
-from xmem_slurm.cluster.spellings import OPTIONS, Accepted, Kind
+from xmem_slurm.cluster.spellings import OPTIONS, Accepted, GpuKind
 from xmem_slurm.site.schema import Gpu
 
 _COST_BYTES = 10**10
@@ -50,7 +50,7 @@ def write(
     cluster: Cluster,
     catalogue: Mapping[str, Gpu],
     host_list: Callable[[Sequence[str]], str],
-    ask: Callable[[Kind, str], Accepted],
+    ask: Callable[[GpuKind, str], Accepted],
 ) -> str:
     """Return the text of a site file; what it could not find out it asks, in lines that begin with "# QUESTION".
 
@@ -68,16 +68,16 @@ def write(
     return resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
 
 
-def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[Kind, str], Accepted]) -> None:
+def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[GpuKind, str], Accepted]) -> None:
     """Find out in which spelling a GPU is asked for here, by the first option that there is."""
     offered = ((draft.options[name], group.node.partitions[0]) for group in draft.groups for name in group.gpus)
     option, partition = next(((option, place) for option, place in offered if option.share is None), (None, ""))
     if option is None:
         return
-    taken = draft.taken = ask(Kind(option.type, option.feature, option.gres), partition)
+    taken = draft.taken = ask(GpuKind(option.type, option.feature, option.gres), partition)
     if not taken.options:
         refused = taken.refused.items()
-        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {said}" for name, said in refused]
+        draft.questions += [f"how is a GPU asked for here? --{name} was refused: {words}" for name, words in refused]
     elif cluster.job_submit:
         draft.questions.append(
             f"slurmctld has jobs go through plugins ({cluster.job_submit}): do they want more of one with a GPU"
@@ -106,7 +106,7 @@ def _by_feature(draft: _Draft) -> None:
 
 def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) -> dict[str, int]:
     """Return the options of a kind of node with their numbers, adding those that are new to the draft."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for entry in (entry for entry in node.gres if entry.is_gpu):
         option = _whole(entry.type, node, draft, catalogue)
         if option is None:
@@ -115,18 +115,18 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
                 " Add an option with its name in the GPU catalogue, and here to gpus"
             )
         else:
-            found[option] = found.get(option, 0) + entry.amount
+            amounts[option] = amounts.get(option, 0) + entry.amount
     for entry in (entry for entry in node.gres if entry.is_share):
-        whole = next((option for option in found if entry.type in {None, draft.options[option].type}), None)
-        if whole is None or entry.amount % found[whole] or entry.amount == found[whole]:
+        whole = next((option for option in amounts if entry.type in {None, draft.options[option].type}), None)
+        if whole is None or entry.amount % amounts[whole] or entry.amount == amounts[whole]:
             draft.questions.append(f"of which GPUs is {entry} of node {name}? Add an option with share")
             continue
-        found[_share(entry.name, whole, entry.amount // found[whole], draft)] = found[whole]
-    return found
+        amounts[_share(entry.name, whole, entry.amount // amounts[whole], draft)] = amounts[whole]
+    return amounts
 
 
 def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, Gpu]) -> str | None:
-    """Note a node's kind of whole GPU among the draft's options, and return its name; None if it cannot be guessed."""
+    """Return the draft's option for these GPUs, a new one if need be; None if they do not tell their model."""
     likely = guess.candidates(kind, node.features, catalogue)
     feature = next((f for f in node.features if guess.candidates(f, (), catalogue)), None)
     constraint = None if kind else feature

@@ -33,8 +33,8 @@ def candidates(kind: str | None, features: Sequence[str], catalogue: Mapping[str
 
 def of_size(size_bytes: int, catalogue: Mapping[str, Gpu]) -> list[str]:
     """Return the whole GPUs that are sold as ones with this much memory: CUDA shows at least `_SHOWN` of it."""
-    found = [name for name, gpu in catalogue.items() if _SHOWN * size_bytes <= gpu.total_bytes <= size_bytes]
-    whole = [name for name in found if catalogue[name].mig_of is None]
+    of_memory = [name for name, gpu in catalogue.items() if _SHOWN * size_bytes <= gpu.total_bytes <= size_bytes]
+    whole = [name for name in of_memory if catalogue[name].mig_of is None]
     return sorted(whole, key=lambda name: (catalogue[name].total_bytes, name))
 
 
@@ -52,8 +52,8 @@ def _model(hint: str, catalogue: Mapping[str, Gpu]) -> str | None:
     """Return the longest model name in the hint."""
     text = re.sub(r"nvidia|geforce|tesla|[^a-z0-9]", "", hint)
     models = {_bare(name) for name, gpu in catalogue.items() if gpu.mig_of is None}
-    found = [model for model in models if model in text or (len(model) > 5 and model.removeprefix("rtx") in text)]
-    return max(found, key=len, default=None)
+    named = [model for model in models if model in text or (len(model) > 5 and model.removeprefix("rtx") in text)]
+    return max(named, key=len, default=None)
 
 
 def _whole(name: str, catalogue: Mapping[str, Gpu]) -> str:

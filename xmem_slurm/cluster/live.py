@@ -63,12 +63,12 @@ def read() -> Cluster:
             return from_pyslurm(config, account)
     except SlurmError as error:
         source = f"scontrol ({error})"
-    found = parse(
+    cluster = parse(
         config,
         client.run(["scontrol", "--oneliner", "show", "nodes"], _SECONDS),
         client.run(["scontrol", "--oneliner", "--all", "show", "partitions"], _SECONDS),
     )
-    return found._replace(source=source)
+    return cluster._replace(source=source)
 
 
 def parse(config: str, nodes: str, partitions: str) -> Cluster:
@@ -142,14 +142,14 @@ def _gpus(configured: str) -> tuple[Gres, ...]:
 
 def _setting(config: str, name: str, default: str = "") -> str:
     """Return a line of `scontrol show config`."""
-    found = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
-    return found[1] if found and found[1] != "(null)" else default
+    match = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
+    return match[1] if match and match[1] != "(null)" else default
 
 
 def _field(line: str, key: str) -> str:
     """Return a field; the first of that name, as free text (Reason, Comment) comes last. Slurm's `(null)` is ""."""
-    found = re.search(rf"(?:^|\s){key}=(\S*)", line)
-    return found[1] if found and found[1] != "(null)" else ""
+    match = re.search(rf"(?:^|\s){key}=(\S*)", line)
+    return match[1] if match and match[1] != "(null)" else ""
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ _SECONDS = 20.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class GpuKind:
     """A GPU as it may be asked for: by its GRES type, by a feature, with another GRES beside it."""
 
     type: str | None
@@ -40,7 +40,7 @@ class Accepted:
     """Slurm's words for each option that it does not take."""
 
 
-def ask(kind: Kind, partition: str) -> Accepted:
+def ask(kind: GpuKind, partition: str) -> Accepted:
     """Ask Slurm, most usual spelling first: by type before by feature, without host memory before with it.
 
     Raises:
@@ -58,7 +58,7 @@ def ask(kind: Kind, partition: str) -> Accepted:
     return find(kind, refusal)
 
 
-def find(kind: Kind, refusal: Callable[[Sequence[str]], str | None]) -> Accepted:
+def find(kind: GpuKind, refusal: Callable[[Sequence[str]], str | None]) -> Accepted:
     """Find what is taken; `refusal` says why these options of sbatch are not, or None."""
     memories: tuple[Memory | None, ...] = (None, "mem", "mem-per-gpu", "mem-per-cpu")
     ways: list[Literal["type", "constraint"]] = ["type"] if kind.type or not kind.constraint else []
@@ -75,7 +75,7 @@ def find(kind: Kind, refusal: Callable[[Sequence[str]], str | None]) -> Accepted
     return Accepted((), refused=first)
 
 
-def _words(kind: Kind, option: str, by: str) -> list[str]:
+def _words(kind: GpuKind, option: str, by: str) -> list[str]:
     gpu = f"{kind.type}:1" if kind.type and by == "type" else "1"
     listed = [f"gpu:{gpu}"] if option == "gres" else []
     listed += [kind.beside] if kind.beside else []

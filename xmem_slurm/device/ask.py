@@ -17,9 +17,9 @@ def main(folder: str, torch: str) -> int:
         asked.connect("ask")
         asked.sendall(json.dumps([torch, os.environ.get("XMEM_DEVICE_CUDNN", "")]).encode() + b"\n")
         with asked.makefile(encoding="utf-8") as answer:
-            found, why = json.loads(answer.read() or '["", "the stand-in CUDA libraries could not be built"]')
-    (sys.stdout if found else sys.stderr).write(f"{found or why}\n")
-    return 0 if found else 1
+            built, why = json.loads(answer.read() or '["", "the stand-in CUDA libraries could not be built"]')
+    (sys.stdout if built else sys.stderr).write(f"{built or why}\n")
+    return 0 if built else 1
 
 
 if __name__ == "__main__":

@@ -87,14 +87,14 @@ def making(folder: Path) -> Path:
 def cached_builds(cache: Path | None = None) -> list[CachedBuild]:
     """The finished builds in the cache, by torch version."""
     folder = cache if cache is not None else cache_folder()
-    found = []
+    builds = []
     for manifest in folder.glob(f"*/{MANIFEST}"):
         try:
             about = json.loads(manifest.read_text(encoding="utf-8"))
-            found.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
+            builds.append(CachedBuild(manifest.parent, about["torch"], about["torch_folder"], about["cuda"]))
         except (OSError, ValueError, KeyError):
             continue  # removed or damaged while we looked
-    return sorted(found, key=lambda each: (each.torch_version, each.path))
+    return sorted(builds, key=lambda each: (each.torch_version, each.path))
 
 
 def make_own(folder: Path, done: Path) -> None:
@@ -148,6 +148,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
+    """Compile all libraries and cuDNN's helper beside `done`, and rename the whole into place.
+
+    Raises:
+        DeviceBuildError: the compiler refuses; says what.
+    """
     place, prefix = making(done.parent), f"{done.name}."
     for left in place.glob(f"{prefix}*/"):
         shutil.rmtree(left, ignore_errors=True)
@@ -172,6 +177,7 @@ def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
 
 
 def _compile(library: needs.Library, work: Path, versions: needs.Versions, compiler: str) -> None:
+    """Compile one stand-in: its own C, defaults for every other name, the symbol versions that torch links to."""
     needed = frozenset().union(*library.symbols.values())
     names = needed | generate.public_names(library, versions.cuda_major)
     aliases = generate.per_thread_aliases(names)

@@ -64,6 +64,11 @@ def read(path: Path) -> Dynamic:
 
 
 def _read(file: BinaryIO) -> Dynamic:
+    """Read the dynamic section and symbols (elf(5)).
+
+    Raises:
+        ElfError: it is no 64-bit little-endian ELF file.
+    """
     sections = _sections(file)
     by_kind = {section.kind: section for section in sections}
 
@@ -102,6 +107,11 @@ def _read(file: BinaryIO) -> Dynamic:
 
 
 def _sections(file: BinaryIO) -> list[_Section]:
+    """Return the section headers.
+
+    Raises:
+        ElfError: it is no 64-bit little-endian ELF file, or cut off.
+    """
     header = file.read(64)
     if header[:6] != b"\x7fELF\x02\x01":
         raise ElfError("not a 64-bit little-endian ELF file")

@@ -206,22 +206,22 @@ def _owner(symbol: str) -> str:
 def _wheel_version(torch: Path, library: str) -> str | None:
     """The version of NVIDIA's wheel that is installed beside torch."""
     for info in torch.parent.glob(f"nvidia_{library}*.dist-info"):
-        if found := re.fullmatch(rf"nvidia_{library}(?:_cu\d+)?-([\d.]+)", info.stem):
-            return found[1]
+        if match := re.fullmatch(rf"nvidia_{library}(?:_cu\d+)?-([\d.]+)", info.stem):
+            return match[1]
     return None
 
 
 def _version_in_name(library: Path) -> str | None:
-    found = re.search(r"\.so\.(\d+\.\d+\.\d+)$", library.resolve().name)
-    return found[1] if found else None
+    match = re.search(r"\.so\.(\d+\.\d+\.\d+)$", library.resolve().name)
+    return match[1] if match else None
 
 
 def _required(torch: Path, library: str) -> str | None:
     """The version of NVIDIA's wheel that torch's requirements name."""
     pattern = re.compile(rf"^Requires-Dist: nvidia-{library}(?:-cu\d+)?==([\d.]+)", re.MULTILINE)
     for metadata in torch.parent.glob("torch-*.dist-info/METADATA"):
-        if found := pattern.search(_text(metadata)):
-            return found[1]
+        if match := pattern.search(_text(metadata)):
+            return match[1]
     return None
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 import platformdirs
 
 from xmem_slurm.dryrun import cpu_node
-from xmem_slurm.dryrun.runner import Budget
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.state import signals
@@ -84,7 +84,7 @@ def _key(order: str) -> str:
     """Return what stays the same where the same dry run is wanted again: not the time of day, nor that for it."""
     what = json.loads(order)
     environ = {name: value for name, value in what["job"]["environ"].items() if name not in _CLOCK}
-    return json.dumps([{**what["job"], "environ": environ}, what["gpu"]])
+    return json.dumps({**what, "job": {**what["job"], "environ": environ}, "budget": None})
 
 
 def _sized(size: Callable[[], _T]) -> _T | XmemError | None:

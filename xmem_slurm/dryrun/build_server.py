@@ -76,6 +76,7 @@ def _fork(body: Callable[[], object]) -> int:
 
 
 def _serve(listening: socket.socket) -> NoReturn:
+    """Be the server: answer one asker at a time, with nothing open but the socket, until killed."""
     os.setsid()
     os.nice(10)
     own = listening.fileno()
@@ -138,6 +139,7 @@ def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
 
 
 def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
+    """Be the reader: go where the asker is, read what its torch needs, and send that, or why not, as JSON."""
     signal.alarm(READ_SECONDS)
     linux.lower_limit(resource.RLIMIT_AS, READ_BYTES)
     linux.lower_limit(resource.RLIMIT_CPU, READ_SECONDS)

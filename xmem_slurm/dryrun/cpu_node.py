@@ -15,19 +15,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from xmem_slurm.dryrun import engines, runner, spending
+from xmem_slurm.dryrun import engines, spending
 from xmem_slurm.dryrun import job as dryrun_job
-from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import DryRunOrder, from_json, to_json
 from xmem_slurm.errors import NoEstimate, SlurmError, UnusedGpu, XmemError
 from xmem_slurm.sandbox import linux
-from xmem_slurm.site.schema import DryRuns, Gpu
+from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.state import signals
 from xmem_slurm.trace import File, Trace
 from xmem_slurm.units import GIB, MIB
@@ -46,23 +46,18 @@ _TRACES = TypeAdapter(list[Trace])
 _NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool, bool])
 
 
-def run(job: Job, gpu: Gpu, budget: runner.Budget, where: DryRuns) -> Sequence[Trace]:
-    """Run `job` dry where the site wants that, and return the traces of the engine that can answer.
+def run(order: DryRunOrder, where: DryRuns) -> Sequence[Trace]:
+    """Run a job dry where the site wants that, and return the traces of the engine that can answer.
 
     Raises:
         SandboxError, NoEstimate: as `engines.run` does.
         SlurmError: the step did not start in time, was refused, or gave no answer.
     """
     if where.where == "here":
-        return engines.run(job, gpu, budget)
-    order = {
-        "job": {**asdict(job), "script": job.script.hex(), "folder": os.fspath(job.folder)},
-        "gpu": gpu.model_dump(),
-        "budget": asdict(budget),
-    }
+        return engines.run(order)
     place = named(where)
     try:
-        answer = json.loads(ask.get()(json.dumps(order), budget, where).strip().rpartition(b"\n")[2])
+        answer = json.loads(ask.get()(to_json(order), order.budget, where).strip().rpartition(b"\n")[2])
         if "refused" in answer:
             raise SlurmError(f"{place}: {answer['refused']}")
         spending.add(float(answer["spent"]))
@@ -88,13 +83,11 @@ def main() -> None:
 
 def answer(text: str) -> str:
     """Run on this node what is ordered, and return what came of it."""
-    order = json.loads(text)
-    raw = order["job"]
-    job = Job(**{**raw, "script": bytes.fromhex(raw["script"]), "folder": Path(raw["folder"])})
+    order = from_json(text)
     said: dict[str, Any]
     started = spending.now()
     try:
-        found = engines.run(dryrun_job.on_this_host(job), Gpu(**order["gpu"]), runner.Budget(**order["budget"]))
+        found = engines.run(replace(order, job=dryrun_job.on_this_host(order.job)))
         said = {"traces": _TRACES.dump_python(list(found))}
     except NoEstimate as error:
         said = {type(error).__name__: [str(error), error.files, error.on_any_gpu, error.busy]}
@@ -103,7 +96,7 @@ def answer(text: str) -> str:
     return json.dumps({**said, "spent": spending.now().since(started).spent})
 
 
-def words(budget: runner.Budget, where: DryRuns) -> list[str]:
+def words(budget: Budget, where: DryRuns) -> list[str]:
     """Return the options of srun and sbatch that ask for the place and the time of a dry run."""
     asked: Mapping[str, object] = {
         "nodes": 1,
@@ -126,7 +119,7 @@ def environment() -> dict[str, str]:
     return kept | {"XMEM_ACTIVE": "1"}  # a site's filter has no part in this
 
 
-def by_srun(order: str, budget: runner.Budget, where: DryRuns) -> bytes:
+def by_srun(order: str, budget: Budget, where: DryRuns) -> bytes:
     """Have a step by srun run what is ordered, and return what it said.
 
     Raises:
@@ -137,7 +130,7 @@ def by_srun(order: str, budget: runner.Budget, where: DryRuns) -> bytes:
     return _step([*command, *_PROGRAM], order.encode(), where.wait_seconds + budget.longest, named(where))
 
 
-ask: ContextVar[Callable[[str, runner.Budget, DryRuns], bytes]] = ContextVar("ask", default=by_srun)
+ask: ContextVar[Callable[[str, Budget, DryRuns], bytes]] = ContextVar("ask", default=by_srun)
 """How a node is asked; `array_job` has many dry runs made at once."""
 
 

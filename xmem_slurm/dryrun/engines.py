@@ -1,6 +1,6 @@
 """Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
 
-XMEM_ENGINE in the job's environment names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
+The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
 seconds where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes
 real steps at once). Real steps follow where the stand-ins' zeros may have led the job astray:
 
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun import runner, spending
-from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.site.schema import Gpu
-from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
@@ -30,14 +30,12 @@ _CAUSED_BY_VALUES = re.compile(
     r"(\w+\.)*(Runtime|Value|Index|Key|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
 )
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-_OF_VALUES = ("value", "forward-read", "assumed-values", "optimizer-read")
-"""How doubts begin by which a script had values of the GPU, or shapes that follow from them."""
 _BY_THE_HOOK = re.compile(r"SystemError\b|a crash or a kill")
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
 
-def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
-    """Run `job` dry with `gpu` as the GPU that it finds, and return the traces of the engine that can answer.
+def run(order: DryRunOrder) -> Sequence[Trace]:
+    """Run a job dry on this machine, and return the traces of the engine that can answer.
 
     Where shapes follow from values that stand-ins do not have, they are as large as they can be; another run with the
     smallest says in a doubt how much hangs on that.
@@ -46,32 +44,31 @@ def run(job: Job, gpu: Gpu, budget: runner.Budget) -> Sequence[Trace]:
         SandboxError, NoEstimate: as `runner.run` does.
     """
     started = spending.now()
-    traces = _run(job, gpu, budget, started)
-    left, took = budget.since(started), spending.now().since(started)
-    most = any(doubt.code == "value-shape" for trace in traces for doubt in trace.doubts)
+    traces = _run(order, started)
+    left, took = order.budget.since(started), spending.now().since(started)
+    most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
     if not most or any(trace.failed for trace in traces) or not left.has_room_for(took):
         return traces
     with suppress(NoEstimate):
-        least = replace(job, environ={**job.environ, "XMEM_SHAPES": "least", "XMEM_ENGINE": "device"})
-        ran = [trace for trace in runner.run(least, gpu, left).traces if trace.recorded and not trace.failed]
+        least = replace(order, shapes="least", engine="device", budget=left)
+        ran = [trace for trace in runner.run(least).traces if trace.recorded and not trace.failed]
         peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
         if peak:
-            found = Doubt("value-shape-least", f"{peak / GIB:.2f} GiB", 1)
+            found = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
             return [replace(trace, doubts=[*trace.doubts, found]) for trace in traces]
     return traces
 
 
-def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
-    asked = job.environ.get("XMEM_ENGINE", "auto")
-    traces = _with_or_without_sites(_with_engine(job, asked), gpu, budget, started)
-    why = _why_real_steps(traces) if asked == "auto" else None
+def _run(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
+    traces = _with_or_without_origins(order, started)
+    why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
-    left = budget.since(started)
+    left = order.budget.since(started)
     failed = any(trace.failed for trace in traces)
     allowed = left if failed else replace(left, seconds=max(1.0, SHARE * left.seconds))
     try:
-        real = runner.run(_with_engine(job, "profile"), gpu, allowed).traces
+        real = runner.run(replace(order, engine="profile", budget=allowed)).traces
         refusal = next((trace.error for trace in real if trace.failed), None)
     except NoEstimate as error:
         real, refusal = [], str(error)
@@ -84,50 +81,42 @@ def _run(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) ->
     return [_with_refusal(trace, refusal) for trace in traces]
 
 
-def _with_or_without_sites(job: Job, gpu: Gpu, budget: runner.Budget, started: spending.Moment) -> Sequence[Trace]:
-    """Run a job that is to say which line asked for each allocation (XMEM_SITES); without that where it stops by it.
+def _with_or_without_origins(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
+    """Run a job that may be to say which line asked for each allocation; without that where it stops by it.
 
-    torch's hook for it can cost a script an exception that it handles (probe/_xmem_sites.py).
+    torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py).
     """
-    traces = runner.run(job, gpu, budget).traces
+    traces = runner.run(order).traces
     broken = any(trace.error is not None and _BY_THE_HOOK.match(trace.error) for trace in traces)
-    left = budget.since(started)
-    if "XMEM_SITES" not in job.environ or not broken or not left.has_room_for(spending.now().since(started)):
+    left = order.budget.since(started)
+    if not order.origins or not broken or not left.has_room_for(spending.now().since(started)):
         return traces
-    without = {name: value for name, value in job.environ.items() if name != "XMEM_SITES"}
     with suppress(NoEstimate):
-        again = runner.run(replace(job, environ=without), gpu, left).traces
+        again = runner.run(replace(order, origins=False, budget=left)).traces
         if not any(trace.failed for trace in again):
             return again
     return traces
 
 
-def _with_engine(job: Job, engine: str) -> Job:
-    return replace(job, environ={**job.environ, "XMEM_ENGINE": engine})
-
-
 def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     """Say why the stand-ins' answer is not enough; None where it is, and where real steps could not do better."""
-    if any(trace.world_size > 1 or _is_real(trace) for trace in traces):
+    if any(trace.world_size > 1 or trace.has(Doubt.PROFILE_ENGINE) for trace in traces):
         return None
-    met = {doubt.code: doubt.detail for trace in traces for doubt in trace.doubts}
+    met = {noted.doubt: noted.detail for trace in traces for noted in trace.doubts}
     if fail_on_any_gpu(traces):
         return None
-    if any(code.startswith(_OF_VALUES) for code in met):
+    if OF_VALUES & met.keys():
         errors = [trace.error or "" for trace in traces if trace.failed and not trace.fails_on_any_gpu]
         for caused in filter(_CAUSED_BY_VALUES.match, errors):
             return f"with zeros for values the script stops: {caused}"
-    if "value-shape" in met:
-        return met["value-shape"]
-    return f"the model reads values in its forward pass ({met['forward-read']})" if "forward-read" in met else None
-
-
-def _is_real(trace: Trace) -> bool:
-    return any(doubt.code == "profile-engine" for doubt in trace.doubts)
+    if Doubt.VALUE_SHAPE in met:
+        return met[Doubt.VALUE_SHAPE]
+    read = met.get(Doubt.FORWARD_READ)
+    return None if read is None else f"the model reads values in its forward pass ({read})"
 
 
 def _with_doubt(trace: Trace, reason: str) -> Trace:
-    return replace(trace, doubts=[*trace.doubts, Doubt("engine", reason, 1)])
+    return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ENGINE, reason)])
 
 
 def _with_refusal(trace: Trace, refusal: str) -> Trace:

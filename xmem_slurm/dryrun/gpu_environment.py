@@ -12,17 +12,16 @@ from xmem_slurm.site.schema import Gpu
 _PROBE = Path(__file__).resolve().parents[1] / "probe"
 
 
-def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None, engine: str = "device") -> dict[str, str]:
+def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None) -> dict[str, str]:
     """Return the variables that show a job `count` GPUs of this kind and leave traces in the folder `traces`.
 
-    `engine` is "device", "profile" or "auto" (`probe/_xmem_engine.py`). The names are known to the probe, to
-    the stand-in libraries (`device/src/cudart/device.c`) and to what leads a Python to the probe (`device/preload.py`).
+    The names are known to the probe, to the stand-in libraries (`device/src/cudart/device.c`) and to what leads a
+    Python to the probe (`device/preload.py`).
     """
     return {
         "PYTHONPATH": os.pathsep.join([str(_PROBE), *filter(None, [python_path])]),
         "XMEM_PROBE": str(_PROBE),
         "XMEM_TRACE_DIR": str(traces),
-        "XMEM_ENGINE": engine,
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-m", "xmem_slurm.device"]),
         "XMEM_DEVICE_NAME": gpu.cuda_name,
         "XMEM_DEVICE_CAPABILITY": gpu.capability,

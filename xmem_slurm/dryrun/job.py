@@ -57,6 +57,10 @@ class Job:
     environ: Mapping[str, str]
     gpus: Sequence[int] = (1,)
 
+    def as_task(self, number: int) -> "Job":
+        """Return it as this task of its array."""
+        return replace(self, environ={**self.environ, "SLURM_ARRAY_TASK_ID": str(number)})
+
 
 def from_submission(job: Submission) -> Job:
     """Return what the first node of a submission would run: of a heterogeneous job, that of its first component."""

@@ -14,36 +14,31 @@ import platformdirs
 
 from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, spending
-from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
 from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
 from xmem_slurm.errors import NoEstimate, UnusedGpu
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.sandbox import sandbox
-from xmem_slurm.site.schema import DryRuns, Gpu
 from xmem_slurm.state import throwaway
-from xmem_slurm.units import GIB, MIB
+from xmem_slurm.units import MIB
 
 LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
-WALL_FACTOR = 10.0
-"""So many times its budget may a dry run take on the wall: seen on a login node at load 15 were 6 times (13 s of CPU
-took 72 s)..."""
-LEAST_WALL_SECONDS = 300.0
-"""...and a small budget is one of CPU time, not of patience."""
 BUSY_SHARE = 0.8
 """A dry run that the clock stopped and that spent less of that time waited for others: what waits by itself spends."""
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
 _METER = "spent"
-"""Where the probe finds what was spent so far (probe/_xmem_budget.py)."""
+"""Where the probe finds what was spent so far (probe/_xmem/process/budget.py)."""
 _LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 """The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job leaves them alone."""
 _FILES = "files.log"
-"""What the probe calls its notes of files (probe/_xmem_files.py)."""
+"""What the probe calls its notes of files (probe/_xmem/process/files.py)."""
 _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"
@@ -62,60 +57,6 @@ _CUDA_LIBRARY_MISSING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """What a dry run may cost: seconds, and bytes of host memory, its thrown-away files included.
-
-    `seconds` are of its own doing: CPU seconds of all its processes, and those in which all of it waits (`progress`).
-    What a busy machine adds to these is bounded by `wall_seconds`; None is a multiple of `seconds`.
-    """
-
-    seconds: float = 60.0
-    wall_seconds: float | None = None
-    memory_bytes: int = 16 * GIB
-    scratch_bytes: int = 4 * GIB
-    processes: int = 512
-    cpus: int = 2
-
-    @property
-    def longest(self) -> float:
-        """How long it may take on the wall, in seconds."""
-        usual = max(LEAST_WALL_SECONDS, WALL_FACTOR * self.seconds)
-        return usual if self.wall_seconds is None else self.wall_seconds
-
-    def since(self, start: spending.Moment) -> "Budget":
-        """What is left of it now, if it was whole at `start`."""
-        spent, wall = spending.now().since(start)
-        return replace(self, seconds=max(1.0, self.seconds - spent), wall_seconds=max(1.0, self.longest - wall))
-
-    def has_room_for(self, run: spending.Moment) -> bool:
-        """Whether it is enough for a dry run that takes so much."""
-        return run.spent <= self.seconds and run.wall <= self.longest
-
-    def within(self, most: DryRuns) -> "Budget":
-        """Return it where it is less than a site allows, else as much as that."""
-        memory = most.memory_mib * MIB if most.memory_mib is not None else self.memory_bytes
-        walls = [each for each in (self.wall_seconds, most.wall_seconds) if each is not None]
-        return replace(
-            self,
-            seconds=min(self.seconds, most.seconds or self.seconds),
-            wall_seconds=min(walls, default=None),
-            memory_bytes=min(self.memory_bytes, memory),
-            cpus=min(self.cpus, most.cpus or self.cpus),
-        )
-
-    def limits(self) -> sandbox.Limits:
-        """The same, in the sandbox's words."""
-        return sandbox.Limits(
-            seconds=self.seconds,
-            wall_seconds=self.longest,
-            memory_bytes=self.memory_bytes,
-            processes=self.processes,
-            cpus=self.cpus,
-            scratch_bytes=self.scratch_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class DryRun:
     """What a dry run left: one trace a process that imported torch, and how the script ended."""
 
@@ -123,29 +64,29 @@ class DryRun:
     outcome: sandbox.Outcome
 
 
-def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
-    """Run `job` with `gpu` as the GPU that it finds.
+def run(order: DryRunOrder) -> DryRun:
+    """Run a job as it is ordered, in the sandbox of this machine.
 
     Raises:
         SandboxError: this machine cannot throw away what the script writes; nothing was run.
         NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
         DeviceBuildError: others could write where the stand-ins are kept.
     """
-    stand_ins = builder.cache_folder()
+    job, stand_ins = order.job, builder.cache_folder()
     builder.make_own(stand_ins, builder.making(stand_ins))
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
         traces.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
-        environ = _environment(job, gpu, budget, folder, traces)
+        environ = _environment(order, folder, traces)
         with build_server.serving(folder):
             outcome = sandbox.run(
                 [str(script), *job.arguments],
                 cwd=job.folder,
                 environ=environ,
                 stdin=None,
-                limits=budget.limits(),
+                limits=order.budget.limits(),
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),
                 results=traces,
@@ -159,7 +100,8 @@ def run(job: Job, gpu: Gpu, budget: Budget) -> DryRun:
         missing = fetchers.missing(traces)
         found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
         if os.path.lexists(traces / slurm_queries.MARK):
-            found = [replace(each, doubts=[*each.doubts, trace.OWN_SCRIPT]) for each in found]
+            itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
+            found = [replace(each, doubts=[*each.doubts, itself]) for each in found]
         if not any(each.allocations or each.error for each in found):
             why = _why_nothing(traces, found, outcome)
             on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
@@ -229,22 +171,22 @@ def read(folder: Path) -> list[trace.Trace]:
     return found
 
 
-def _environment(job: Job, gpu: Gpu, budget: Budget, folder: Path, traces: Path) -> dict[str, str]:
+def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, str]:
     """What the job would see, then what makes it a dry run."""
+    job, budget = order.job, order.budget
     names = [
         name
         for name in commands.SHIMS
         if name not in fetchers.FETCHERS or shutil.which(name, path=job.environ.get("PATH"))
     ]
     shim_folder = _shim_folder(folder / "bin", names)
-    engine = job.environ.get("XMEM_ENGINE", "device")
     threads = str(budget.cpus)
     # Bash finds a function first: these hold where a login shell, a module or a venv puts other folders before ours.
     functions = {f"BASH_FUNC_{name}%%": f'() {{ "{shim_folder / name}" "$@"; }}' for name in names}
     return {
-        **job.environ,
+        **order.environ,
         **functions,
-        **gpu_environment.environment(gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH"), engine),
+        **gpu_environment.environment(order.gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH")),
         **{f"XMEM_DEVICE_COUNT_HET_GROUP_{n}": str(gpus) for n, gpus in enumerate(job.gpus) if len(job.gpus) > 1},
         **gpu_environment.preloaded(job.environ.get("LD_PRELOAD")),
         "PATH": os.pathsep.join([str(shim_folder), job.environ.get("PATH", os.defpath)]),

@@ -67,5 +67,5 @@ def _run(command: Sequence[str], folder: Path, stdin: str = "") -> None:
         command, input=stdin, capture_output=True, text=True, check=False, cwd=folder, env=environment
     )
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
-        raise LabError(f"{Path(command[0]).name} failed: {said}")
+        last_line = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        raise LabError(f"{Path(command[0]).name} failed: {last_line}")

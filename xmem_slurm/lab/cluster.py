@@ -57,9 +57,9 @@ def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str
             nothing of the failed lab is left, and the message has the daemon's last words.
     """
     folder = ground.normal(folder)
-    found = programs.find(accounting=accounting)
-    release, version = programs.slurm_version(found["slurmctld"])
-    names = [host.hostnames(found["scontrol"], group.names) for group in site.nodes]
+    paths = programs.find(accounting=accounting)
+    release, version = programs.slurm_version(paths["slurmctld"])
+    names = [host.hostnames(paths["scontrol"], group.names) for group in site.nodes]
     host.check_names(folder, [name for members in names for name in members])
     with ground.claim(folder):
         running = _running(folder)
@@ -76,7 +76,7 @@ def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str
         try:
             ground.clear(folder)
             around = host.surroundings(folder, names, release, version, accounting=accounting)
-            return _start(site, names, found, replace(around, hooks=hooks or {}))
+            return _start(site, names, paths, replace(around, hooks=hooks or {}))
         except BaseException as error:
             ground.clear(folder)
             folder.rmdir()
@@ -131,10 +131,15 @@ def _running(folder: Path) -> ground.Record | None:
     return record if all(processes.alive(folder, daemon) for daemon in record.daemons) else None
 
 
-def _start(site: Site, names: Sequence[Sequence[str]], found: Mapping[str, str], around: Surroundings) -> Lab:
+def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str], around: Surroundings) -> Lab:
+    """Write the folder and start every daemon, each after those it needs; return the lab once all nodes are idle.
+
+    Raises:
+        LabError: one did not start in time; says its last words.
+    """
     folder = around.folder
     nodes = tuple(name for members in names for name in members)
-    slurmds = {f"slurmd.{node}": [found["slurmd"], "-D", "-N", node] for node in nodes}
+    slurmds = {f"slurmd.{node}": [paths["slurmd"], "-D", "-N", node] for node in nodes}
     daemons = ("munged", *(("mariadbd", "slurmdbd") if around.accounting else ()), "slurmctld", *slurmds)
     record = ground.Record(
         ready=False,
@@ -148,21 +153,21 @@ def _start(site: Site, names: Sequence[Sequence[str]], found: Mapping[str, str],
     ground.write_record(folder, record)
     _lay_out(site, names, around)
 
-    processes.start(folder, "munged", _munged_command(found, folder))
+    processes.start(folder, "munged", _munged_command(paths, folder))
     _wait(folder, ["munged"], (folder / "run" / "munge.socket").is_socket)
     if around.accounting:
-        accounts.create_database(found, around)
-        processes.start(folder, "mariadbd", accounts.mariadbd_command(found, around))
+        accounts.create_database(paths, around)
+        processes.start(folder, "mariadbd", accounts.mariadbd_command(paths, around))
         _wait(folder, ["mariadbd"], lambda: _listens(around, "mariadbd"))
-        accounts.grant(found, around)
-        processes.start(folder, "slurmdbd", [found["slurmdbd"], "-D"])
+        accounts.grant(paths, around)
+        processes.start(folder, "slurmdbd", [paths["slurmdbd"], "-D"])
         _wait(folder, ["slurmdbd"], lambda: _listens(around, "slurmdbd"))
-        accounts.add_cluster(found, folder, site.name)
-    processes.start(folder, "slurmctld", [found["slurmctld"], "-D"])
+        accounts.add_cluster(paths, folder, site.name)
+    processes.start(folder, "slurmctld", [paths["slurmctld"], "-D"])
     _wait(folder, ["slurmctld"], lambda: _listens(around, "slurmctld"))
     for daemon, command in slurmds.items():
         processes.start(folder, daemon, command)
-    _wait(folder, daemons, lambda: _node_states(folder, found["sinfo"]) == dict.fromkeys(nodes, "idle"))
+    _wait(folder, daemons, lambda: _node_states(folder, paths["sinfo"]) == dict.fromkeys(nodes, "idle"))
     ground.write_record(folder, replace(record, ready=True))
     return Lab(folder, nodes, around.release, around.accounting)
 
@@ -188,10 +193,10 @@ def _lay_out(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -
         ground.make(folder / "spool" / node, 0o755)
 
 
-def _munged_command(found: Mapping[str, str], folder: Path) -> list[str]:
+def _munged_command(paths: Mapping[str, str], folder: Path) -> list[str]:
     run = folder / "run"
     return [
-        found["munged"],
+        paths["munged"],
         "--foreground",
         "--force",  # a folder that some group may write to, above the lab, is worth a warning, not a refusal
         f"--key-file={run / 'munge.key'}",
@@ -232,6 +237,6 @@ def _wait(folder: Path, daemons: Sequence[str], ready: Callable[[], bool]) -> No
         if dead is not None:
             raise LabError(f"{dead} ended at once: {processes.last_words(folder, dead)}")
         if time.monotonic() > until:
-            said = processes.last_words(folder, daemons[-1])
-            raise LabError(f"{daemons[-1]} was not ready after {_START_SECONDS:.0f} s; its last line: {said}")
+            last_line = processes.last_words(folder, daemons[-1])
+            raise LabError(f"{daemons[-1]} was not ready after {_START_SECONDS:.0f} s; its last line: {last_line}")
         time.sleep(_POLL_SECONDS)

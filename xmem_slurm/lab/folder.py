@@ -91,10 +91,8 @@ def write_record(folder: Path, record: Record) -> None:
 def read_record(folder: Path) -> Record | None:
     """Return what the folder says of its lab; None if there is none, or none that can be read."""
     try:
-        said = json.loads((folder / _RECORD).read_text())
-        return Record(
-            **said | {"nodes": tuple(said["nodes"]), "daemons": tuple(said["daemons"]), "hooks": tuple(said["hooks"])}
-        )
+        fields = json.loads((folder / _RECORD).read_text())
+        return Record(**fields | {name: tuple(fields[name]) for name in ("nodes", "daemons", "hooks")})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -108,15 +108,15 @@ def _members(folder: Path) -> set[psutil.Process]:
     """See Note [Whose process is it]."""
     mine = psutil.Process()
     spared = {mine, *mine.parents()}
-    found: set[psutil.Process] = set()
+    members: set[psutil.Process] = set()
     for process in psutil.process_iter():
         if process not in spared and _belongs(process, folder):
-            found.add(process)
+            members.add(process)
             try:
-                found.update(process.children(recursive=True))
+                members.update(process.children(recursive=True))
             except psutil.Error:
                 continue
-    return found - spared
+    return members - spared
 
 
 def _belongs(process: psutil.Process, folder: Path) -> bool:

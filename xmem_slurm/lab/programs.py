@@ -50,8 +50,8 @@ def find(*, accounting: bool) -> dict[str, str]:
     """
     path = os.pathsep.join([os.environ.get("PATH", ""), *_SYSTEM_FOLDERS])
     wanted = _ALWAYS + (_ACCOUNTING if accounting else ())
-    found = {program.name: where for program in wanted if (where := shutil.which(program.name, path=path))}
-    missing = [program for program in wanted if program.name not in found]
+    paths = {program.name: where for program in wanted if (where := shutil.which(program.name, path=path))}
+    missing = [program for program in wanted if program.name not in paths]
     if missing:
         names = ", ".join(program.name for program in missing)
         debian = " ".join(dict.fromkeys(program.debian for program in missing))
@@ -60,7 +60,7 @@ def find(*, accounting: bool) -> dict[str, str]:
             f"the lab runs a real Slurm, and these programs are not installed: {names}\n"
             f"Debian: apt-get install --no-install-recommends {debian}; RHEL: dnf install {rhel} (from EPEL)"
         )
-    return found
+    return paths
 
 
 def slurm_version(slurmctld: str) -> tuple[str, Version]:
@@ -69,10 +69,10 @@ def slurm_version(slurmctld: str) -> tuple[str, Version]:
     Raises:
         LabError: `slurmctld -V` did not say, or it is older than OLDEST.
     """
-    said = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, check=False)
-    match = re.search(r"\b(\d+)\.(\d+)\.\S+", said.stdout)
+    printed = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, check=False)
+    match = re.search(r"\b(\d+)\.(\d+)\.\S+", printed.stdout)
     if match is None:
-        raise LabError(f"{slurmctld} -V does not tell its version: {(said.stderr or said.stdout).strip()}")
+        raise LabError(f"{slurmctld} -V does not tell its version: {(printed.stderr or printed.stdout).strip()}")
     version = int(match[1]), int(match[2])
     if version < OLDEST:
         raise LabError(f"{slurmctld} is Slurm {match[0]}; the lab needs {OLDEST[0]}.{OLDEST[1]:02} or newer")

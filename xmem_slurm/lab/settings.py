@@ -160,11 +160,12 @@ def _stand_in(site: Site, group: Nodes, gpus: Mapping[str, Gpu], traces: Path) -
     if not group.gpus:
         return {}
     gpu = gpus[next(iter(group.gpus))]
-    found = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
-    return found | {"XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
+    variables = gpu_environment.environment(gpu, _whole_gpus(site, group), traces, python_path=None)
+    return variables | {"XMEM_ENGINE": "device", "XMEM_DEVICE_LIMIT_BYTES": str(gpu.total_bytes)}
 
 
 def _node(site: Site, group: Nodes, name: str, environment: Mapping[str, str]) -> _Node:
+    """Return one node as its gres.conf and prolog describe it: GPUs by type, then shares of them."""
     # Options that differ in their constraint only are one GRES type, and Slurm wants each type once.
     counts: dict[str | None, int] = {}
     for option, count in group.gpus.items():

@@ -19,12 +19,11 @@ def _chain():
 
 
 if os.environ.get("XMEM_TRACE_DIR"):
-    import _xmem_files
-    import _xmem_import
-    import _xmem_network
+    from _xmem import imports
+    from _xmem.process import files, network
 
-    _xmem_files.install(os.environ["XMEM_TRACE_DIR"])
-    _xmem_network.install()
-    _xmem_import.install(_HERE)
+    files.install(os.environ["XMEM_TRACE_DIR"])
+    network.install()
+    imports.install(_HERE)
 
 _chain()

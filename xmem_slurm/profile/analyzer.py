@@ -218,6 +218,7 @@ def _on_device(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair]) -> lis
 
 
 def _decide(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair], known: set[int]) -> tuple[list[bool], set[int]]:
+    """Say of each allocation whether it would lie on the GPU, and which of the others were used with one that does."""
     decided = [False] * len(pairs)
     used_together: set[int] = set()
     live: dict[int, int] = {}

@@ -6,16 +6,17 @@ stands (at the step's start, just before backward, after the step, or with set_t
 how long a batch or an output stays referenced, and optimizer states of any shape (the published Orchestrator takes a
 block for optimizer state only if it is as large as a parameter, which misses factored and quantized states).
 What the GPU's way through torch itself would do otherwise (byte masks, foreach optimizers, CUDA's autocast) was done so
-while the script ran: `probe/_xmem_redirect.py`.
+while the script ran: `probe/_xmem/cpu/redirect.py`.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.profile import attention, ordering, reductions, workspaces
 from xmem_slurm.profile.analyzer import Analysis, CpuBlock, analyze
 from xmem_slurm.profile.recording import Recording
-from xmem_slurm.trace import Allocation, Doubt, Event, Mark, Op, Trace
+from xmem_slurm.trace import Allocation, Event, Mark, Noted, Op, Trace
 
 Rule = Callable[[Analysis, Sequence[CpuBlock]], Sequence[CpuBlock]]
 
@@ -202,21 +203,21 @@ def _marks(analysis: Analysis, blocks: Sequence[CpuBlock]) -> list[Mark]:
     return [Mark(kind, bisect_left(births, place)) for kind, place in sorted(places, key=lambda each: each[1])]
 
 
-def _doubts(analysis: Analysis) -> list[Doubt]:
+def _doubts(analysis: Analysis) -> list[Noted]:
     """Say what no CPU run can show, and that this is one."""
     recording = analysis.recording
     why = "no CUDA build" if recording.cuda_version is None else "run on the CPU as asked"
-    found = [Doubt("profile-engine", f"torch {recording.torch_version}: {why}", 1), *recording.made_up]
-    found += recording.library_doubts or ()
-    for code, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
+    doubts = [Noted(Doubt.PROFILE_ENGINE, f"torch {recording.torch_version}: {why}"), *recording.made_up]
+    doubts += recording.library_doubts or ()
+    for doubt, what, names in _UNSEEN if recording.library_doubts is not None else (_UNASKED, *_UNSEEN):
         count = sum(1 for _ in analysis.operators(*names))
         if count:
-            found.append(Doubt(code, what, count))
-    return found
+            doubts.append(Noted(doubt, what, count))
+    return doubts
 
 
-_UNASKED = ("cudnn-plan", "convolution", workspaces.CONVOLUTIONS)
+_UNASKED = (Doubt.CUDNN_PLAN, "convolution", workspaces.CONVOLUTIONS)
 _UNSEEN = (
-    ("cudnn-rnn", "recurrent network", ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")),
-    ("cudnn-ctc", "CTC loss", ("aten::ctc_loss",)),
+    (Doubt.CUDNN_RNN, "recurrent network", ("aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu")),
+    (Doubt.CUDNN_CTC, "CTC loss", ("aten::ctc_loss",)),
 )

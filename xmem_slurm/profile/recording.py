@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 from xmem_slurm import trace_schema, untrusted
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Doubt, Process
-from xmem_slurm.trace_file import process_fields
+from xmem_slurm.trace import Noted, Process
+from xmem_slurm.trace_file import noted, process_fields
 
 SCHEMA_VERSION = 1
 SUFFIX = ".profile.gz"
@@ -77,8 +77,8 @@ class Recording(Process):
     tags: Sequence[Tag]
     seconds: float
     peak_resident_bytes: int
-    library_doubts: Sequence[Doubt] | None = None
-    made_up: Sequence[Doubt] = ()
+    library_doubts: Sequence[Noted] | None = None
+    made_up: Sequence[Noted] = ()
 
     @property
     def release(self) -> tuple[int, int]:
@@ -97,22 +97,18 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
         raw = untrusted.read_json(path, allowance or untrusted.Allowance())
         if raw["schema_version"] != SCHEMA_VERSION:
             raise ValueError(f"schema version {raw['schema_version']!r:.9}, not {SCHEMA_VERSION}")
-        found = trace_schema.checked(raw, trace_schema.ProfileFile)
+        profile = trace_schema.checked(raw, trace_schema.ProfileFile)
         return Recording(
-            **process_fields(found),
-            rows=_rows(found.rows),
-            tags=[Tag(tag.category, tag.addresses) for tag in found.tags],
-            seconds=found.seconds,
-            peak_resident_bytes=found.peak_resident_bytes,
-            library_doubts=_doubts(found.library_doubts),
-            made_up=_doubts(found.made_up) or (),
+            **process_fields(profile),
+            rows=_rows(profile.rows),
+            tags=[Tag(tag.category, tag.addresses) for tag in profile.tags],
+            seconds=profile.seconds,
+            peak_resident_bytes=profile.peak_resident_bytes,
+            library_doubts=None if profile.library_doubts is None else noted(profile.library_doubts),
+            made_up=noted(profile.made_up or ()),
         )
     except untrusted.DAMAGE as error:
         raise NoEstimate(f"{path}: not a profile: {error}") from error
-
-
-def _doubts(raw: list[trace_schema.Doubt] | None) -> list[Doubt] | None:
-    return None if raw is None else [Doubt(**dict(doubt)) for doubt in raw]
 
 
 def _rows(raw: Sequence[Any]) -> list[Operator | Memory]:

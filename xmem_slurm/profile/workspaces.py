@@ -85,7 +85,7 @@ def convolutions(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[Cpu
     """Add what a GPU's convolutions take while they compute each result, in place of what the CPU copied first.
 
     The probe has it from torch on the stand-in libraries, and so from the job's own cuDNN where that could be asked;
-    there is none in recordings of a CPU build (`probe/_xmem_workspaces.py`).
+    there is none in recordings of a CPU build (`probe/_xmem/cpu/workspaces.py`).
     """
     wanted = {number: row for number, row in analysis.operators(*CONVOLUTIONS) if row.workspaces}
     kept: list[CpuBlock] = []

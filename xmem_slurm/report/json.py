@@ -149,7 +149,7 @@ class Option(_Part):
     short_steps: Annotated[int, Field(ge=0)]
 
 
-class Change(_Part):
+class AdvisedChange(_Part):
     """A change to the job that was tried in a dry run of its own, on the largest option that is too small without it.
 
     `required_bytes` and `fits` are null where it could not be tried; `why_not` then says why.
@@ -181,7 +181,7 @@ class Report(_Part):
     confidence: Confidence
     options: list[Option]
     choice: str | None
-    advice: list[Change]
+    advice: list[AdvisedChange]
     wall_seconds: Annotated[float, Field(ge=0)]
 
 
@@ -267,9 +267,9 @@ def _promise(margin: Margin) -> Promise:
     return Promise(probability=margin.probability, runs=margin.runs, models=margin.models, held_out=margin.held_out)
 
 
-def _change(advice: Advice) -> Change:
+def _change(advice: Advice) -> AdvisedChange:
     estimate = advice.estimate
-    return Change(
+    return AdvisedChange(
         option=advice.option,
         change=advice.change,
         required_bytes=estimate.required_bytes if estimate is not None else None,

@@ -45,7 +45,7 @@ class Moment(NamedTuple):
     reserved_bytes: int
 
 
-class Phase(NamedTuple):
+class StepPart(NamedTuple):
     """A part of a training step: `forward`, `backward` or `optimizer`; `after` is what follows the last step.
 
     It lasts from event `start` to before event `end`; `highest` is the moment in it when the most was allocated.
@@ -70,7 +70,7 @@ class Timeline:
 
     events: int
     columns: Sequence[Moment]
-    phases: Sequence[Phase]
+    phases: Sequence[StepPart]
     steps: Sequence[int]
     peak: Moment
     peak_reserved_bytes: int
@@ -89,7 +89,9 @@ def timeline(trace: Trace, columns: int) -> Timeline:
     moments = list(_moments(trace, run.block_sizes, history))
     count = len(moments)
     edges = sorted({count * column // columns for column in range(columns + 1)})
-    phases = [Phase(name, step, start, end, _highest(moments[start:end])) for name, step, start, end in _spans(trace)]
+    phases = [
+        StepPart(name, step, start, end, _highest(moments[start:end])) for name, step, start, end in _spans(trace)
+    ]
     return Timeline(
         events=count,
         columns=[_column(moments[start:end]) for start, end in pairwise(edges)],

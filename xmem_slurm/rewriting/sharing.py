@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from xmem_slurm.allocator.releases import release
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Gpu, GpuOption
@@ -45,11 +46,10 @@ def not_held(option: GpuOption, trace: Trace, environ: Mapping[str, str], texts:
     `trace` is of its dry run, `environ` what it was submitted from, `texts` are its script and those that this runs.
     """
     assert option.share is not None
-    overruled = {
-        doubt.code: doubt.detail for doubt in trace.doubts if doubt.code in ("own-environment", "own-allocator")
-    }
+    overruling = (Doubt.OWN_ENVIRONMENT, Doubt.OWN_ALLOCATOR)
+    overruled = {noted.doubt: noted.detail for noted in trace.doubts if noted.doubt in overruling}
     if option.share.kind == "mps":
-        overruled.pop("own-allocator", None)
+        overruled.pop(Doubt.OWN_ALLOCATOR, None)
     elif FRACTION not in release(trace.torch_version).keys:
         return f"torch {trace.torch_version} takes no limit"
     elif "cudaMallocAsync" in environ.get(_variable(environ), ""):

@@ -131,6 +131,7 @@ def _tell(status: int, what: Mapping[str, Any]) -> None:
 
 
 def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoReturn:
+    """Be the keeper, outside of the PID namespace: make the namespaces, start process 1, end it when told to."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, there is nothing to wait for
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # or /proc/self/uid_map is root's
@@ -170,6 +171,7 @@ def _map_ourselves(user: int, group: int) -> None:
 
 
 def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoReturn:
+    """Be process 1: build the root, start the command, watch it to its end, hand out what is left, say how it went."""
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
@@ -239,6 +241,7 @@ class _Tending:
         self.progress = progress.Progress()
 
     def until_the_end(self) -> dict[str, Any]:
+        """Reap and measure until the command ends or goes beyond a limit, then kill what is left; say how it went."""
         stopped: str | None = None
         look = time.monotonic()
         end = look + self.limits.wall_seconds
@@ -359,6 +362,7 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
 
 
 def _limit(limits: Limits, plan: mounts.Plan) -> None:
+    """Put the limits of this process, and so of the command, in place; the watch holds what these cannot."""
     linux.lower_limit(
         resource.RLIMIT_CORE, 1
     )  # not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5))

@@ -109,6 +109,11 @@ class _NewRoot:
     _bare: set[Path] = field(default_factory=set)
 
     def make(self) -> None:
+        """Build the whole of it: layers over what can be written, then what is shown, hidden, covered.
+
+        Raises:
+            OSError: no layer at all can be mounted.
+        """
         self._made_anew.add(_ROOT)
         for mount in self.plan.mounts:
             self._made_anew.update(mount.point.parents)
@@ -171,6 +176,7 @@ class _NewRoot:
             _bind(_old(path), _new(path), read_only=True)
 
     def _overlay(self, folder: Path) -> None:
+        """Put a layer that takes all writes over a folder; where none can be, the folder is read-only."""
         layer = (_LAYERS if self.plan.layers is None else _old(self.plan.layers)) / str(self._overlays)
         self._overlays += 1
         upper, work = layer / "upper", layer / "work"
@@ -237,6 +243,7 @@ class _NewRoot:
         os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
     def _dev(self) -> None:
+        """Make /dev of a few harmless devices, terminals and shared memory of its own."""
         dev = _new(Path("/dev"))
         for name in DEVICES:
             (dev / name).touch()
@@ -252,6 +259,7 @@ class _NewRoot:
             self._place(shm)
 
     def _run(self) -> None:
+        """Make /run of what programs look up there: links, name services, the user's own folder as an empty copy."""
         run = Path("/run")
         if not _is_folder(_old(run)):
             return

@@ -142,6 +142,7 @@ def _plan(
     results: Path | None,
     cover: Mapping[Path, Path],
 ) -> mounts.Plan:
+    """Say what the command is to see of the file system; `stack` clears away the layers that need a place on disk."""
     user_namespace = mounts.needs_user_namespace()
     layers = None
     if user_namespace and not mounts.tmpfs_keeps_marks():
@@ -251,6 +252,11 @@ class _Listening:
 
 
 def _outcome(listening: _Listening, seconds: float) -> Outcome:
+    """Put together what the processes inside reported.
+
+    Raises:
+        SandboxError: one of its stages failed, or not all of them reported.
+    """
     facts: dict[str, Any] = {}
     for report in listening.reports:
         facts |= report

@@ -82,6 +82,7 @@ def give_up() -> None:
 
 
 def _program(machine: str) -> bytes:
+    """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error."""
     which = list(_ARCHITECTURES).index(machine)
     answers = _ANSWERS if NESTED_USER_NAMESPACES else _ANSWERS | _NAMESPACES
     steps = [

@@ -76,6 +76,7 @@ class _Watched:
 
 
 def _descendants(first: int) -> Iterable[_Watched]:
+    """Return every process below the first one, by one reading of /proc."""
     children: defaultdict[int, list[_Watched]] = defaultdict(list)
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():

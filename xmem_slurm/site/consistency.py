@@ -22,6 +22,7 @@ def problems(site: Site) -> list[str]:
 
 
 def _of_options(site: Site) -> Iterator[str]:
+    """Say of each option what cannot be asked for, and which two Slurm could not tell apart."""
     kinds: dict[tuple[str, str | None, str | None], str] = {}
     for name, option in site.option.items():
         where = f"option.{name}"
@@ -53,6 +54,7 @@ def _of_share(name: str, site: Site) -> Iterator[str]:
 
 
 def _of_nodes(site: Site) -> Iterator[str]:
+    """Say of each group of nodes what it names that is not there, and which host is in two groups."""
     groups_of: dict[str, list[str]] = {}
     for group in site.nodes:
         where = f"nodes {group.names}"
@@ -76,6 +78,7 @@ def _of_nodes(site: Site) -> Iterator[str]:
 
 
 def _of_group(group: Nodes, site: Site) -> Iterator[str]:
+    """Say what a group's GPUs, features and host memory contradict each other in."""
     memory = 0
     everywhere = {feature for each in site.nodes for feature in each.features}
     for name, count in group.gpus.items():

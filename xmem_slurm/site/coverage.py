@@ -15,23 +15,23 @@ COMMANDS: Final = ("sbatch",)
 
 def has_user(tables: Tables, user: str) -> bool:
     """Whether any job of this user is looked at."""
-    said = tables.get("filter", {})
-    return said.get("mode") != "off" and _is_among(said, "users", {user})
+    covered = tables.get("filter", {})
+    return covered.get("mode") != "off" and _is_among(covered, "users", {user})
 
 
 def has_job(tables: Tables, command: str, account: str | None, partitions: Sequence[str], *, opted_in: bool) -> bool:
     """Whether a job of such a user is looked at; `partitions` are those that it names."""
-    said = tables.get("filter", {})
+    covered = tables.get("filter", {})
     defaults = [name for name, partition in tables.get("partition", {}).items() if partition.get("default")]
     return (
-        command in said.get("commands", COMMANDS)
-        and (opted_in or not said.get("opt_in"))
-        and _is_among(said, "accounts", {account})
-        and _is_among(said, "partitions", set(partitions or defaults))
+        command in covered.get("commands", COMMANDS)
+        and (opted_in or not covered.get("opt_in"))
+        and _is_among(covered, "accounts", {account})
+        and _is_among(covered, "partitions", set(partitions or defaults))
     )
 
 
-def _is_among(said: Tables, key: str, names: set[str | None]) -> bool:
+def _is_among(covered: Tables, key: str, names: set[str | None]) -> bool:
     """Whether the names are all in the list `key`, if there is one, and none in `not_key`."""
-    wanted = said.get(key)
-    return not names & set(said.get(f"not_{key}", ())) and (not wanted or (bool(names) and names <= set(wanted)))
+    wanted = covered.get(key)
+    return not names & set(covered.get(f"not_{key}", ())) and (not wanted or (bool(names) and names <= set(wanted)))

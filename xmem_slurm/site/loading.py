@@ -70,13 +70,13 @@ def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
 
 def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
     """Return a line for each option whose GPU the catalogue does not have, with the entries that are near."""
-    found = []
+    lines = []
     for name, option in site.option.items():
         if option.gpu not in catalogue:
             near = [known for known in catalogue if known.split("-")[0] == option.gpu.split("-")[0]]
             hint = f"; near it: {', '.join(near)}" if near else ""
-            found.append(f"option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
-    return found
+            lines.append(f"option.{name}.gpu = {option.gpu!r} is not in the GPU catalogue{hint}")
+    return lines
 
 
 def _measured(option: GpuOption, site: Site) -> Measured | None:
@@ -104,12 +104,12 @@ def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
         return None, [_problem(each, model) for each in error.errors()]
 
 
-def _problem(found: ErrorDetails, model: type[BaseModel]) -> str:
+def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     """Name the key and say what is wrong with it; for a key that does not exist, which keys there are."""
-    where = ".".join(map(str, found["loc"])) or "file"
-    if found["type"] != "extra_forbidden":
-        return f"{where}: {found['msg']}"
-    return f"{where}: no such key; there are {', '.join(_keys_beside(found['loc'], model))}"
+    where = ".".join(map(str, error["loc"])) or "file"
+    if error["type"] != "extra_forbidden":
+        return f"{where}: {error['msg']}"
+    return f"{where}: no such key; there are {', '.join(_keys_beside(error['loc'], model))}"
 
 
 def _keys_beside(location: Iterable[int | str], model: type[BaseModel]) -> list[str]:

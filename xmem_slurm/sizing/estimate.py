@@ -14,73 +14,13 @@ from types import MappingProxyType
 
 from xmem_slurm.allocator.fit import smallest_capacity
 from xmem_slurm.allocator.replay import Replay, replay
+from xmem_slurm.doubts import NO_ESTIMATE, Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import margins
 from xmem_slurm.sizing.margins import Margin
-from xmem_slurm.trace import OWN_SCRIPT, Category, Doubt, Trace
+from xmem_slurm.trace import Category, Noted, Trace
 from xmem_slurm.units import MIB, round_up
-
-BASE_MARGIN = 0.02
-"""The least prior, for doubts that by themselves change no size."""
-
-_NOT_MEASURED = "no measurements yet"
-
-MARGINS: Mapping[str, tuple[float, str]] = {
-    "cudnn-plan": (0.20, "cuDNN chooses its plans and their workspace on the GPU"),
-    "cudnn-described": (0.05, "plans are those of the job's own {detail}, not yet compared with a GPU's"),
-    "cudnn-benchmark": (0.10, "cudnn.benchmark keeps the fastest plan, which only a GPU can tell"),
-    "cudnn-batchnorm": (0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"),
-    "cudnn-rnn": (0.10, f"cuDNN's RNN workspace is not known ({_NOT_MEASURED})"),
-    "cudnn-ctc": (0.10, f"cuDNN's CTC workspace is not known ({_NOT_MEASURED})"),
-    "cusolver": (0.10, f"cuSOLVER's workspace is not known ({_NOT_MEASURED})"),
-    "cusparse": (0.10, f"cuSPARSE's workspace is not known ({_NOT_MEASURED})"),
-    "cusparselt": (0.10, f"cuSPARSELt's workspace is not known ({_NOT_MEASURED})"),
-    "managed": (0.10, f"managed memory may lie on the GPU or not ({_NOT_MEASURED})"),
-    "cufft": (0.10, f"cuFFT's workspace is not known ({_NOT_MEASURED})"),
-    "nccl": (0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"),
-    "profile-engine": (0.05, "real steps on this machine's CPU stand for the GPU's"),
-    "forward-read": (0.10, f"the model reads values in its forward pass ({{detail}}), zeros here ({_NOT_MEASURED})"),
-    "never-stepped": (0.10, f"{{detail}}: the script is taken for one that only evaluates ({_NOT_MEASURED})"),
-    "optimizer-read": (0.10, f"{{detail}} decides by values, zeros here, how far it goes ({_NOT_MEASURED})"),
-    "engine": (BASE_MARGIN, "{detail}"),
-    "value-shape": (BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"),
-    "value-shape-least": (BASE_MARGIN, "with nothing selected the peak would be {detail}"),
-    "stand-in-data": (BASE_MARGIN, "{detail} is not on this machine: stand-in data of its shape took its place"),
-    "stand-in-weights": (BASE_MARGIN, "the weights of {detail} are not on this machine: others took their place"),
-    "not-reached": (0.10, f"{{detail}} was not reached: what it needs was not seen ({_NOT_MEASURED})"),
-    "seen-early": (BASE_MARGIN, "{detail} was seen before the first step only, without the optimizer's state"),
-    "largest-drawn": (BASE_MARGIN, "batches differ in size, and {detail} was trained on"),
-    "varying": (BASE_MARGIN, "{detail}"),
-    "extrapolated": (BASE_MARGIN, "{detail}"),
-    "ddp-buckets": (
-        0.10,
-        "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)",
-    ),
-    "ranks": (0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"),
-    "array": (0.10, f"{{detail}} ({_NOT_MEASURED})"),
-    "no-triton": (
-        0.10,
-        (
-            "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the"
-            f" job fails ({_NOT_MEASURED})"
-        ),
-    ),
-    "autotuned": (
-        0.10,
-        f"max-autotune measures on the GPU which kernels it takes and what it fuses into them ({_NOT_MEASURED})",
-    ),
-    "record-stream": (0.10, f"memory used on other streams is free later on a GPU than here ({_NOT_MEASURED})"),
-    "private-pool": (BASE_MARGIN, "CUDA graphs keep pools of their own, which are not released where memory is short"),
-    "assumed-values": (0.10, f"{{detail}}: what the job does next may hang on it ({_NOT_MEASURED})"),
-    "values-unknown": (0.10, f"{{detail}}: what is decided by values on the GPU is not known ({_NOT_MEASURED})"),
-    "stopped": (0.10, f"the script stopped with {{detail}}; what would follow was not seen ({_NOT_MEASURED})"),
-    "growing": (0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"),
-}
-"""Prior of the margin, as a share of the peak, and the reason, by the doubt's code. It holds for runs that are not like
-those measured (`margins`). 0.20 covers what cuDNN 9.19's plans add to 36 of 39 networks with contiguous images on an
-H200 and an A100 (benchmarks/data/cudnn_plans.jsonl). 0.10 is a round figure, twice the 0.054 that covers 90 of 100 runs
-with unknown cuDNN plans on smaller GPUs, the one doubt of this kind that was measured."""
 
 
 @dataclass(frozen=True)
@@ -159,24 +99,24 @@ class Estimate:
         return self.uses_up_to_bytes > self.required_bytes
 
     @property
-    def doubts(self) -> Sequence[Doubt]:
+    def doubts(self) -> Sequence[Noted]:
         """Everything that the dry run could not see, over all ranks."""
-        return [doubt for rank in self.ranks for doubt in _doubts(rank.trace)]
+        return [noted for rank in self.ranks for noted in _doubts(rank.trace)]
 
     @property
     def asks_for_script(self) -> bool:
         """Whether the job asked Slurm for the path of its own script."""
-        return any(doubt.code == OWN_SCRIPT.code for doubt in self.doubts)
+        return any(rank.trace.has(Doubt.OWN_SCRIPT) for rank in self.ranks)
 
     @property
     def engine(self) -> str:
         """How the job was run: "device", on stand-in CUDA libraries, or "profile", for real on the CPU."""
-        return "profile" if any(doubt.code == "profile-engine" for doubt in self.largest.trace.doubts) else "device"
+        return "profile" if self.largest.trace.has(Doubt.PROFILE_ENGINE) else "device"
 
     @property
     def reasons(self) -> Sequence[str]:
         """Why the margin is wider than the least, and what was not run, one line each."""
-        wider = [MARGINS[each.code][1].format(detail=each.detail) for each in self.doubts if each.code in MARGINS]
+        wider = [_sentence(noted) for noted in self.doubts if noted.doubt.price is not None]
         not_run = _others_not_run([rank.trace for rank in self.ranks])
         added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
         return list(dict.fromkeys([*wider, *not_run, *added]))
@@ -195,13 +135,13 @@ class Estimate:
         return all(rank.failure_on(gpu) is None for rank in self.ranks)
 
 
-def margin_of(codes: Iterable[str], capability: str, own: Mapping[str, float] = MappingProxyType({})) -> Margin:
-    """Return the margin of a run with doubts of these codes on a GPU of this compute capability.
+def margin_of(doubts: Iterable[Doubt], capability: str, own: Mapping[Doubt, float] = MappingProxyType({})) -> Margin:
+    """Return the margin of a run with these doubts on a GPU of this compute capability.
 
     Doubts that change no size do not count. `own` has the price of those whose price follows from what was seen.
     """
-    priors = {code: max(share, own.get(code, 0)) for code, (share, _) in MARGINS.items()}
-    return margins.margin(set(codes) & set(MARGINS), capability, priors)
+    priors = {each.code: max(each.price, own.get(each, 0)) for each in doubts if each.price is not None}
+    return margins.margin(priors.keys(), capability, priors)
 
 
 def margin_bytes(margin: Margin, allocator_bytes: int) -> int:
@@ -241,15 +181,12 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):
         raise NoEstimate(f"only {_steps(trace)} within the time budget; --xmem-budget SECONDS gives it more")
-    missing = next((doubt.detail for doubt in trace.doubts if doubt.code in ("tasks", "rank-alone")), None)
-    if missing is not None:
-        raise NoEstimate(missing)
-    grows = next((doubt.detail for doubt in trace.doubts if doubt.code == "still-growing"), None)
-    if grows is not None:
-        raise NoEstimate(f"memory was still growing when the dry run ended: {grows}, and how many follow is not known")
+    for noted in trace.doubts:
+        if noted.doubt in NO_ESTIMATE:
+            raise NoEstimate(_sentence(noted))
     unlimited, doubts = replay(trace), _doubts(trace)
-    own = {doubt.code: doubt.share for doubt in doubts if doubt.share is not None}
-    margin = margin_of((doubt.code for doubt in doubts), gpu.capability, own)
+    own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
+    margin = margin_of([noted.doubt for noted in doubts], gpu.capability, own)
     fits_in = smallest_capacity(trace, unlimited)
     kept = margin_bytes(margin, fits_in)
     return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
@@ -257,13 +194,17 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
 
 def _nccl_bytes(trace: Trace, gpu: Gpu) -> int:
     """Return what NCCL takes beside the CUDA context, where the job uses it and its site measured it; else 0."""
-    return (gpu.nccl_bytes or 0) if any(doubt.code == "nccl" for doubt in trace.doubts) else 0
+    return (gpu.nccl_bytes or 0) if trace.has(Doubt.NCCL) else 0
 
 
-def _doubts(trace: Trace) -> list[Doubt]:
-    growing = [Doubt("growing", f"ended by {trace.state} after {_steps(trace)}", 1)] if trace.growing else []
-    stopped = [Doubt("stopped", trace.error, 1)] if trace.error is not None else []
+def _doubts(trace: Trace) -> list[Noted]:
+    growing = [Noted(Doubt.GROWING, f"ended by {trace.state} after {_steps(trace)}")] if trace.growing else []
+    stopped = [Noted(Doubt.STOPPED, trace.error)] if trace.error is not None else []
     return [*trace.doubts, *growing, *stopped]
+
+
+def _sentence(noted: Noted) -> str:
+    return noted.doubt.sentence.format(detail=noted.detail)
 
 
 def _has_no_optimizer(trace: Trace) -> bool:
@@ -272,7 +213,7 @@ def _has_no_optimizer(trace: Trace) -> bool:
     Without a backward pass it may as well be a script that has not come to its training yet.
     """
     trains = sum(mark.kind == "backward" for mark in trace.marks) >= 2
-    return trains and any(doubt.code == "no-optimizer" for doubt in trace.doubts)
+    return trains and trace.has(Doubt.NO_OPTIMIZER)
 
 
 def _others_not_run(traces: Sequence[Trace]) -> list[str]:

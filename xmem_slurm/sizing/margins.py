@@ -37,7 +37,7 @@ class Margin:
 
 @dataclass(frozen=True)
 class MeasuredMargin:
-    """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`trace.Doubt.code`).
+    """The margin of a kind of run: those in which the dry run had no doubts but `unseen` (`doubts.Doubt.code`).
 
     `capabilities` are the compute capabilities of the GPUs that they ran on.
     """

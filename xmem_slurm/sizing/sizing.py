@@ -4,8 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm.dryrun import ranks, runner, spending
-from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.doubts import Doubt
+from xmem_slurm.dryrun import ranks, spending
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import Asked, Change, DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.rewriting.sharing import not_held
 from xmem_slurm.site.schema import DryRuns, Gpu, GpuOption, Site
@@ -15,25 +18,26 @@ from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict
 from xmem_slurm.slurm import gres, script_files
 from xmem_slurm.slurm.request import GpuRequest, Request
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.trace import Doubt, Trace, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 Starts = Callable[[Sequence[str], int], Mapping[str, float]]
 """Says when each of these options would be free for a component, in seconds since the epoch; infinity: never."""
 
 
 _HERE = DryRuns()
+_NOTHING = Asked()
 
 
 def _no_starts(_names: Sequence[str], _component: int) -> Mapping[str, float]:
     return {}
 
 
-CHANGES = {
+CHANGES: Mapping[Change, tuple[str, str]] = {
     "batch": ("half the batch", "there is no DataLoader, or several with batches of different sizes"),
     "checkpointing": ("checkpointing", "it is on already, or the model has no method that puts it on"),
     "bf16": ("bf16 autocast", "autocast is on already, or no parameter is fp32"),
 }
-"""What advice tries (`probe/_xmem_advice.py`): its name where it could not be tried, and why the probe left the job as
+"""What advice tries (`probe/_xmem/advice.py`): its name where it could not be tried, and why the probe left the job as
 it is."""
 
 
@@ -69,7 +73,13 @@ class Sizing:
 
 
 def size(
-    job: Submission, site: Site, gpus: Mapping[str, Gpu], budget: runner.Budget, *, starts: Starts = _no_starts
+    job: Submission,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    budget: Budget,
+    *,
+    asked: Asked = _NOTHING,
+    starts: Starts = _no_starts,
 ) -> Sizing:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
@@ -77,7 +87,7 @@ def size(
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
         XmemError: as `elsewhere.run` does.
     """
-    (found,) = size_components(job, [0], site, gpus, budget, starts=starts).values()
+    (found,) = size_components(job, [0], site, gpus, budget, asked=asked, starts=starts).values()
     if isinstance(found, NoEstimate):
         raise found
     return found
@@ -88,8 +98,9 @@ def size_components(
     components: Sequence[int],
     site: Site,
     gpus: Mapping[str, Gpu],
-    budget: runner.Budget,
+    budget: Budget,
     *,
+    asked: Asked = _NOTHING,
     starts: Starts = _no_starts,
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
@@ -104,30 +115,45 @@ def size_components(
     """
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
-    requests, allowed = job.request.components, budget.within(site.dry_run)
-    dry_runs = _DryRuns(from_submission(job), gpus, allowed, site.dry_run)
-    asked = {index: demand_of(requests[index], site) for index in job.request.with_gpus}
-    named = {index: Taken(demand, demand.option) for index, demand in asked.items() if demand.option is not None}
+    requests, some_gpu = job.request.components, next(iter(gpus.values()))
+    order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), asked)
+    dry_runs = _DryRuns(order, gpus, site.dry_run)
+    demands = {index: demand_of(requests[index], site) for index in job.request.with_gpus}
+    named = {index: Taken(demand, demand.option) for index, demand in demands.items() if demand.option is not None}
 
     def size_one(index: int) -> Sizing:
         others = [each for number, each in named.items() if number != index]
-        found = _size(asked[index], index, site, dry_runs, starts, taken=others)
+        found = _size(demands[index], index, site, dry_runs, starts, taken=others)
         if found.placement.choice is not None:
-            named[index] = Taken(asked[index], found.placement.choice)
+            named[index] = Taken(demands[index], found.placement.choice)
         return found
 
     return _each(components, size_one)
 
 
 def on_one(
-    job: Submission, components: Sequence[int], name: str, gpu: Gpu, budget: runner.Budget, *, where: DryRuns = _HERE
+    job: Submission,
+    components: Sequence[int],
+    name: str,
+    gpu: Gpu,
+    budget: Budget,
+    *,
+    asked: Asked = _NOTHING,
+    where: DryRuns = _HERE,
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run `job` dry on one GPU, with nothing to choose from; `where` is what a site says of dry runs.
 
     Raises:
         XmemError: as `runner.run` does, but for NoEstimate.
     """
-    dry_runs = _DryRuns(from_submission(job), {name: gpu}, budget.within(where), where)
+    order = DryRunOrder.of(from_submission(job), gpu, budget.within(where), asked)
+    return _on_one(order, components, name, where)
+
+
+def _on_one(
+    order: DryRunOrder, components: Sequence[int], name: str, where: DryRuns
+) -> Mapping[int, Sizing | NoEstimate]:
+    dry_runs, gpu = _DryRuns(order, {name: order.gpu}, where), order.gpu
 
     def size_one(component: int) -> Sizing:
         started = time.monotonic()
@@ -139,7 +165,13 @@ def on_one(
 
 
 def advised(
-    sizing: Sizing, job: Submission, component: int, budget: runner.Budget, *, where: DryRuns = _HERE
+    sizing: Sizing,
+    job: Submission,
+    component: int,
+    budget: Budget,
+    *,
+    asked: Asked = _NOTHING,
+    where: DryRuns = _HERE,
 ) -> Sizing:
     """Run `job` dry with each of `CHANGES`, on the largest option that is too small for it, and add what was seen.
 
@@ -152,14 +184,14 @@ def advised(
     if option is None:
         return sizing
     for change in CHANGES:
-        changed = job.but(environ={**job.environ, "XMEM_ADVICE": change, "XMEM_ENGINE": "device"})
-        left = budget.since(started)
-        result = on_one(changed, [component], option.name, option.gpu, left, where=where)[component]
+        order = DryRunOrder.of(from_submission(job), option.gpu, budget.since(started).within(where), asked)
+        changed = replace(order, engine="device", change=change)
+        result = _on_one(changed, [component], option.name, where)[component]
         found.append(_advice(option.name, change, result))
     return replace(sizing, advice=found)
 
 
-def _advice(option: str, change: str, result: Sizing | NoEstimate) -> Advice:
+def _advice(option: str, change: Change, result: Sizing | NoEstimate) -> Advice:
     name, unchanged = CHANGES[change]
     if isinstance(result, NoEstimate):
         return Advice(option, name, None, why_not=str(result))
@@ -210,7 +242,7 @@ def _units(name: str, demand: Demand, site: Site, estimates: "_Estimates") -> in
     """
     if not estimates.fits(name):
         return 0
-    option, found, job = site.option[name], estimates.on(name), estimates.dry_runs.job
+    option, found, job = site.option[name], estimates.on(name), estimates.dry_runs.order.job
     if option.share is None:
         return 1
     if len(found.ranks) != 1 or len(job.gpus) != 1:
@@ -345,9 +377,9 @@ class _DryRuns:
     are shown the same kind at a time.
     """
 
-    job: Job
+    order: DryRunOrder
+    """What is common to them; its budget is for all."""
     gpus: Mapping[str, Gpu]
-    budget: runner.Budget
     where: DryRuns
     began: spending.Moment = field(default_factory=spending.now)
     longest: spending.Moment = field(default=spending.Moment(0.0, 0.0))
@@ -365,7 +397,7 @@ class _DryRuns:
 
     def has_room_for(self, name: str) -> bool:
         """Whether the job was run on this kind of GPU, or can be within the budget."""
-        return self.kind(name) in self.results or self.budget.since(self.began).has_room_for(self.longest)
+        return self.kind(name) in self.results or self.order.budget.since(self.began).has_room_for(self.longest)
 
     def kind(self, name: str) -> tuple[str, int]:
         """Return what GPUs have in common for which one trace speaks."""
@@ -376,35 +408,36 @@ class _DryRuns:
         started = spending.now()
         try:
             traces: list[Trace] = []
-            tasks = [{"SLURM_ARRAY_TASK_ID": task} for task in _tasks_of_array(self.job)]
-            for task in tasks or [{}]:
-                job = replace(self.job, environ={**self.job.environ, **task})
-                traces += ranks.run(job, self.gpus[name], self.budget.since(self.began), self.where)
+            job = self.order.job
+            for each in [job.as_task(task) for task in _tasks_of_array(self.order)] or [job]:
+                left = self.order.budget.since(self.began)
+                traces += ranks.run(replace(self.order, job=each, gpu=self.gpus[name], budget=left), self.where)
                 if fail_on_any_gpu(traces):
                     break
-            self.job = ranks.with_others(self.job, traces) or self.job
-            return [_with_array(trace, self.job) for trace in traces]
+            self.order = ranks.with_others(self.order, traces) or self.order
+            return [_with_array(trace, self.order) for trace in traces]
         except NoEstimate as error:
             return error
         finally:
             self.longest = max(self.longest, spending.now().since(started))
 
 
-def _tasks_of_array(job: Job) -> list[str]:
-    """Return the tasks of an array that are run: those that are asked for (XMEM_ARRAY_TASKS), else the ends of it.
+def _tasks_of_array(order: DryRunOrder) -> Sequence[int]:
+    """Return the tasks of an array that are run: those that are asked for, else the ends of it.
 
     The first and the last, as sweeps grow; the larger counts. None of a job that is no array.
     """
-    if "SLURM_ARRAY_TASK_ID" not in job.environ:
+    environ = order.job.environ
+    if "SLURM_ARRAY_TASK_ID" not in environ:
         return []
-    asked = [task for task in job.environ.get("XMEM_ARRAY_TASKS", "").split(",") if task]
-    return asked or list(dict.fromkeys((job.environ["SLURM_ARRAY_TASK_MIN"], job.environ["SLURM_ARRAY_TASK_MAX"])))
+    ends = [int(environ[f"SLURM_ARRAY_TASK_{end}"]) for end in ("MIN", "MAX")]
+    return order.array_tasks or list(dict.fromkeys(ends))
 
 
-def _with_array(trace: Trace, job: Job) -> Trace:
+def _with_array(trace: Trace, order: DryRunOrder) -> Trace:
     """Say so in the trace if it stands for tasks of an array that were not run."""
-    ran, count = _tasks_of_array(job), int(job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0)
+    ran, count = _tasks_of_array(order), int(order.job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0)
     if count <= len(ran):
         return trace
-    doubt = Doubt("array", f"of the array's {count} tasks only {' and '.join(ran)} ran", count - len(ran))
-    return replace(trace, doubts=[*trace.doubts, doubt])
+    noted = Noted(Doubt.ARRAY, f"of the array's {count} tasks only {' and '.join(map(str, ran))} ran", count - len(ran))
+    return replace(trace, doubts=[*trace.doubts, noted])

@@ -92,15 +92,15 @@ def gpu_steps(data: bytes, *, is_shell: bool = True) -> tuple[Step, ...]:
     if root is None:
         return _mention(data, set(), [match.span() for match in _COMMENT_LINE.finditer(data)])
     nodes, table = list(_preorder(root)), srun_table()
-    may_ask, found, known = cache(partial(_may_ask, values=_values(data, nodes))), list[Step](), set[int]()
+    may_ask, steps, known = cache(partial(_may_ask, values=_values(data, nodes))), list[Step](), set[int]()
     for node in nodes:
         words = _words(data, node) if node.type == "command" else []
         at = next((at for at, word in enumerate(words) if word.raw.rpartition(b"/")[2] == b"srun"), None)
         if at is not None:
             known.add(words[at].at[-4])
-            found += _steps(node.start_point.row + 1, words[at + 1 :], table, may_ask)
+            steps += _steps(node.start_point.row + 1, words[at + 1 :], table, may_ask)
     comments = [(node.start_byte, node.end_byte) for node in nodes if node.type == "comment"]
-    return tuple(sorted([*found, *_mention(data, known, comments)], key=lambda step: (step.line, step.start or 0)))
+    return tuple(sorted([*steps, *_mention(data, known, comments)], key=lambda step: (step.line, step.start or 0)))
 
 
 def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) -> bytes:
@@ -123,17 +123,17 @@ def commands(data: bytes) -> list[list[str]] | None:
     root = _parse(data)
     if root is None:
         return None
-    found: list[list[str]] = []
+    lists: list[list[str]] = []
     for node in _preorder(root):
         if node.type == "command":
-            found.append([_text(word) for word in _words(data, node)])
+            lists.append([_text(word) for word in _words(data, node)])
         elif node.type == "variable_assignment":
-            found.append([_text(_word(data, node.start_byte, node.end_byte))])
+            lists.append([_text(_word(data, node.start_byte, node.end_byte))])
         elif node.type in _LISTS or (
             node.type == "file_redirect" and any(child.type == "<" for child in node.children)
         ):
-            found.append(["", *(_text(word) for word in _runs(data, node.named_children))])
-    return found
+            lists.append(["", *(_text(word) for word in _runs(data, node.named_children))])
+    return lists
 
 
 def _text(word: Word) -> str:
@@ -168,13 +168,13 @@ def _words(data: bytes, command: "Node") -> list[Word]:
     """Return the words of a command, those behind its redirections among them: `srun >out -G1 x`."""
     around = command.parent
     redirected = around.children if around is not None and around.type == "redirected_statement" else []
-    found = _runs(data, command.children)
+    words = _runs(data, command.children)
     for node in redirected:
         if node.type == "file_redirect":
-            found += _runs(data, node.named_children)[1:]
+            words += _runs(data, node.named_children)[1:]
         elif node.type == "heredoc_redirect":
-            found += _runs(data, node.children_by_field_name("argument"))
-    return sorted(found, key=lambda word: word.at)
+            words += _runs(data, node.children_by_field_name("argument"))
+    return sorted(words, key=lambda word: word.at)
 
 
 def _runs(data: bytes, nodes: "Sequence[Node]") -> list[Word]:
@@ -215,14 +215,14 @@ def _word(data: bytes, start: int, end: int) -> Word:
 
 def _values(data: bytes, nodes: "Sequence[Node]") -> Mapping[bytes, bytes]:
     """Return all that the script assigns to each variable; what it calls its functions with, as the positional ones."""
-    found: dict[bytes, list[bytes]] = {}
+    assigned: dict[bytes, list[bytes]] = {}
     for node in nodes:
         if node.type == "variable_assignment":
             name, _, value = data[node.start_byte : node.end_byte].partition(b"=")
-            found.setdefault(name.partition(b"[")[0].rstrip(b"+"), []).append(value)
+            assigned.setdefault(name.partition(b"[")[0].rstrip(b"+"), []).append(value)
         elif node.type == "command" and data.find(b"srun", node.start_byte, node.end_byte) < 0:
-            found.setdefault(b"@", []).append(data[node.start_byte : node.end_byte])
-    values = {name: b" ".join(texts) for name, texts in found.items()}
+            assigned.setdefault(b"@", []).append(data[node.start_byte : node.end_byte])
+    values = {name: b" ".join(texts) for name, texts in assigned.items()}
     return values | dict.fromkeys((bytes([each]) for each in _POSITIONAL), values.get(b"@", b""))
 
 
@@ -264,15 +264,15 @@ def _options(words: Sequence[str], table: Table) -> tuple[list[Occurrence], list
 
     What follows it may then be srun's or the program's.
     """
-    found: list[Occurrence] = []
+    occurrences: list[Occurrence] = []
     variables: list[int] = []
     begin = 0
     while True:
         options, stop = scan(words[begin:], table)
-        found += [o._replace(at=o.at + begin, value_at=o.value_at + begin) for o in options]
+        occurrences += [o._replace(at=o.at + begin, value_at=o.value_at + begin) for o in options]
         begin += stop
         if begin >= len(words) or not words[begin].startswith("$"):
-            return found, variables
+            return occurrences, variables
         variables.append(begin)
         begin += 1
 
@@ -280,13 +280,13 @@ def _options(words: Sequence[str], table: Table) -> tuple[list[Occurrence], list
 def _components(options: Sequence[Occurrence], piece: int) -> tuple[int, ...] | None:
     """Return the components of a heterogeneous job that `--het-group` names, else the one whose turn it is."""
     text = next((o.value for o in reversed(options) if o.name in _HET_GROUPS and o.value), str(piece))
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or not (last if dash else first).isdecimal() or len(part) > 7:
             return None
-        found += range(int(first), int(last or first) + 1)
-    return tuple(found) or None
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers) or None
 
 
 def _asks(occurrence: Occurrence) -> bool:

@@ -70,8 +70,8 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
     starts: list[int] = []
     start = 0
     while True:
-        found, stop = scan(words[start:limit], table)
-        components.append(tuple(_at(o, o.at + start, o.value_at + start) for o in found))
+        occurrences, stop = scan(words[start:limit], table)
+        components.append(tuple(_at(o, o.at + start, o.value_at + start) for o in occurrences))
         starts.append(start)
         stop += start
         if stop >= limit or words[stop] != ":":

@@ -82,7 +82,11 @@ def type_edits(request: Request, gpu_type: str | None) -> list[Edit]:
 
 
 def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:
-    """Give an option a value in the place that decides, or add it where there is none of this component."""
+    """Set an option in the place that decides about it, or add it where none does.
+
+    Raises:
+        EditError: the script has foreign lines that may decide, or the place has no value to change.
+    """
     setting = job.request.components[edit.component].settings.get(edit.name)
     foreign = job.request.foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):

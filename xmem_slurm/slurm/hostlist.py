@@ -38,11 +38,11 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
-    found: list[str] = []
-    for each in ranges.split(","):
-        ends = _RANGE.fullmatch(each)
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        ends = _RANGE.fullmatch(part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends is not None else (1, 0)
         if ends is None or last < first or last - first >= MOST_HOSTS:
-            raise UsageError(f"{text!r} is no host list: [{each}] is no range of numbers")
-        found += [str(number).zfill(len(ends[1])) for number in range(first, last + 1)]
-    return found
+            raise UsageError(f"{text!r} is no host list: [{part}] is no range of numbers")
+        numbers += [str(number).zfill(len(ends[1])) for number in range(first, last + 1)]
+    return numbers

@@ -78,10 +78,10 @@ class Table:
         exact = self.by_name.get(typed)
         if exact is not None or not typed:
             return exact
-        found = [option for option in self.options if option.name.startswith(typed)]
-        if len(found) > 1:
-            found = [option for option in found if not option.since and not option.until]
-        return found[0] if len(found) == 1 else None
+        matching = [option for option in self.options if option.name.startswith(typed)]
+        if len(matching) > 1:
+            matching = [option for option in matching if not option.since and not option.until]
+        return matching[0] if len(matching) == 1 else None
 
     def with_options(self, more: Iterable[Option]) -> "Table":
         """Return a table that also has the options `more`."""
@@ -94,12 +94,12 @@ def scan(words: Sequence[str], table: Table) -> tuple[list[Occurrence], int]:
     An unknown option is taken to have no value but one after its own "=": whether the next word belongs to it cannot be
     known here.
     """
-    found: list[Occurrence] = []
+    occurrences: list[Occurrence] = []
     index = 0
     while index < len(words):
         word = words[index]
         if word == "--":
-            return found, index + 1
+            return occurrences, index + 1
         if word == "-" or not word.startswith("-"):
             break
         if word.startswith("--"):
@@ -107,19 +107,19 @@ def scan(words: Sequence[str], table: Table) -> tuple[list[Occurrence], int]:
             option = table.long(name)
             typed = "--" + name
             if equals:
-                found.append(Occurrence(option, typed, value, index, 0, index, len(typed) + 1))
+                occurrences.append(Occurrence(option, typed, value, index, 0, index, len(typed) + 1))
             elif option is not None and option.arity == REQUIRED:
                 index += 1
-                found.append(_with_next_word(words, index, option, typed, 0))
+                occurrences.append(_with_next_word(words, index, option, typed, 0))
             else:
-                found.append(Occurrence(option, typed, None, index, 0, index, len(word)))
+                occurrences.append(Occurrence(option, typed, None, index, 0, index, len(word)))
         else:
-            index = _scan_letters(words, index, table, found)
+            index = _scan_letters(words, index, table, occurrences)
         index += 1
-    return found, min(index, len(words))
+    return occurrences, min(index, len(words))
 
 
-def _scan_letters(words: Sequence[str], index: int, table: Table, found: list[Occurrence]) -> int:
+def _scan_letters(words: Sequence[str], index: int, table: Table, occurrences: list[Occurrence]) -> int:
     """Read `-Hk5`, `-Cfoo` or `-C foo` at `words[index]`; return the index of the last word that was used."""
     word = words[index]
     for start in range(1, len(word)):
@@ -127,15 +127,15 @@ def _scan_letters(words: Sequence[str], index: int, table: Table, found: list[Oc
         option = table.by_letter.get(letter)
         after = start + 1
         if option is None or option.arity == NONE:
-            found.append(Occurrence(option, "-" + letter, None, index, start, index, after))
+            occurrences.append(Occurrence(option, "-" + letter, None, index, start, index, after))
         elif after < len(word):
-            found.append(Occurrence(option, "-" + letter, word[after:], index, start, index, after))
+            occurrences.append(Occurrence(option, "-" + letter, word[after:], index, start, index, after))
             return index
         elif option.arity == REQUIRED:
-            found.append(_with_next_word(words, index + 1, option, "-" + letter, start))
+            occurrences.append(_with_next_word(words, index + 1, option, "-" + letter, start))
             return index + 1
         else:
-            found.append(Occurrence(option, "-" + letter, None, index, start, index, after))
+            occurrences.append(Occurrence(option, "-" + letter, None, index, start, index, after))
     return index
 
 

@@ -99,17 +99,17 @@ class Request(NamedTuple):
         Raises:
             gres.GresError: a list cannot be read.
         """
-        found: list[GpuRequest] = []
+        requests: list[GpuRequest] = []
         for name in GPU_OPTIONS:
             setting = self.settings.get(name)
             if setting is None or not setting.value:
                 continue
-            found += [
+            requests += [
                 GpuRequest(entry.name, entry.type, entry.amount, _PER[name], setting)
                 for entry in gres.parse_option(name, setting.value)
                 if (entry.is_gpu or entry.is_share) and entry.amount > 0
             ]
-        return tuple(found)
+        return tuple(requests)
 
     @property
     def gpus(self) -> tuple[GpuRequest, ...]:

@@ -256,10 +256,10 @@ def _component(
 ) -> Component:
     words = tuple(word for number, start, end in lines for word in _split(data, number, start, end))
     texts = [word.text for word in words]
-    found, stop = scan(texts, table)
+    occurrences, stop = scan(texts, table)
     return Component(
         words=words,
-        directives=tuple(Directive(index, words[o.at].line, o) for o in found),
+        directives=tuple(Directive(index, words[o.at].line, o) for o in occurrences),
         has_lines=bool(lines),
         insert_at=min(lines[-1][2] + 1, len(data)) if lines else after_shebang,
         stray=words[stop] if stop < len(words) else None,
@@ -283,7 +283,11 @@ def _split(data: bytes, number: int, start: int, end: int) -> list[ScriptWord]:
 
 
 def _word(data: bytes, number: int, start: int, end: int) -> ScriptWord:
-    """Read one word, which begins at `start`, and how it is written (`ScriptWord`)."""
+    """Read one word of an #SBATCH line as Slurm does, with where each character ended and in which quotes it stood.
+
+    Raises:
+        ScriptError: a quote is not closed.
+    """
     text = bytearray()
     ends: list[int] = []
     quotes: list[int] = []

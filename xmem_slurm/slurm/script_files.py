@@ -45,21 +45,21 @@ def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[
     Raises:
         Unknown: it cannot be told.
     """
-    found = _Found(set(), {})
-    _read(script, [folder], environ, found, DEPTH)
-    return found.files
+    reads = _Found(set(), {})
+    _read(script, [folder], environ, reads, DEPTH)
+    return reads.files
 
 
 def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapping[Path, bytes]:
     """Return the shell scripts that a shell script sources or runs, as far as that can be told."""
-    found = _Found(set(), {})
+    reads = _Found(set(), {})
     with suppress(Unknown, OSError):
-        _read(script, [folder], environ, found, DEPTH)
-    return found.scripts
+        _read(script, [folder], environ, reads, DEPTH)
+    return reads.scripts
 
 
-def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], found: _Found, depth: int) -> None:
-    """Add to `found` what a script reads that may be run in any of `folders`; scripts that it runs are read in turn.
+def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], reads: _Found, depth: int) -> None:
+    """Add what a script reads, and what the scripts that it runs read.
 
     Raises:
         Unknown: it cannot be told.
@@ -82,16 +82,16 @@ def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], found:
         files = [_files(word, folders, known) for word in expanded]
         run = 1 if command in _SOURCE else _given_to_a_shell(words)
         if isinstance(run, bytes):
-            _read(run, folders, known, found, depth - 1)
+            _read(run, folders, known, reads, depth - 1)
         elif run is not None and not (run < len(files) and files[run]):
             raise Unknown
-        new = {file: index == run for index, each in enumerate(files) for file in each if file not in found.files}
-        found.files.update(new)
+        new = {file: index == run for index, each in enumerate(files) for file in each if file not in reads.files}
+        reads.files.update(new)
         for file in (file for file, is_script in new.items() if is_script or _is_shell_script(file)):
             if file.stat().st_size > body.MOST_BYTES:
                 raise Unknown
-            found.scripts[file] = file.read_bytes()
-            _read(found.scripts[file], folders, known, found, depth - 1)
+            reads.scripts[file] = file.read_bytes()
+            _read(reads.scripts[file], folders, known, reads, depth - 1)
 
 
 def _check_told(command: str, words: Sequence[str], expanded: Sequence[str]) -> None:
@@ -131,9 +131,9 @@ def _folders(word: str, folders: Sequence[Path]) -> list[Path]:
 
 def _files(word: str, folders: Sequence[Path], known: Mapping[str, str]) -> list[Path]:
     """Return the files that a word may name: from each of the folders, or, without a slash in it, on PATH."""
-    found = list(dict.fromkeys(folder / word for folder in folders if word and _is_file(folder / word)))
-    if found or "/" in word:
-        return found
+    paths = list(dict.fromkeys(folder / word for folder in folders if word and _is_file(folder / word)))
+    if paths or "/" in word:
+        return paths
     on_path = (Path(place) / word for place in known.get("PATH", "").split(":") if word)
     first = next(filter(_is_file, on_path), None)
     return [first] if first is not None else []

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from xmem_slurm import resources
 from xmem_slurm.cluster import client, start_times
 from xmem_slurm.decision import Decision, Kind, Part, stopped_by
-from xmem_slurm.dryrun import admission, runner
+from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
 from xmem_slurm.report import decided, files, terminal
 from xmem_slurm.rewriting import job_steps, sharing
@@ -79,20 +81,14 @@ def _sizings(
         terminal.progress("running the job dry to see how much GPU memory it needs"),
     ):
         return sizing.size_components(
-            _to_run_dry(job, wishes),
+            job,
             [index for index in job.request.with_gpus if index not in not_sized],
             site,
             gpus,
-            runner.Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
             starts=starts,
         )
-
-
-def _to_run_dry(job: Submission, wishes: "Wishes") -> Submission:
-    """Return the job that is run dry; the one that is submitted knows nothing of engines, and of what is run of it."""
-    asked = {"XMEM_ENGINE": wishes.engine, "XMEM_RANKS": wishes.ranks, "XMEM_ARRAY_TASKS": wishes.array_tasks}
-    asked["XMEM_SITES"] = "1" if wishes.report is not None else None
-    return job.but(environ={**job.environ, **{name: value for name, value in asked.items() if value is not None}})
 
 
 def _without_estimate(

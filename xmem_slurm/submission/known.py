@@ -5,10 +5,11 @@ script, the folder, the environment (but for what changes with every login), wha
 it stand the files that the dry run read, and how each was as it was read. An answer is given only if every one is so
 now: a model that was edited, even while the dry run ran, is never answered from here.
 
-What was read is known from three sources: the Pythons of the dry run note what they open (`probe/_xmem_files.py`); the
-words of the batch script, and of the shell scripts that it names, that are files; the site file and the GPU catalogue.
-An answer is not kept where a script sources something that cannot be told from here, or where the peak was still
-growing. That there is no estimate is an answer, too: nobody waits a second time for it.
+What was read is known from three sources: the Pythons of the dry run note what they open
+(`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it names, that are files;
+the site file and the GPU catalogue. An answer is not kept where a script sources something that cannot be told from
+here, or where the peak was still growing. That there is no estimate is an answer, too: nobody waits a second time for
+it.
 
 Known limitations: files that native code opens by itself, what `module load` reads, and whether a file exists that was
 never opened. Answers are therefore given for a week only; --xmem-fresh runs dry in any case.

@@ -12,7 +12,9 @@ from pathlib import Path
 from tests.integration.later_peaks.cases import CASES, SCRIPTS
 from xmem_slurm.device.builder import build
 from xmem_slurm.dryrun import gpu_environment, runner
+from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
@@ -92,7 +94,7 @@ def dry_run(name: str, python: Path, folder: Path) -> Answer:
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
     before = _cpu_seconds()
     try:
-        traces = runner.run(job, GPU, runner.Budget()).traces
+        traces = runner.run(DryRunOrder.of(job, GPU, Budget())).traces
         found = estimate(traces, "a100", GPU)
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)

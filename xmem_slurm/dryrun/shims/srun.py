@@ -72,7 +72,7 @@ def srun(arguments: Sequence[str]) -> None:
     the components (srun(1), --het-group; seen so in 22.05).
     """
     steps = sorted(_steps(arguments), key=lambda step: step.component)
-    if "/" not in os.environ.get("XMEM_RANKS", ""):
+    if "XMEM_RUN_RANKS" not in os.environ:
         _choose_tasks(steps)
     total, before = sum(step.tasks for step in steps), 0
     started = []
@@ -99,7 +99,7 @@ def _choose_tasks(steps: Sequence[_Step]) -> None:
         asked |= {before + task for task in {*shared, *(tasks[0] for tasks, _ in step.programs)}}
         before += step.tasks
     if len(asked) > len(steps):
-        os.environ["XMEM_RANKS"] = f"{','.join(map(str, sorted(asked)))}/{before}"
+        os.environ["XMEM_RUN_RANKS"] = f"{','.join(map(str, sorted(asked)))}/{before}"
 
 
 def _steps(arguments: Sequence[str]) -> list[_Step]:

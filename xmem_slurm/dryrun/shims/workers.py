@@ -1,6 +1,6 @@
 """How a launcher of a dry run becomes one of its ranks, or several of them at once: in place of all of them.
 
-The first rank is run, unless others are asked for (XMEM_RANKS, as "0,3/4": ranks 0 and 3 of 4; `dryrun/ranks.py`):
+The first rank is run, unless others are asked for (XMEM_RUN_RANKS, as "0,3/4": ranks 0 and 3 of 4; `dryrun/ranks.py`):
 then each launcher starts those of its workers that are, or hold, one of them. A launcher within a task of srun or
 mpirun finds in XMEM_TASK which one that is ("1/2"). XMEM_LAUNCHER tells the outermost launchers of a script apart,
 XMEM_NODE the nodes that processes stand on.
@@ -16,7 +16,7 @@ from typing import NoReturn
 
 def chosen_of(total: int, own: range) -> list[int]:
     """Return which of the workers `own`, of `total` in all, are started: those that hold a rank that is asked for."""
-    ranks, _, world = os.environ.get("XMEM_RANKS", "").partition("/")
+    ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
     return sorted(asked & set(own)) or [own[0]]
 

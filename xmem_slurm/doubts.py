@@ -1,0 +1,174 @@
+"""What can a dry run not see, what does that cost, and in which words is it told? The one register of doubts.
+
+A doubt's code is what stands in a trace file, and in `site-config/margins.toml`; the stand-in libraries and the probe
+write it, and so do the engines and the sizing above them. A test holds all that can be written equal to this list.
+
+The price is the prior of the margin, as a share of the peak. It holds for runs that are not like those measured
+(`margins`). 0.20 covers what cuDNN 9.19's plans add to 36 of 39 networks with contiguous images on an H200 and an A100
+(benchmarks/data/cudnn_plans.jsonl). 0.10 is a round figure, twice the 0.054 that covers 90 of 100 runs with unknown
+cuDNN plans on smaller GPUs, the one doubt of this kind that was measured. A doubt without a price changes no size, or
+leaves no estimate (`NO_ESTIMATE`).
+"""
+
+from enum import Enum
+
+BASE_MARGIN = 0.02
+"""The least prior, for doubts that by themselves change no size."""
+
+_NOT_MEASURED = "no measurements yet"
+
+
+class Doubt(Enum):
+    """Something that a dry run could not see: its code, its price, and its sentence, with a place for the detail."""
+
+    CUDNN_PLAN = "cudnn-plan", 0.20, "cuDNN chooses its plans and their workspace on the GPU"
+    CUDNN_DESCRIBED = (
+        "cudnn-described",
+        0.05,
+        "plans are those of the job's own {detail}, not yet compared with a GPU's",
+    )
+    CUDNN_BENCHMARK = "cudnn-benchmark", 0.10, "cudnn.benchmark keeps the fastest plan, which only a GPU can tell"
+    CUDNN_BATCHNORM = "cudnn-batchnorm", 0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"
+    CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace is not known ({_NOT_MEASURED})"
+    CUDNN_CTC = "cudnn-ctc", 0.10, f"cuDNN's CTC workspace is not known ({_NOT_MEASURED})"
+    CUSOLVER = "cusolver", 0.10, f"cuSOLVER's workspace is not known ({_NOT_MEASURED})"
+    CUSPARSE = "cusparse", 0.10, f"cuSPARSE's workspace is not known ({_NOT_MEASURED})"
+    CUSPARSELT = "cusparselt", 0.10, f"cuSPARSELt's workspace is not known ({_NOT_MEASURED})"
+    MANAGED = "managed", 0.10, f"managed memory may lie on the GPU or not ({_NOT_MEASURED})"
+    CUFFT = "cufft", 0.10, f"cuFFT's workspace is not known ({_NOT_MEASURED})"
+    NCCL = "nccl", 0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"
+    PROFILE_ENGINE = "profile-engine", 0.05, "real steps on this machine's CPU stand for the GPU's"
+    FORWARD_READ = (
+        "forward-read",
+        0.10,
+        f"the model reads values in its forward pass ({{detail}}), zeros here ({_NOT_MEASURED})",
+    )
+    NEVER_STEPPED = (
+        "never-stepped",
+        0.10,
+        f"{{detail}}: the script is taken for one that only evaluates ({_NOT_MEASURED})",
+    )
+    OPTIMIZER_READ = (
+        "optimizer-read",
+        0.10,
+        f"{{detail}} decides by values, zeros here, how far it goes ({_NOT_MEASURED})",
+    )
+    ENGINE = "engine", BASE_MARGIN, "{detail}"
+    VALUE_SHAPE = "value-shape", BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"
+    VALUE_SHAPE_LEAST = "value-shape-least", BASE_MARGIN, "with nothing selected the peak would be {detail}"
+    STAND_IN_DATA = (
+        "stand-in-data",
+        BASE_MARGIN,
+        "{detail} is not on this machine: stand-in data of its shape took its place",
+    )
+    STAND_IN_WEIGHTS = (
+        "stand-in-weights",
+        BASE_MARGIN,
+        "the weights of {detail} are not on this machine: others took their place",
+    )
+    NOT_REACHED = "not-reached", 0.10, f"{{detail}} was not reached: what it needs was not seen ({_NOT_MEASURED})"
+    SEEN_EARLY = (
+        "seen-early",
+        BASE_MARGIN,
+        "{detail} was seen before the first step only, without the optimizer's state",
+    )
+    LARGEST_DRAWN = "largest-drawn", BASE_MARGIN, "batches differ in size, and {detail} was trained on"
+    VARYING = "varying", BASE_MARGIN, "{detail}"
+    EXTRAPOLATED = "extrapolated", BASE_MARGIN, "{detail}"
+    DDP_BUCKETS = (
+        "ddp-buckets",
+        0.10,
+        "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)",
+    )
+    RANKS = "ranks", 0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"
+    ARRAY = "array", 0.10, f"{{detail}} ({_NOT_MEASURED})"
+    NO_TRITON = (
+        "no-triton",
+        0.10,
+        (
+            "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the"
+            f" job fails ({_NOT_MEASURED})"
+        ),
+    )
+    AUTOTUNED = (
+        "autotuned",
+        0.10,
+        f"max-autotune measures on the GPU which kernels it takes and what it fuses into them ({_NOT_MEASURED})",
+    )
+    RECORD_STREAM = (
+        "record-stream",
+        0.10,
+        f"memory used on other streams is free later on a GPU than here ({_NOT_MEASURED})",
+    )
+    PRIVATE_POOL = (
+        "private-pool",
+        BASE_MARGIN,
+        "CUDA graphs keep pools of their own, which are not released where memory is short",
+    )
+    ASSUMED_VALUES = "assumed-values", 0.10, f"{{detail}}: what the job does next may hang on it ({_NOT_MEASURED})"
+    VALUES_UNKNOWN = (
+        "values-unknown",
+        0.10,
+        f"{{detail}}: what is decided by values on the GPU is not known ({_NOT_MEASURED})",
+    )
+    STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen ({_NOT_MEASURED})"
+    GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"
+
+    TASKS = "tasks", None, "{detail}"
+    RANK_ALONE = "rank-alone", None, "{detail}"
+    STILL_GROWING = (
+        "still-growing",
+        None,
+        "memory was still growing when the dry run ended: {detail}, and how many follow is not known",
+    )
+
+    VALUE_READ = "value-read", None, "the script read values of the GPU, zeros here ({detail})"
+    NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"
+    OWN_SCRIPT = "own-script", None, "the job asks Slurm for its own script"
+    OWN_ENVIRONMENT = "own-environment", None, "{detail}"
+    OWN_ALLOCATOR = "own-allocator", None, "{detail}"
+    DEFAULT = "default", None, "{detail} answered 0 (told in the stand-ins' trace mode only)"
+
+    def __new__(cls, code: str, price: float | None, sentence: str) -> "Doubt":
+        """Make the code the value, as which it goes into files."""
+        doubt = object.__new__(cls)
+        doubt._value_ = code
+        doubt.price, doubt.sentence = price, sentence
+        return doubt
+
+    price: float | None
+    sentence: str
+
+    @classmethod
+    def of(cls, code: object) -> "Doubt":
+        """Return the doubt of this code.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = next((doubt for doubt in cls if doubt.value == code), None)
+        if found is None:
+            raise ValueError("no doubt that there is")
+        return found
+
+    @property
+    def code(self) -> str:
+        """The word that stands for it in files."""
+        return str(self.value)
+
+
+NO_ESTIMATE = frozenset({Doubt.TASKS, Doubt.RANK_ALONE, Doubt.STILL_GROWING})
+"""With one of these, what was seen is no estimate."""
+
+OF_VALUES = frozenset(
+    {
+        Doubt.VALUE_READ,
+        Doubt.VALUE_SHAPE,
+        Doubt.VALUE_SHAPE_LEAST,
+        Doubt.VALUES_UNKNOWN,
+        Doubt.FORWARD_READ,
+        Doubt.ASSUMED_VALUES,
+        Doubt.OPTIMIZER_READ,
+    }
+)
+"""A script with one of these had values of the GPU, or shapes that follow from them."""

@@ -1,0 +1,68 @@
+"""What may a dry run cost, and what is left of it for the next?"""
+
+from dataclasses import dataclass, replace
+
+from xmem_slurm.dryrun import spending
+from xmem_slurm.sandbox import sandbox
+from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.units import GIB, MIB
+
+WALL_FACTOR = 10.0
+"""So many times its budget may a dry run take on the wall: seen on a login node at load 15 were 6 times (13 s of CPU
+took 72 s)..."""
+LEAST_WALL_SECONDS = 300.0
+"""...and a small budget is one of CPU time, not of patience."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a dry run may cost: seconds, and bytes of host memory, its thrown-away files included.
+
+    `seconds` are of its own doing: CPU seconds of all its processes, and those in which all of it waits (`progress`).
+    What a busy machine adds to these is bounded by `wall_seconds`; None is a multiple of `seconds`.
+    """
+
+    seconds: float = 60.0
+    wall_seconds: float | None = None
+    memory_bytes: int = 16 * GIB
+    scratch_bytes: int = 4 * GIB
+    processes: int = 512
+    cpus: int = 2
+
+    @property
+    def longest(self) -> float:
+        """How long it may take on the wall, in seconds."""
+        usual = max(LEAST_WALL_SECONDS, WALL_FACTOR * self.seconds)
+        return usual if self.wall_seconds is None else self.wall_seconds
+
+    def since(self, start: spending.Moment) -> "Budget":
+        """What is left of it now, if it was whole at `start`."""
+        spent, wall = spending.now().since(start)
+        return replace(self, seconds=max(1.0, self.seconds - spent), wall_seconds=max(1.0, self.longest - wall))
+
+    def has_room_for(self, run: spending.Moment) -> bool:
+        """Whether it is enough for a dry run that takes so much."""
+        return run.spent <= self.seconds and run.wall <= self.longest
+
+    def within(self, most: DryRuns) -> "Budget":
+        """Return it where it is less than a site allows, else as much as that."""
+        memory = most.memory_mib * MIB if most.memory_mib is not None else self.memory_bytes
+        walls = [each for each in (self.wall_seconds, most.wall_seconds) if each is not None]
+        return replace(
+            self,
+            seconds=min(self.seconds, most.seconds or self.seconds),
+            wall_seconds=min(walls, default=None),
+            memory_bytes=min(self.memory_bytes, memory),
+            cpus=min(self.cpus, most.cpus or self.cpus),
+        )
+
+    def limits(self) -> sandbox.Limits:
+        """The same, in the sandbox's words."""
+        return sandbox.Limits(
+            seconds=self.seconds,
+            wall_seconds=self.longest,
+            memory_bytes=self.memory_bytes,
+            processes=self.processes,
+            cpus=self.cpus,
+            scratch_bytes=self.scratch_bytes,
+        )

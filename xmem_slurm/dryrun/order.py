@@ -1,0 +1,131 @@
+"""What is to be run dry, and how? The order that goes from sizing to the sandbox, on this machine or another.
+
+How a user wants it is asked by options, and by variables in the job's environment (docs/reference.md): XMEM_ENGINE,
+XMEM_RANKS, XMEM_ARRAY_TASKS. They are read here and nowhere else; and what the probe and the stand-ins for launchers do
+in a dry run they are told by variables that are written here and nowhere else:
+
+    XMEM_ENGINE     "device", "profile", or "auto" (`probe/_xmem_engine.py`)
+    XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first alone
+    XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
+    XMEM_SITES      it says which line of the script asked for each allocation
+    XMEM_ADVICE     the change to the job that is tried
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, TypeAdapter
+
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.site.schema import Gpu
+
+Engine = Literal["auto", "device", "profile"]
+Shapes = Literal["most", "least"]
+Change = Literal["batch", "checkpointing", "bf16"]
+WantedRanks = Literal["all", "last"] | Sequence[int]
+"""The ranks that are run beside the first, of however many there are."""
+
+_FOR_THE_PROBE = ("XMEM_ENGINE", "XMEM_RUN_RANKS", "XMEM_SHAPES", "XMEM_SITES", "XMEM_ADVICE")
+
+
+class Asked(NamedTuple):
+    """How a user asks by options for a job to be run dry; what is empty is left to the job's own environment.
+
+    `origins`: a report is wanted that says which line of the script asked for memory.
+    """
+
+    engine: str | None = None
+    ranks: str | None = None
+    array_tasks: str | None = None
+    origins: bool = False
+
+
+class RunRanks(NamedTuple):
+    """The ranks that are run at once, of so many."""
+
+    ranks: Sequence[int]
+    world: int
+
+    def __str__(self) -> str:
+        """As the probe reads it."""
+        return f"{','.join(map(str, self.ranks))}/{self.world}"
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunOrder:
+    """A job to be run dry with `gpu` as the GPU that it finds, within `budget`, and how."""
+
+    job: Job
+    gpu: Gpu
+    budget: Budget
+    engine: Engine = "auto"
+    wanted_ranks: WantedRanks = ()
+    run_ranks: RunRanks | None = None
+    """What was decided of the ranks; None as long as only the first is in question."""
+    array_tasks: Sequence[int] = ()
+    """Which tasks of an array are wanted; none: its ends."""
+    shapes: Shapes = "most"
+    origins: bool = False
+    change: Change | None = None
+
+    @classmethod
+    def of(cls, job: Job, gpu: Gpu, budget: Budget, asked: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen
+        """Return the order of a user; what makes no sense is as if it were not said."""
+        engine = asked.engine or job.environ.get("XMEM_ENGINE", "")
+        ranks = asked.ranks or job.environ.get("XMEM_RANKS", "")
+        tasks = asked.array_tasks or job.environ.get("XMEM_ARRAY_TASKS", "")
+        return cls(
+            job,
+            gpu,
+            budget,
+            engine="device" if engine == "device" else "profile" if engine == "profile" else "auto",
+            wanted_ranks="all" if ranks == "all" else "last" if ranks == "last" else _numbers(ranks),
+            array_tasks=_numbers(tasks),
+            origins=asked.origins,
+        )
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The job's environment, with what the probe and the stand-ins for launchers are told."""
+        told = {
+            "XMEM_ENGINE": self.engine,
+            "XMEM_RUN_RANKS": str(self.run_ranks) if self.run_ranks is not None else None,
+            "XMEM_SHAPES": self.shapes,
+            "XMEM_SITES": "1" if self.origins else None,
+            "XMEM_ADVICE": self.change,
+        }
+        own = {name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE}
+        return own | {name: value for name, value in told.items() if value is not None}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word.isdecimal())
+
+
+_ORDER = TypeAdapter(DryRunOrder)
+
+
+def to_json(order: DryRunOrder) -> str:
+    """Return an order as text. What is no text in UTF-8 (a name of a file, a variable) stays as it is."""
+    return json.dumps(asdict(order), default=_plain)
+
+
+def from_json(text: str) -> DryRunOrder:
+    """Read an order.
+
+    Raises:
+        ValueError: it is none.
+    """
+    raw = json.loads(text)
+    job = {**raw["job"], "script": bytes.fromhex(raw["job"]["script"])}
+    return _ORDER.validate_python({**raw, "job": job})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.model_dump() if isinstance(value, BaseModel) else os.fspath(value)

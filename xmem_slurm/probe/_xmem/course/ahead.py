@@ -1,0 +1,371 @@
+"""What can the loops that are running still do that they have not done? Read from their source, and told by line.
+
+A dry run ends long before the script's own loops do. This says whether anything is missed by that. For each function of
+the script on the way to the training step, its source is parsed, the loops that the current line stands in are found,
+and their variables give how far they are (`for epoch in range(90)` at epoch 2, `step += 1`). Then conditions that hang
+on these alone are computed for all iterations to come, by the script's own expressions with its own values: a branch
+that was never taken and will be (`step % 1000 == 0`, `epoch == unfreeze_at`) is named with the iteration that takes it,
+and so is a size that takes a new value (`batch = 32 * 2 ** (epoch // 2)`). What follows a loop is reached at its end.
+
+Conditions on anything else (a loss, the clock) cannot be foreseen: such a branch counts as missed if it speaks of
+evaluation, or of a checkpoint, and none was seen. Statements that only print or log matter to nobody. Loops of
+installed packages (Trainer, Lightning) are not looked into: there nothing is certain but the end.
+"""
+
+import ast
+import inspect
+import math
+import re
+
+from _xmem.course import expressions
+from _xmem.course.expressions import held, is_pure
+from _xmem.course.loops import MOST_VALUES, Called, Loop
+from _xmem.course.source import (
+    branches,
+    calls,
+    function,
+    is_installed,
+    is_own,
+    last_name,
+    loops_at,
+    names,
+    own,
+    statements,
+    text,
+    within,
+)
+
+_HARMLESS = re.compile(
+    r"print|debug|info|warn(ing)?|log(_\w+|ger)?|write(_\w+)?|add_(scalars?|text|histogram|images?|argument)|set_postfix(_str)?"
+    r"|set_description|append"
+    r"|format|join|item|tolist|time|perf_counter|flush|len|str|int|float|round|min|max|sum|range|enumerate|abs|dict|list"
+    r"|close|strftime|now|seed|set_epoch|exit|finish|isfinite|isnan|getenv|get_last_lr|memory_\w+|max_memory_\w+"
+    r"|reset_\w+|makedirs|mkdir|open|isinstance|items|sorted|exists|barrier|is_main_process|get_rank|destroy_process_group|zero_grad"
+)
+"""Names of functions whose call says nothing about GPU memory that the loop has not shown."""
+_SAVING = re.compile(r"save|save_\w+|state_dict|dump|copyfile|symlink|unlink|remove|rename|replace|cpu")
+"""Those of one process that writes a checkpoint of its own: nothing is gathered on the GPU."""
+SETS, ADDS_UP = "sets", "adds up"
+"""What an assignment does: it does so once, or more each time."""
+_DEEP = 3
+"""Functions of the script's that call its functions are followed so far."""
+_EVALUATION = re.compile(r"\.eval\(|no_grad|inference_mode|eval|valid|test|generate|sample", re.IGNORECASE)
+_CHECKPOINT = re.compile(r"save|checkpoint|state_dict", re.IGNORECASE)
+
+
+class Unseen:
+    """Something to come: what, at which place, in how many iterations of its loop (None: unknown).
+
+    `inner`: that loop is the innermost, around the step. `early`: it was seen, but only before the first step.
+    """
+
+    def __init__(self, what, where, iterations, inner, early):
+        self.what, self.where, self.iterations, self.inner, self.early = what, where, iterations, inner, early
+
+
+class Outlook:
+    """What one look found. `certain`: every loop on the way was one that could be read."""
+
+    def __init__(self):
+        self.loops, self.unseen, self.certain = [], [], True
+        """`loops` has (where, iterations done, of how many; None where that is not known), the innermost first."""
+
+
+def look(frame, alone, evaluated, saved, steps):
+    """Look ahead from a frame and those that called it.
+
+    `alone`: there is one rank; `evaluated`, `saved`, `steps`: whether there was an evaluation, a checkpoint, and how
+    many steps there were.
+    """
+    outlook = Outlook()
+    facts = {"alone": alone, "evaluated": evaluated, "saved": saved, "steps": steps, "left": [MOST_VALUES]}
+    try:
+        _look(frame, facts, outlook)
+    except Exception:  # source that nobody thought of here must not end the script
+        outlook.certain = False
+    outlook.certain = outlook.certain and facts["left"][0] >= 0  # else conditions are left that nobody computed
+    return outlook
+
+
+def _look(frame, facts, outlook):
+    inner = True
+    while frame is not None:
+        if is_installed(frame.f_code.co_filename):
+            if not _is_torch(frame):
+                outlook.certain = outlook.certain and not loops_at(
+                    function(frame.f_code, frame.f_globals), frame.f_lineno
+                )
+        elif is_own(frame.f_code, frame.f_globals):
+            node = function(frame.f_code, frame.f_globals)
+            if node is None:
+                outlook.certain = False
+            else:
+                inner = _Frame(frame, node, facts, outlook, inner).look() and inner
+        is_script = frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+        frame = None if is_script else frame.f_back
+
+
+def _is_torch(frame):
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+
+
+class _Frame:
+    """One function on the way to the step, and what its loops can still do."""
+
+    def __init__(self, frame, function, facts, outlook, innermost):
+        self._function, self._facts, self._outlook = function, facts, outlook
+        self._innermost, self._line, self._deep = innermost, frame.f_lineno, 0
+        self._names = {**frame.f_globals, **frame.f_locals}
+        self._file = frame.f_code.co_filename.rpartition("/")[2]
+
+    def look(self):
+        """Look ahead; return whether there is no loop."""
+        line, loops = self._line, loops_at(self._function, self._line)
+        courses = [Loop(loop, self._names, line, self._facts["steps"], self._facts["left"]) for loop in loops]
+        self._outlook.loops += [
+            (self._where(loop), course.done, course.of)
+            for loop, course in zip(reversed(loops), reversed(courses))  # noqa: B905
+        ]
+        for depth, loop in enumerate(loops):
+            course, innermost = courses[depth], self._innermost and depth == len(loops) - 1
+            within = loops[depth + 1] if depth + 1 < len(loops) else None
+            if isinstance(loop, ast.For) and not innermost and not course.done and self._uses(loop):
+                self._outlook.certain = False
+            if isinstance(loop, ast.For) and any(map(self._chooses, calls(loop))):
+                self._outlook.certain = False
+            self._body(loop, course, innermost)
+            first_round = course.done is None or course.done <= 1
+            if within is not None and first_round:
+                inner = courses[depth + 1]
+                self._following(loop, within.end_lineno, inner, self._innermost and within is loops[-1])
+            elif within is None and first_round and not innermost:
+                self._following(loop, line, None, False)
+        if loops:
+            alone = self._innermost and len(loops) == 1
+            self._following(self._function, loops[0].end_lineno, courses[0], alone)
+        elif not self._innermost:
+            self._following(self._function, line, None, False)
+        return not loops
+
+    def _where(self, node):
+        return "%s:%d" % (self._file, node.lineno)
+
+    def _add(self, node, iterations, innermost, what=None, *, early=False):
+        self._outlook.unseen.append(
+            Unseen(what or "`%s`" % text(node), self._where(node), iterations, innermost, early)
+        )
+
+    def _chooses(self, call):
+        """Whether it calls a generator of the script's with conditions: where that one is, is not known."""
+        target = own(held(call.func, self._names))
+        return (
+            target is not None
+            and inspect.isgeneratorfunction(target[0])
+            and any(isinstance(each, (ast.If, ast.IfExp)) for each in ast.walk(target[2]))
+        )
+
+    def _uses(self, loop):
+        """Whether a loop that is not the innermost uses its variable; what that will be is not known."""
+        used = set().union(*(names(each) for each in loop.body))
+        return bool(names(loop.target) & used)
+
+    # -- what follows a loop -------------------------------------------------------------------------------------------
+
+    def _following(self, node, line, course, innermost):
+        """Note what stands in `node` after a line: it comes when the loop before it, `course`, has ended."""
+        for each in statements(node):
+            if each.lineno > line and not self._is_harmless(each):
+                self._add(each, course.left if course else None, innermost)
+                return
+            if each.lineno <= line < each.end_lineno and not isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+                inside = isinstance(each, (ast.For, ast.While)) and line >= each.body[0].lineno
+                if not inside:
+                    self._following(each, line, course, innermost)
+
+    def _is_harmless(self, node):
+        """Whether a statement can be left out: it defines, prints, logs, or writes a checkpoint of one process."""
+        if isinstance(
+            node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Raise)
+        ):
+            return True
+        found = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        if isinstance(node, ast.With):  # what it opens is no matter, what is done in it is
+            found = [each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call)]
+        return all(self._is_quiet(each, self._names, _DEEP) for each in found)
+
+    def _is_quiet(self, call, variables, deep):
+        """Whether a call only prints, logs or saves by its name, and if it is the script's own by what it calls."""
+        name, saves = last_name(call.func), self._facts["alone"] or self._facts["saved"]
+        if not (_HARMLESS.fullmatch(name) or (saves and _SAVING.fullmatch(name))):
+            return False
+        if name == "append" and any(getattr(held(each, variables), "is_cuda", False) for each in call.args):
+            return False
+        target = own(held(call.func, variables)) if deep else None
+        return target is None or all(
+            self._is_quiet(each, target[0].__globals__, deep - 1)
+            for each in ast.walk(target[2])
+            if isinstance(each, ast.Call)
+        )
+
+    # -- branches ------------------------------------------------------------------------------------------------------
+
+    def _body(self, node, course, innermost):
+        """Note what a loop, or a function that one calls, does not do in each iteration."""
+        self._branches(node, course, innermost)
+        self._sizes(node, course, innermost)
+        if any(self._is_hidden(statement, course) for statement in within(node)):
+            self._outlook.certain = False
+        if self._deep < _DEEP:
+            for statement in within(node):
+                for call in calls(statement):
+                    self._called(call, course, innermost)
+
+    def _is_hidden(self, statement, course):
+        """Whether it sets a number, which may be a size, by what cannot be computed for iterations to come."""
+        if not isinstance(statement, ast.Assign) or type(held(statement.targets[0], self._names)) is not int:
+            return False
+        source = course.own(statement.value)
+        return course.hangs(source) and not is_pure(source, self._names)
+
+    def _branches(self, loop, course, innermost):
+        for node, then, otherwise in branches(loop):
+            if not _holds(node, self._line):
+                for body, wanted in ((then, True), (otherwise, False)):
+                    if (
+                        body
+                        and not _within(body, self._line)
+                        and not (all(map(self._is_harmless, body)) and not any(map(self._changes, body)))
+                    ):
+                        self._branch(node, body, wanted, course, innermost)
+
+    def _branch(self, node, body, wanted, course, innermost):
+        if any(isinstance(each, (ast.Break, ast.Return)) for each in body) and len(body) == 1:
+            return
+        if not course.moves(node.test):
+            return  # the same in every iteration, or of another loop
+        values = course.values(node.test, node.lineno)
+        if values is None:
+            said = " ".join(ast.unparse(each) for each in body)
+            evaluates = _EVALUATION.search(said) and not self._facts["evaluated"]
+            saves = _CHECKPOINT.search(said) and not (self._facts["saved"] or self._facts["alone"])
+            if evaluates or saves:
+                self._add(body[0], None, innermost)
+            return
+        past, future = values
+        taken = [bool(value) is wanted for value in past]
+        adds_up = any(self._changes(each) == ADDS_UP for each in body)
+        early = innermost and node.lineno < self._line and taken[:1] == [True] and not any(taken[1:])
+        if adds_up or early or not any(taken):
+            first = next((number for number, value in enumerate(future, 1) if bool(value) is wanted), None)
+            if first is not None:
+                self._add(body[0], first, innermost, early=early)
+
+    def _changes(self, node):
+        """Whether a statement sets what may be a size or a switch: no number that is a float, and no counter."""
+        found = ""
+        for each in ast.walk(node):
+            if isinstance(each, (ast.Assign, ast.AugAssign)):
+                target = each.targets[0] if isinstance(each, ast.Assign) else each.target
+                if isinstance(target, ast.Attribute):
+                    found = found or SETS
+                elif isinstance(target, ast.Name) and isinstance(self._names.get(target.id), (int, tuple, type(None))):
+                    again = isinstance(each, ast.AugAssign) or target.id in names(each.value)
+                    again = again and target.id in self._names
+                    counts = again and isinstance(each.value, ast.Constant) and each.value.value == 1
+                    found = found if counts else ADDS_UP if again else found or SETS
+        return found
+
+    # -- functions of the script's -------------------------------------------------------------------------------------
+
+    def _called(self, call, course, innermost):
+        """Look into what a loop calls, with what that is given: `sample_every(step)`, `self.step += 1` in a method."""
+        target = own(held(call.func, self._names))
+        if target is None or is_pure(call, self._names):
+            return
+        found, bound, node = target
+        variables = {name: each for name, each in found.__globals__.items() if name not in found.__code__.co_varnames}
+        parameters, given = [each.arg for each in node.args.args], {}
+        if bound is not None:
+            variables[parameters.pop(0)] = bound
+        pairs = [*zip(parameters, call.args), *((each.arg, each.value) for each in call.keywords)]  # noqa: B905
+        for name, argument in pairs:
+            variables[name] = held(argument, self._names)
+            values = course.values(argument, call.lineno) if course.moves(argument) else None
+            if values is not None:
+                given[name] = values
+        course = Called(node, variables, given, course, call.lineno)
+        _Called(self, found, node, variables).look(course, innermost)
+
+    # -- sizes ---------------------------------------------------------------------------------------------------------
+
+    def _sizes(self, loop, course, innermost):
+        """Note numbers that will take values that they had not: what is made of them may be larger."""
+        for statement in within(loop):
+            if not isinstance(statement, (ast.If, ast.While)):
+                parts = expressions.sizes(statement, self._names, _is_said, course.listed)
+                next((True for node in parts if self._size(node, statement, course, innermost)), None)
+
+    def _size(self, node, statement, course, innermost):
+        values = course.values(node, statement.lineno) if course.moves(node) else None
+        first = None if values is None else _first_larger(*values, places=isinstance(node, ast.UnaryOp))
+        if first is None:
+            return False
+        numbers = [_number(each) for part in values for each in part]
+        evenly = len({numbers[at] - numbers[at - 1] for at in range(1, len(numbers))}) == 1
+        if not names(node) & course.listed and ((evenly and innermost) or _counts(node)):
+            return False  # it counts, or says where a batch begins
+        self._add(statement, first, innermost, "`%s` of %s" % (text(node), values[1][first - 1]))
+        return True
+
+
+def _first_larger(past, future, places):
+    """Return in how many iterations there is a larger size than there was, or another switch or place; None: never."""
+    numbers = [_number(each) for each in past]
+    if None in numbers or None in map(_number, future):
+        return None
+    most = max(numbers, default=0)
+    for number, each in enumerate(future, 1):
+        if _number(each) > most or ((places or isinstance(each, bool)) and each not in past):
+            return number
+    return None
+
+
+def _is_said(name):
+    return name != "range" and _HARMLESS.fullmatch(name)
+
+
+def _number(found):
+    """Return a size, of a shape its elements, of a range its length; None of what is none."""
+    if isinstance(found, range):
+        return len(found)
+    if isinstance(found, tuple) and all(type(each) is int for each in found):
+        return math.prod(found)
+    return int(found) if type(found) in (int, bool) else None
+
+
+def _counts(node):
+    """Whether it only counts: `epoch * len(loader) + index`, `step + 1`."""
+    parts = (ast.BinOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub)
+    simple = all(isinstance(each, parts) for each in ast.walk(node))
+    return simple or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and len(names(node)) > 1)
+
+
+def _holds(node, line):
+    return _within(node.body, line)
+
+
+def _within(body, line):
+    return body[0].lineno <= line <= body[-1].end_lineno
+
+
+class _Called(_Frame):
+    """A function of the script that a loop calls, and what it does only at some of its calls."""
+
+    def __init__(self, caller, found, node, variables):
+        self._function, self._facts, self._outlook = node, caller._facts, caller._outlook
+        self._line, self._deep, self._names = 0, caller._deep + 1, variables
+        self._file = found.__code__.co_filename.rpartition("/")[2]
+
+    def look(self, course, innermost):
+        """Look ahead: `course` is how its parameters move, in the innermost loop or not."""
+        self._body(self._function, course, innermost)

@@ -1,0 +1,124 @@
+"""The batches of one loop over a data loader: what was given, how they differ in size, what the largest is."""
+
+import opcode
+
+from _xmem.process import clock
+
+DRAW, DRAW_MORE = 1.0, 5.0
+"""How long batches are drawn without training: where all are of one size, and where they are not."""
+GROWING = 4
+"""After so many batches that each left more bytes allocated, the rest of them is taken to do so, too."""
+_LOOPS = {opcode.opmap[name] for name in ("FOR_ITER", "SEND", "YIELD_FROM") if name in opcode.opmap}
+"""What Python's loops and `yield from` take the next item by."""
+
+
+class Records:
+    """How the largest of a series grew: what its length says of how large the next ones may be."""
+
+    def __init__(self):
+        self._records = [(0, 0)]  # (number, size) of each that was the largest so far
+
+    def note(self, number, size):
+        """Take the size of one of the series."""
+        if size > self._records[-1][1]:
+            self._records.append((number, size))
+
+    def short(self, number, of):
+        """Return by what share the largest of `number` exceeds that of the part of them that they are `of` all.
+
+        Who had looked at that part only would have been too low by so much; of all half, where `of` is not known.
+        """
+        part = number * (min(1.0, number / of) if of else 0.5)
+        before = max((size for place, size in self._records if place <= part), default=0)
+        return self._records[-1][1] / before - 1 if before else 1.0
+
+
+class Iteration:
+    """One loop over a data loader: `given` batches so far, of sizes `sizes`, between them `steps` optimizer steps."""
+
+    def __init__(self, loader, steps):
+        self._collate = loader._collate_fn
+        self.kind = id(loader._dataset), length(loader)
+        """What tells data sets apart, and sizes of batches."""
+        self.began, self.steps = clock.now(), steps
+        self.given = self.drawn = 0
+        self.sizes = set()
+        self.largest = []  # batches that were drawn, still to be given
+        self.records = Records()
+        self._allocated = []  # bytes, before each of the last batches
+        self.ended = self.exhausted = False
+
+    def may_vary(self):
+        """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size."""
+        own = getattr(self._collate, "__module__", "").startswith("torch.utils.data")
+        return len(self.sizes) > 1 or not own
+
+    def asked(self, allocated):
+        """A batch is asked for, with so many bytes allocated."""
+        self._allocated = [*self._allocated[-GROWING:], allocated]
+
+    def grows(self):
+        """Return how many bytes more each of the last batches left on the GPU; 0 where not all of them did."""
+        grown = [after - before for before, after in zip(self._allocated, self._allocated[1:])]  # noqa: B905 - 3.9
+        return sum(grown) // len(grown) if len(grown) == GROWING and min(grown) > 0 else 0
+
+    def note(self, batch, number):
+        """Note batch `number`; return its bytes."""
+        found = list(_tensors(batch))
+        size = sum(each.numel() * each.element_size() for each in found)
+        self.sizes.add(tuple(tuple(each.shape) for each in found))
+        self.records.note(number, size)
+        return size
+
+
+def draw(loader, give, state):
+    """Draw what is left of an iteration without training on it; keep the largest batch."""
+    began, largest = clock.now(), (0, None)
+    while True:
+        if clock.now() - began > (DRAW_MORE if state.may_vary() else DRAW):
+            break
+        try:
+            batch = give(loader)
+        except StopIteration:
+            state.exhausted = True
+            break
+        state.drawn += 1
+        size = state.note(batch, state.given + state.drawn)
+        if size > largest[0]:
+            largest = size, batch
+    state.drawn = state.drawn or 1
+    if largest[1] is not None and len(state.sizes) > 1:
+        state.largest.append(largest[1])
+
+
+def minds_the_end(frame):
+    """Whether what asks for a batch, in this frame, heeds the end of the data: a loop, or who names StopIteration.
+
+    `for step in range(len(loader)): batch = next(batches)` would die of it.
+    """
+    code = frame.f_code
+    return code.co_code[frame.f_lasti] in _LOOPS or "StopIteration" in code.co_names
+
+
+def _tensors(batch):
+    """Yield the tensors of a batch, in lists, tuples, dicts and what has their form."""
+    if hasattr(batch, "numel") and hasattr(batch, "shape"):
+        yield batch
+    elif hasattr(batch, "values") and hasattr(batch, "keys"):
+        for each in batch.values():
+            yield from _tensors(each)
+    elif isinstance(batch, (list, tuple)):
+        for each in batch:
+            yield from _tensors(each)
+    elif hasattr(batch, "__dict__"):  # a graph's batch, a dataclass
+        for each in vars(batch).values():
+            if hasattr(each, "numel") and hasattr(each, "shape"):
+                yield each
+
+
+def length(loader):
+    """Return how many batches an iteration has; None where that is not known."""
+    try:
+        return len(loader)
+    except TypeError:  # an IterableDataset has none
+        return None

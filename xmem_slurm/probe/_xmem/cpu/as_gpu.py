@@ -1,0 +1,147 @@
+"""Lets torch take the way that it takes on a GPU, where the CPU's way allocates other memory; part of `cpu/redirect`.
+
+What cannot be had by calling torch otherwise is left to the Orchestrator (`xmem_slurm/profile/orchestrator.py`).
+"""
+
+import contextlib
+import importlib
+
+ATTENTION_DROPOUT = "xmem::attention_dropout"
+ATTENTION_LAYOUT = "xmem::attention_layout"
+
+# Operators that CUDA's autocast runs in float32 and the CPU's does not: names in torch and torch.nn.functional.
+# Source: AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
+AUTOCAST_FLOAT32 = [
+    "cosh",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "pow",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "cosine_similarity",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "cross_entropy",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "cdist",
+    "logsumexp",
+    "prod",
+    "softmax",
+    "log_softmax",
+    "cumprod",
+    "cumsum",
+    "sum",
+    "norm",
+]
+
+
+def take_the_gpus_way(torch, environ):
+    """Let torch take the way that it takes on a GPU, where the CPU's way keeps other memory."""
+    functional = torch.nn.functional
+    _keep_byte_masks(torch, functional)
+    _never_attend_by_parts(torch, functional, int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0]))
+    _lose_in_two_types(torch, functional)
+    _prefer_foreach()
+    torch.backends.cudnn.is_acceptable = lambda _tensor: False  # a CUDA build would have it lay out recurrent weights
+
+
+def _keep_byte_masks(torch, functional):
+    """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type on the CPU.
+
+    Source: `is_fused_kernel_acceptable` in aten/src/ATen/native/Dropout.cpp.
+    """
+    plain = functional.dropout
+
+    def dropout(input, p=0.5, training=True, inplace=False):  # noqa: A002 - torch's own name
+        if training and not inplace and 0 < p < 1 and input.numel():
+            return torch.native_dropout(input, p, True)[0]
+        return plain(input, p, training, inplace)
+
+    functional.dropout = dropout
+
+
+def _never_attend_by_parts(torch, functional, major):
+    """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention without dropout only.
+
+    Source: `use_flash_attention_cpp` in aten/src/ATen/native/transformers/sdp_utils_cpp.cpp.
+    """
+    attend, in_layout = functional.scaled_dot_product_attention, _layout_of_efficient_attention(torch)
+
+    def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
+        with torch.autograd.profiler.record_function(ATTENTION_DROPOUT) if dropout_p else contextlib.nullcontext():
+            output = attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
+        half = output.dtype in (torch.float16, torch.bfloat16) and major >= 8
+        return output if output.dim() != 4 or (half and attn_mask is None) else in_layout(output)
+
+    functional.scaled_dot_product_attention = scaled_dot_product_attention
+
+
+def _layout_of_efficient_attention(torch):
+    """Return what gives attention's output the strides that the memory-efficient kernel gives it: queries before heads.
+
+    The CPU's output has the strides of the query; who reshapes it copies it on the one and not on the other. Source:
+    `_scaled_dot_product_efficient_attention_cuda` and its backward in
+    aten/src/ATen/native/transformers/cuda/attention.cu and attention_backward.cu, torch 2.4 to 2.15.
+    """
+
+    def by_queries(tensor):
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+    class Layout(torch.autograd.Function):
+        @staticmethod
+        def forward(_context, output):
+            with torch.autograd.profiler.record_function(ATTENTION_LAYOUT):
+                return by_queries(output).view_as(output)
+
+        @staticmethod
+        def backward(_context, gradient):
+            return by_queries(gradient)
+
+    return Layout.apply
+
+
+def _lose_in_two_types(torch, functional):
+    """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums in float32.
+
+    The CPU's casts the scores first. Source: `cross_entropy_loss` in aten/src/ATen/native/LossNLL.cpp asks log_softmax
+    for the type of the scores, and nll_loss is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
+    """
+    plain, half = functional.cross_entropy, (torch.float16, torch.bfloat16)
+
+    def cross_entropy(input, target, weight=None, *args, **kwargs):  # noqa: A002 - torch's own name
+        of_classes = not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
+        if not of_classes or input.dtype not in half or not torch.is_autocast_enabled("cpu"):
+            return plain(input, target, weight, *args, **kwargs)
+        kwargs.pop("label_smoothing", None)
+        with torch.autocast("cpu", enabled=False):
+            scores = functional.log_softmax(input, 1 if input.dim() > 1 else 0)
+            return functional.nll_loss(scores.float(), target, weight, **kwargs)
+
+    functional.cross_entropy = cross_entropy
+
+
+def _prefer_foreach():
+    """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the other on the CPU.
+
+    Source: `_get_foreach_kernels_supported_devices` in torch/utils/_foreach_utils.py.
+    """
+    for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
+        module = importlib.import_module(name)
+        module._get_foreach_kernels_supported_devices = lambda: ["cuda", "cpu"]

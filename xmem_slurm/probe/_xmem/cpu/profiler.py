@@ -1,0 +1,254 @@
+"""Runs a few training steps on the CPU under torch.profiler, and writes what it saw (form: profile/recording.py).
+
+The counterpart of `record/recorder` where torch is no CUDA build, or where the job's memory depends on values: kernels
+really run. It begins when the script first uses the GPU, and ends the process after `PROFILED_STEPS` optimizer steps.
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import resource
+import threading
+import time
+
+from _xmem.cpu import redirect
+from _xmem.cpu.guard import LEAST_STEPS, Guard
+from _xmem.cpu.workspaces import Workspaces
+from _xmem.offline import downloads
+from _xmem.process import alive, description, ends, limits, stand_ins
+from _xmem.process.budget import Budget
+from _xmem.record.steps import Steps
+
+SCHEMA_VERSION = 1
+PROFILED_STEPS = 3
+"""The first step lacks the optimizer's state, the second is the first whole one, the third frees what it left."""
+
+_BACKWARD = "xmem::backward"
+_TAG = "xmem::tag:"
+_MODULE = "nn.Module: "
+
+
+class Profiler:
+    """One for each process that imports torch. Where its budget is limited, it keeps to that."""
+
+    def __init__(self, environ):
+        self._environ = environ
+        self._budget = Budget(environ)
+        self._torch = None
+        self._build = ("unknown", None)
+        self._runtime = None
+        self._begin()
+
+    def _begin(self):
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
+        self._error = None
+        self._exit = None
+        self._finished = False
+        self._profile = None
+        self._started = None
+        self._steps = Steps()
+        self._rounds = 0
+        self._tags = []
+        self._library_doubts = None
+        self._scopes = []
+        self._names = {}
+        memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
+        self._guard = Guard(self._budget, memory, self._refuse)
+
+    # -- around `import torch` -----------------------------------------------------------------------------------------
+
+    def knows_torch(self):
+        return self._torch is not None
+
+    def before_torch(self, folder):
+        """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins will do.
+
+        Nothing runs on them until the steps are over.
+        """
+        self._build = stand_ins.torch_build(folder)
+        if self._build[1] is not None:
+            try:
+                self._runtime = stand_ins.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+            except Exception as error:
+                self._refuse(str(error))
+        self._write("importing", [])
+
+    def torch_failed(self, error):
+        """`import torch` raised; the job will say so itself, or try again."""
+        self._error = ends.one_line(error)
+        self._write("failed", [])
+        self._error = None
+
+    def after_torch(self, torch):
+        self._torch = torch
+        redirect.redirect(torch, self._environ, self._start)
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
+        torch.autograd.backward = self._around_backward(torch.autograd.backward)
+        modules = importlib.import_module("torch.nn.modules.module")
+        modules.register_module_forward_pre_hook(self._enter_module)
+        modules.register_module_forward_hook(self._leave_module, always_call=True)
+        ends.hook(self)
+        self._write("running", [])
+
+    def _start(self):
+        profiler = self._torch.autograd.profiler  # torch.profiler wraps it in schedules, and imports the compiler
+        self._profile = profiler.profile(use_kineto=True, profile_memory=True, record_shapes=True)
+        self._profile.__enter__()
+        self._started = time.monotonic()
+        self._guard.begin(self._torch)
+
+    # -- while the job runs --------------------------------------------------------------------------------------------
+
+    def _enter_module(self, module, _inputs):
+        if not self._scopes:
+            for name, part in module.named_modules():
+                self._names.setdefault(id(part), name or type(module).__name__)
+            self._guard.forward()
+        scope = self._torch.autograd.profiler.record_function(
+            _MODULE + self._names.get(id(module), type(module).__name__)
+        )
+        scope.__enter__()
+        self._scopes.append((module, scope))
+
+    def _leave_module(self, module, _inputs, _output):
+        if self._scopes and self._scopes[-1][0] is module:
+            self._scopes.pop()[1].__exit__(None, None, None)
+
+    def _around_backward(self, backward):
+        @functools.wraps(backward)
+        def wrapped(*args, **kwargs):
+            self._guard.backward()
+            with self._torch.autograd.profiler.record_function(_BACKWARD):
+                return backward(*args, **kwargs)
+
+        return wrapped
+
+    def _after_step(self, optimizer, _args, _kwargs):
+        if self._profile is None or self._finished:
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._tag("PARAM", parameters)
+        self._tag("GRAD", [p.grad for p in parameters if p.grad is not None])
+        self._tag("OPT", list(optimizer.state.values()))
+        if self._steps.number == 0:
+            self._tag_modules()
+        self._steps.stepped(optimizer, False, time.monotonic())
+        if self._steps.least() == self._rounds or not self._budget.is_limited():
+            return
+        self._rounds = self._steps.least()
+        time_for_more = self._guard.stepped()
+        if self._rounds >= PROFILED_STEPS:
+            self._leave("steady")
+        if self._rounds >= LEAST_STEPS and not time_for_more:
+            self._leave("budget")
+
+    def _leave(self, state):
+        self.finish(state)
+        ends.kill_workers()
+        os._exit(0)
+
+    def _tag(self, category, values):
+        addresses = set()
+        for each in description.leaves(values):
+            if isinstance(each, self._torch.Tensor):
+                with contextlib.suppress(Exception):  # a tensor without storage of its own
+                    addresses.add(each.untyped_storage().data_ptr())
+        with self._torch.autograd.profiler.record_function("%s%d" % (_TAG, len(self._tags))):
+            self._tags.append({"category": category, "addresses": sorted(addresses)})
+
+    def _tag_modules(self):
+        modules = alive.instances(self._torch.nn.Module)
+        with contextlib.suppress(Exception):  # a module that is half built
+            self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
+            self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
+
+    def _refuse(self, why):
+        self._error = why
+        self._write("failed", [])
+        self._finished = True
+        ends.kill_workers()
+        os._exit(1)
+
+    # -- the end of a process ------------------------------------------------------------------------------------------
+
+    def in_child(self):
+        """Forget the parent's run: a forked child has no profiler of its own."""
+        self._begin()
+        self._finished = True
+
+    def asked_to_exit(self, error):
+        self._exit = error
+
+    def finish(self, state, error=None):
+        """Stop the profiler and write what it saw."""
+        with self._lock:
+            if self._torch is None or self._finished or self._pid != os.getpid():
+                return
+            late = self._guard.late() if state == "signal" else None
+            self._error = error or ends.uncaught() or self._exit or late
+            self._finished = True
+            self._guard.end()
+            rows = []
+            if self._profile is not None and late is None:  # to read it out takes longer than there is, and for nothing
+                for _, scope in reversed(self._scopes):
+                    scope.__exit__(None, None, None)
+                if self._steps.number == 0:
+                    self._tag_modules()
+                seen = self._torch.autograd._disable_profiler()
+                runtime = None if state == "signal" else self._runtime  # there is no time left for questions
+                workspaces = Workspaces(self._torch, runtime, seen)
+                rows = _rows(seen.experimental_event_tree(), workspaces.of)
+                self._library_doubts = workspaces.doubts()
+            self._write(state, rows)
+
+    def _write(self, state, rows):
+        settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+        ranks = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+        recording = {
+            **description.described(self._environ, self._build, settings, *ranks),
+            "schema_version": SCHEMA_VERSION,
+            "state": state,
+            "error": self._error,
+            "rows": rows,
+            "tags": self._tags,
+            "library_doubts": self._library_doubts,
+            "made_up": [*downloads.doubts(), *limits.doubts()],
+            "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "seconds": 0.0 if self._started is None else time.monotonic() - self._started,
+        }
+        description.write(self._file + ".profile.gz", recording)
+
+
+def _rows(roots, workspaces):
+    """Flatten the profiler's tree, by time: ["o", parent, name, [input], [bytes]] and ["m", parent, address, bytes].
+
+    `parent` is a row's number or -1; an input is [address, shape, type]; a free has negative bytes. `workspaces` says
+    what an operator takes on a GPU beside its results.
+    """
+    rows = []
+    stack = [(root, -1) for root in sorted(roots, key=lambda event: event.start_time_ns, reverse=True)]
+    while stack:
+        event, parent = stack.pop()
+        fields = event.extra_fields
+        if hasattr(fields, "alloc_size"):
+            if str(fields.device) == "cpu":
+                rows.append(["m", parent, fields.ptr, fields.alloc_size])
+            continue
+        if hasattr(fields, "inputs"):
+            inputs = filter(_is_tensor, description.leaves(fields.inputs))
+            rows.append(["o", parent, event.name, list(map(_tensor, inputs)), workspaces(event)])
+            parent = len(rows) - 1
+        stack.extend((child, parent) for child in reversed(event.children))
+    return rows
+
+
+def _is_tensor(metadata):
+    return hasattr(metadata, "storage_data_ptr")
+
+
+def _tensor(metadata):
+    return [metadata.storage_data_ptr or 0, list(metadata.sizes), str(metadata.dtype)[6:]]

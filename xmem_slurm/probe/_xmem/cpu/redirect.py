@@ -1,0 +1,296 @@
+"""Lets an unmodified script that says "cuda" run on the CPU: what it moves to the GPU is copied to new host memory.
+
+A tensor that would lie on a GPU is marked as such, and what torch computes from it is marked, too; `device` and
+`is_cuda` answer as a GPU's tensor would. Copies to the GPU and tensors created there happen inside scopes that the
+profiler sees (`TO_DEVICE`, `ON_DEVICE`, `TO_HOST`), from which `xmem_slurm/profile/analyzer.py` tells GPU blocks from
+host blocks. `torch.cuda` describes the GPU that the site would give.
+"""
+
+import contextlib
+
+from _xmem.cpu import as_gpu, cuda
+
+TO_DEVICE = "xmem::to_device"
+ON_DEVICE = "xmem::on_device"
+TO_HOST = "xmem::to_host"
+
+_MARK = "_xmem_on_gpu"
+
+
+def redirect(torch, environ, on_first_use):
+    """Point `torch` at the CPU wherever a script says "cuda"; call `on_first_use()` when it first does.
+
+    `environ` holds the XMEM_DEVICE_* variables that say which GPU the site would give.
+    """
+    mode = _mode_class(torch)(torch, on_first_use)
+    cuda.present(torch, environ)
+    _replace_generator(torch)
+    _replace_autocast(torch)
+    _scale_from_one(torch)
+    _replace_load(torch)
+    _keep_marks_of_parameters(torch)
+    _follow_device_contexts(torch, mode)
+    as_gpu.take_the_gpus_way(torch, environ)
+    mode.__enter__()
+    return mode
+
+
+def is_gpu(torch, device):
+    """Whether `device`, in any way that torch lets scripts write it, is a GPU."""
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    if isinstance(device, bool):
+        return False
+    return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")
+
+
+def is_marked(tensor):
+    return getattr(tensor, "__dict__", {}).get(_MARK, False)
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torch is there
+    from torch.overrides import TorchFunctionMode
+
+    tensor = torch.Tensor
+    scope = torch.autograd.profiler.record_function
+
+    class Redirect(TorchFunctionMode):
+        """Sees every call of torch's Python interface in this thread."""
+
+        def __init__(self, torch, on_first_use):
+            super().__init__()
+            self._torch = torch
+            self._on_first_use = on_first_use
+            self._special = {
+                tensor.to: self._to,
+                tensor.cuda: self._cuda,
+                tensor.cpu: self._cpu,
+                tensor.record_stream: lambda _func, _args, _kwargs: None,
+                tensor.get_device: lambda func, args, kwargs: 0 if is_marked(args[0]) else func(*args, **kwargs),
+                tensor.device.__get__: self._device_of,
+                tensor.is_cuda.__get__: lambda func, args, kwargs: is_marked(args[0]) or func(*args, **kwargs),
+                tensor.data.__set__: self._set_data,
+                torch.lstm: self._lstm,
+            }
+            homes = (torch, torch.nn.functional, tensor)
+            found = [getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32]
+            self._float32 = {function for function in found if function is not None}
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            special = self._special.get(func)
+            if special is not None:
+                return special(func, args, kwargs)
+            if "device" in kwargs and is_gpu(self._torch, kwargs["device"]):
+                return self.create(func, args, kwargs)
+            if func in self._float32 and self._torch.is_autocast_enabled("cpu"):
+                return self._in_float32(func, args, kwargs)
+            return self._marked_like(func(*args, **kwargs), args, kwargs)
+
+        def create(self, func, args, kwargs):
+            """Call a function that creates tensors on the GPU."""
+            self.used()
+            with scope(ON_DEVICE):
+                return _mark(self._torch, func(*args, **{**kwargs, "device": "cpu"}))
+
+        def used(self):
+            """Note that the script is about to use the GPU."""
+            if self._on_first_use is not None:
+                begin, self._on_first_use = self._on_first_use, None
+                begin()
+
+        def _marked_like(self, result, args, kwargs):
+            if _any_marked(args) or (kwargs and _any_marked(kwargs.values())):
+                return _mark(self._torch, result)
+            return result
+
+        def _in_float32(self, func, args, kwargs):
+            half = (self._torch.float16, self._torch.bfloat16)
+
+            def widened(value):
+                if isinstance(value, tensor) and value.dtype in half:
+                    return self._marked_like(value.float(), (value,), {})
+                return value
+
+            with self._torch.autocast("cpu", enabled=False):
+                wide = {name: widened(value) for name, value in kwargs.items()}
+                return self._marked_like(func(*[widened(value) for value in args], **wide), args, kwargs)
+
+        def _lstm(self, func, args, kwargs):
+            """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does not ask."""
+            half = self._torch.is_autocast_enabled("cpu") or args[0].dtype in (
+                self._torch.float16,
+                self._torch.bfloat16,
+            )
+            with_it = self._torch._C._get_mkldnn_enabled()
+            self._torch._C._set_mkldnn_enabled(with_it and not half)
+            try:
+                return self._marked_like(func(*args, **kwargs), args, kwargs)
+            finally:
+                self._torch._C._set_mkldnn_enabled(with_it)
+
+        def _to(self, func, args, kwargs):
+            value, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
+            target = kwargs.pop("device", None)
+            other = kwargs.pop("other", None)
+            if rest and isinstance(rest[0], tensor):
+                other = rest.pop(0)
+            elif rest and not isinstance(rest[0], self._torch.dtype):
+                target = rest.pop(0)
+            if other is not None:
+                kwargs["dtype"] = other.dtype
+                target = "cuda" if is_marked(other) else "cpu"
+            if target is None:
+                return self._marked_like(func(*args, **kwargs), args, {})
+            here, there = is_marked(value), is_gpu(self._torch, target)
+            if not there and str(target).partition(":")[0] != "cpu":
+                return func(value, target, *rest, **kwargs)  # "meta" and the like
+            if here == there:
+                moved = func(value, "cpu", *rest, **kwargs)
+                return _mark(self._torch, moved) if there else moved
+            if there:
+                self.used()
+            rest = rest[:2]  # dtype and non_blocking; the copy is made in any case
+            kwargs["copy"] = True
+            with scope(TO_DEVICE if there else TO_HOST):
+                moved = func(value, "cpu", *rest, **kwargs)
+            return _mark(self._torch, moved) if there else moved
+
+        def _cuda(self, _func, args, kwargs):
+            memory_format = kwargs.get("memory_format")
+            return self._to(tensor.to, (args[0], "cuda"), {"memory_format": memory_format} if memory_format else {})
+
+        def _cpu(self, _func, args, _kwargs):
+            return self._to(tensor.to, (args[0], "cpu"), {})
+
+        def _device_of(self, func, args, kwargs):
+            return self._torch.device("cuda", 0) if is_marked(args[0]) else func(*args, **kwargs)
+
+        def _set_data(self, func, args, kwargs):
+            func(*args, **kwargs)
+            if is_marked(args[1]):
+                setattr(args[0], _MARK, True)
+            else:
+                args[0].__dict__.pop(_MARK, None)
+
+    return Redirect
+
+
+def _any_marked(values):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            if _any_marked(value):
+                return True
+        elif is_marked(value):
+            return True
+    return False
+
+
+def _mark(torch, value):
+    if isinstance(value, torch.Tensor):
+        with contextlib.suppress(AttributeError):
+            setattr(value, _MARK, True)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _mark(torch, each)
+    return value
+
+
+def _replace_generator(torch):
+    real = torch.Generator
+
+    class Kind(type(real)):
+        def __instancecheck__(cls, thing):
+            return isinstance(thing, real)
+
+    class Generator(real, metaclass=Kind):
+        def __new__(cls, device="cpu"):
+            return real("cpu" if is_gpu(torch, device) else device)
+
+    torch.Generator = Generator
+
+
+def _replace_autocast(torch):
+    """CUDA's autocast becomes the CPU's, with CUDA's default type."""
+    init = torch.autocast.__init__
+
+    def cpu_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        if device_type == "cuda":
+            device_type, dtype = "cpu", dtype or torch.float16
+        init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    torch.autocast.__init__ = cpu_init
+    for name in ("is_autocast_enabled", "get_autocast_dtype"):
+        ask = getattr(torch, name)
+        setattr(torch, name, lambda device_type="cpu", ask=ask: ask("cpu" if device_type == "cuda" else device_type))
+    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
+
+
+def _scale_from_one(torch):
+    """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until none overflows.
+
+    All of those would be run and profiled here, and they hold no more memory than the first that counts.
+    """
+    from torch.amp import grad_scaler
+
+    make = grad_scaler.GradScaler.__init__
+
+    def init(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        self._init_scale = 1.0
+
+    grad_scaler.GradScaler.__init__ = init
+
+
+def _replace_load(torch):
+    load = torch.load
+
+    def load_to_host(f, map_location=None, *args, **kwargs):
+        """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
+        onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
+        loaded = load(f, onto_host, *args, **kwargs)
+        return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
+
+    torch.load = load_to_host
+
+
+def _moved(torch, value, all_of_it, marked):
+    if isinstance(value, torch.Tensor):
+        was_marked = value.__dict__.pop(_MARK, False)
+        return value.cuda() if all_of_it or (marked and was_marked) else value
+    if isinstance(value, dict):  # in place: its class may take other arguments than a dict, or add what it is given
+        for key, each in list(value.items()):
+            dict.__setitem__(value, key, _moved(torch, each, all_of_it, marked))
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(_moved(torch, each, all_of_it, marked) for each in value)
+    return value
+
+
+def _keep_marks_of_parameters(torch):
+    """A parameter is a new object over the tensor that it is made from."""
+    make = torch.nn.Parameter.__new__
+
+    def make_marked(cls, data=None, requires_grad=True):
+        made = make(cls, data, requires_grad)
+        return _mark(torch, made) if is_marked(data) else made
+
+    torch.nn.Parameter.__new__ = make_marked
+
+
+def _follow_device_contexts(torch, mode):
+    """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us, so we stand in for them."""
+    from torch.utils import _device
+
+    ask = _device.DeviceContext.__torch_function__
+
+    def create(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if is_gpu(torch, self.device) and func in _device._device_constructors() and kwargs.get("device") is None:
+            return mode.create(func, args, kwargs)
+        return ask(self, func, types, args, kwargs)
+
+    _device.DeviceContext.__torch_function__ = create

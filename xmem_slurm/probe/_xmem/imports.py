@@ -1,0 +1,121 @@
+"""Waits for `import torch` in this process: the stand-in CUDA libraries are mapped before it, the recorder goes around.
+
+Other modules can be waited for as well. Every Python of a dry run imports this as it starts, so it imports next to
+nothing itself.
+"""
+
+import atexit
+import os
+import sys
+
+
+class _Loader:
+    """A module's own loader, with something done around it. Everything else is asked of the original."""
+
+    def __init__(self, around, loader):
+        self._around = around
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._around(module, self._loader.exec_module)
+
+
+class _Finder:
+    """Finds torch as the finders after it do. Being asked (importlib.util.find_spec) does not use it up.
+
+    What it needs later it takes now: scripts change sys.path and the environment.
+    """
+
+    def __init__(self, folder):
+        self._path = [folder, *sys.path]
+        self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
+        self._recorder = self._downloads = None
+        self.around = {"torch": self._around_torch}
+        """By a module's name, what is called with it and what executes it."""
+
+    def hook(self, event, args):
+        """Stay the first finder: others that came later (comet_ml) may not ask those after them. Takes audit events."""
+        if event == "import" and args[0] in self.around and sys.meta_path[:1] != [self]:
+            sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname not in self.around:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(fullname, path, target) if find and finder is not self else None
+            if spec is not None:
+                if fullname != "torch" or _is_torch(spec.origin):
+                    spec.loader = _Loader(self.around[fullname], spec.loader)
+                return spec
+        return None
+
+    def _around_torch(self, module, execute):
+        folder = os.path.dirname(module.__spec__.origin)
+        recorder = self.recorder(folder)
+        if recorder.knows_torch():  # importlib.reload
+            execute(module)
+            return
+        recorder.before_torch(folder)
+        try:
+            execute(module)
+            recorder.after_torch(module)
+            self._downloads.install(module, self._environ["XMEM_TRACE_DIR"])
+        except BaseException as error:
+            recorder.torch_failed(error)
+            raise
+
+    def recorder(self, folder):
+        """Return this process's recorder, made when the torch in `folder` is first imported."""
+        if self._recorder is None:
+            theirs, sys.path = sys.path, self._path
+            try:
+                from _xmem import start
+                from _xmem.offline import downloads
+
+                self._downloads = downloads
+                self._recorder = start.recorder(folder, self._environ)
+            finally:
+                sys.path = theirs
+        os.environ.update(self._environ)  # the stand-ins read it as they are mapped
+        return self._recorder
+
+    def at_exit(self):
+        if self._recorder is not None:
+            self._recorder.finish("exit")
+
+
+def _is_torch(origin):
+    return origin and os.path.isfile(os.path.join(os.path.dirname(origin), "version.py"))
+
+
+_finders = []
+
+
+def install(folder):
+    """Wait for `import torch`; `folder` is this one. What is registered first at exit runs last, after the script's."""
+    finder = _Finder(folder)
+    _finders.append(finder)
+    sys.meta_path.insert(0, finder)
+    sys.addaudithook(finder.hook)
+    atexit.register(finder.at_exit)
+
+
+def after(name, act):
+    """Call `act` with the module `name`: now if it is there, else once it has been imported."""
+
+    def around(module, execute):
+        execute(module)
+        act(module)
+
+    if name in sys.modules:
+        act(sys.modules[name])
+    for finder in _finders:
+        finder.around[name] = around

@@ -1,0 +1,104 @@
+"""Makes the ways out of a process lead past the recorder: os._exit, sys.exit, exit, SIGTERM, exceptions, a fork.
+
+The ordinary end is atexit's (`imports`). What kills a process outright leaves the recorder's last periodic write.
+"""
+
+import builtins
+import linecache
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import traceback
+
+from _xmem import FOLDER
+from _xmem.ranks import launch
+
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+
+
+def hook(recorder):
+    """Let `recorder` know when this process, or a forked child of it, ends on its own or is asked to."""
+    os.register_at_fork(after_in_child=recorder.in_child)
+    leave, raise_exit = os._exit, sys.exit
+
+    def noted_leave(status):
+        recorder.finish("exit", "os._exit(%s)" % (status,) if status else None)
+        leave(status)
+
+    def noted_exit(status=None):
+        if threading.current_thread() is threading.main_thread():
+            asked = "SystemExit: %s" % (status,) if status else None
+            recorder.asked_to_exit(asked and _located(asked, traceback.walk_stack(sys._getframe(1))))
+        raise_exit(status)
+
+    os._exit, sys.exit = noted_leave, noted_exit
+    quitter = type(getattr(builtins, "exit", None))  # of exit() and quit(), which the site module has put there
+    if quitter.__name__ == "Quitter":
+        quitter.__call__ = lambda _self, status=None: noted_exit(status)
+
+    def terminated(_signum, _frame):
+        try:
+            recorder.finish("signal")
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def uncaught():
+    """Return the exception that ended the script, in one line, with the line of the user's that led to it; or None.
+
+    The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts replace.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    frames = list(traceback.walk_tb(sys.last_traceback))[::-1]
+    said = one_line(error)
+    if frames and not str(error).strip():  # an assertion without words: its line says more
+        said += ": " + linecache.getline(frames[0][0].f_code.co_filename, frames[0][1]).strip()
+    return _located(said, frames)
+
+
+def _located(said, frames):
+    """Add file and line of the innermost of `frames` that is of the user's own code, where there is one.
+
+    `frames` are (frame, line), the innermost first.
+    """
+    for frame, line in frames:
+        file = frame.f_code.co_filename
+        generated = file.startswith("<") and frame.f_globals.get("__name__") != "__main__"
+        if not (generated or "-packages" in file or file.startswith((_LIBRARY, FOLDER))):
+            return "%s (%s:%d)" % (said, _short(file), line)
+    return said
+
+
+def _short(file):
+    """Return a path as one writes it in the working directory."""
+    try:
+        inside = os.path.commonpath((file, os.getcwd())) == os.getcwd()
+    except (OSError, ValueError):  # the directory is gone; one of the two is relative
+        return file
+    return os.path.relpath(file) if inside else file
+
+
+def one_line(error):
+    """Return an exception's type and the first line of what it says; of a data loader's, what its worker raised."""
+    lines = str(error).strip().splitlines() or [""]
+    if lines[0].startswith("Caught ") and "worker" in lines[0] and len(lines) > 1:
+        return lines[-1].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
+    return launch.explained("%s: %s" % (type(error).__name__, lines[0])) if lines[0] else type(error).__name__
+
+
+def kill_workers():
+    """End the processes that `multiprocessing` started here, as it does itself at an ordinary exit.
+
+    Data loaders notice that their parent is gone only after seconds, and until then hold its stdout open.
+    """
+    multiprocessing = sys.modules.get("multiprocessing")
+    for child in multiprocessing.active_children() if multiprocessing else ():
+        child.kill()

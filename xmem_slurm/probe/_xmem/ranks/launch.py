@@ -1,0 +1,109 @@
+"""What starts a process for each GPU from within Python starts the first one, or the ranks that are asked for.
+
+These are torch.distributed.run, which `accelerate launch` uses too, and torch.multiprocessing.spawn. What is asked for
+stands in XMEM_RUN_RANKS, as for the launchers of the batch script (`xmem_slurm/dryrun/shims/workers.py`).
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+from _xmem import imports
+
+_ASKED = re.compile(
+    r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
+)
+"""In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+
+
+def install(torch):
+    """Take the place of both; of torch's launcher once it is imported, as it needs packages that torch does not."""
+    imports.after("torch.distributed.launcher.api", lambda api: setattr(api, "launch_agent", _launch_workers))
+    spawn = sys.modules["torch.multiprocessing.spawn"]
+    start = spawn.start_processes
+
+    def start_processes(fn, args=(), nprocs=1, *rest, **kwargs):
+        if nprocs != torch.cuda.device_count():
+            return start(fn, args, nprocs, *rest, **kwargs)
+        os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
+        task, tasks = _task()
+        chosen = _chosen_of(nprocs * tasks, range(task * nprocs, (task + 1) * nprocs))
+        return start(_Chosen(fn, [each - task * nprocs for each in chosen]), args, len(chosen), *rest, **kwargs)
+
+    spawn.start_processes = torch.multiprocessing.start_processes = start_processes
+
+
+class _Chosen:
+    """A function of a process's number that is given the numbers of those that were chosen."""
+
+    def __init__(self, function, numbers):
+        self._function, self._numbers = function, numbers
+
+    def __call__(self, index, *args):
+        self._function(self._numbers[index], *args)
+
+
+def _task():
+    """Return (task, tasks) of srun or mpirun that this process runs in."""
+    task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
+    return int(task), int(tasks)
+
+
+def explained(error):
+    """Return the error of a script; what to do about it where that is for a launcher's variable which Slurm has not."""
+    name = _ASKED.search(error)
+    if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
+        return error
+    return (
+        "%s is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT in the batch script, and in each"
+        " task RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, or start it with torchrun"
+    ) % name[1]
+
+
+def _chosen_of(total, own):
+    ranks, _, world = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
+    asked = {int(rank) * total // int(world) for rank in ranks.split(",")} if world else set()
+    return sorted(asked & set(own)) or [own[0]]
+
+
+def _launch_workers(config, entrypoint, args):
+    """Stand for torch.distributed.launcher.api.launch_agent: run ranks with the environment that its agent sets.
+
+    Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, `_start_workers` (2.4 to 2.15).
+    """
+    from torch.distributed.elastic.utils import macros
+
+    here = config.nproc_per_node
+    nodes = min(max(config.min_nodes, int(os.environ.get("SLURM_NNODES") or 1)), config.max_nodes)
+    task, tasks = _task()
+    node = config.rdzv_configs.get("rank", -1)  # --node-rank
+    node = min(node if node > 0 else task if tasks == nodes else 0, nodes - 1)
+    host, _, port = (config.rdzv_endpoint or "").rpartition(":")
+    os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
+    environ = {
+        **os.environ,
+        "LOCAL_WORLD_SIZE": str(here),
+        "WORLD_SIZE": str(here * nodes),
+        "ROLE_WORLD_SIZE": str(here * nodes),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "GROUP_RANK": str(node),
+        "ROLE_NAME": config.role,
+        "MASTER_ADDR": host or "127.0.0.1",
+        "MASTER_PORT": port if port.isdecimal() and port != "0" else "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
+        "TORCHELASTIC_RUN_ID": config.run_id,
+        "XMEM_NODE": str(node),
+    }
+    chosen = _chosen_of(here * nodes, range(node * here, (node + 1) * here))
+    ranked = [{**environ, "RANK": str(r), "ROLE_RANK": str(r), "LOCAL_RANK": str(r % here)} for r in chosen]
+    if callable(entrypoint):  # in this process, so one rank only
+        os.environ.update(ranked[0])
+        return {0: entrypoint(*args)}
+    substitute = macros.substitute  # torch.distributed.launch passes "--local-rank=${local_rank}"
+    workers = [subprocess.Popen([entrypoint, *substitute(args, each["LOCAL_RANK"])], env=each) for each in ranked]
+    code = max(worker.wait() for worker in workers)
+    if code:
+        raise SystemExit(code)
+    return {0: None}

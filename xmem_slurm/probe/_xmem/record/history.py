@@ -1,0 +1,314 @@
+"""What torch's caching allocator was asked for, as short as it can be told: repeats are left out, new peaks are not.
+
+Note [Folding]: torch notes every allocation and free, and a script of 10,000 steps makes millions of them. So the run
+is cut into intervals (a step, a batch), and once steps repeat themselves an interval is kept only where it is new: a
+peak that there was not before, or one of the first of its kind (as many allocations, of as many bytes). Others are
+thrown away unread: torch is told to forget them. What they left behind is found out when the next one is kept: torch's
+snapshot says what is allocated at its end, its events undone say what was at its start, and the difference to what the
+intervals before had left stands in the trace between the two: an allocation of the same size is the old one, moved;
+the others are freed and allocated. So what is alive at any moment of a kept interval is exact; the cache of the
+allocator is that of the kept intervals alone.
+"""
+
+import bisect
+import inspect
+import sys
+
+from _xmem.record.pools import Pools
+from _xmem.record.served import risen
+
+QUIET = 8
+"""After so many intervals without a new peak, or..."""
+MANY = 64
+"""...so many in all, those that are not new are left out."""
+KINDS = 16
+"""So many kinds of intervals are kept without a new peak: where all batches differ, the first of them."""
+MOST = 40_000
+"""Allocations, above which the trace is shortened, as the search for what is needed takes a second for so many: of
+intervals other than the first and those that hold a peak only what outlives them is kept."""
+SLICE = 50_000
+"""Allocations after which an interval is cut wherever it is, so that torch's notes do not fill the host's memory."""
+
+_FREED = ("free_requested", "free_completed")
+_ENTRIES = ("alloc", *_FREED, "segment_free", "segment_unmap")
+"""What a trace is read from, of all that torch notes; what moved is added (xmem_slurm/trace.py)."""
+
+
+class _Piece:
+    """A stretch of one device's history, and how many allocations that device had served by its end.
+
+    `entries` are (action, address, size, stream). For each "alloc" of them `numbers` has how many the device had served
+    before, and `sites` its site. `record` names the peaks that were raised in it.
+    """
+
+    def __init__(self, entries, numbers, sites, served, record=frozenset()):
+        self.entries, self.numbers, self.sites = entries, numbers, sites
+        self.served, self.record = served, record
+
+    def joined(self, other):
+        """Return both as one, without the allocations that are freed in it."""
+        entries = self.entries + other.entries
+        made, gone, moving = {}, set(), []
+        for place, (action, address, _, _) in enumerate(entries):
+            if action == "alloc":
+                made[address] = [place]
+            elif action == "moved_from":
+                moving.append([*made.pop(address, [None]), place])
+            elif action == "moved_to":
+                made[address] = [*moving.pop(0), place]
+            elif address in made:
+                made[address].append(place)
+                if action == "free_completed":
+                    places = made.pop(address)
+                    gone.update(places if places[0] is not None else ())
+            elif action not in _FREED:
+                gone.add(place)
+        allocations = [place for place, entry in enumerate(entries) if entry[0] == "alloc"]
+        kept = [number for number, place in enumerate(allocations) if place not in gone]
+        numbers, sites = self.numbers + other.numbers, self.sites + other.sites
+        return _Piece(
+            [entry for place, entry in enumerate(entries) if place not in gone],
+            [numbers[number] for number in kept],
+            [sites[number] for number in kept],
+            other.served,
+        )
+
+
+class History:
+    """The histories of all devices of one process.
+
+    `sites` says where allocations came from. Unless it `may_fold`, everything is kept.
+    """
+
+    def __init__(self, sites, may_fold):
+        self._may_fold = may_fold
+        self._sites, self._pools = sites, Pools()
+        self._snapshot = self._clear = None
+        self._pieces = {}  # device: its pieces, in order
+        self._live = {}  # device: what is allocated at the end of them, as `_allocated` has it
+        self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
+        self._kinds = set()
+        self._totals = {}  # at the last boundary
+        self._peaks = {}  # above which one is new
+        self._record = {}  # at the end of the last piece
+        self._noted_from = 0
+        self._intervals = self._quiet = 0
+        self.folds = False
+        """Whether intervals that are not new are thrown away."""
+        self.settings = None
+        """The allocator's settings, as torch last said them."""
+
+    def begin(self, torch):
+        """Have torch note all allocations from here on."""
+        memory = torch.cuda.memory
+        self._snapshot, record = memory._snapshot, memory._record_memory_history
+
+        clears = "clear_history" in inspect.signature(memory._record_memory_history_impl).parameters
+
+        def clear():
+            if clears:
+                record(max_entries=sys.maxsize, context=None, clear_history=True)
+            else:  # torch 2.4
+                record(enabled=None)
+                record(max_entries=sys.maxsize, context=None)
+
+        clear()
+        self._clear = clear
+        memory._record_memory_history = lambda *_args, **_kwargs: None  # a script's own call would end our recording
+
+    @property
+    def recording(self):
+        """Whether torch notes allocations."""
+        return self._clear is not None
+
+    def mark(self, kind, counts, seconds):
+        """Note a point between two allocations; `counts` is how many each device had served."""
+        self._new_marks.append((kind, counts, seconds))
+
+    def boundary(self, counts, totals, peaks):
+        """An interval has ended: keep it, or forget it. Return whether it was like one before.
+
+        `totals` are running totals of each device (allocations, bytes), which tell kinds of intervals apart; `peaks`
+        its peaks so far.
+        """
+        kind = tuple(
+            tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
+            for device, total in totals.items()
+        )
+        known, grew = kind in self._kinds, risen(self._peaks, peaks)
+        new = grew or not (known or len(self._kinds) >= KINDS)
+        self._totals, self._peaks = dict(totals), dict(peaks) if grew else self._peaks
+        self._intervals += 1
+        self._quiet = 0 if grew else self._quiet + 1
+        if new:
+            self._kinds.add(kind)
+        begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self._intervals >= MANY)
+        if self.folds and not new:
+            self._forget(counts)
+        elif self.folds or begins or self.untaken(counts) > SLICE:
+            self.take(counts, peaks)
+        self.folds = self.folds or begins
+        return known
+
+    def untaken(self, counts):
+        """Return how many allocations torch holds notes of."""
+        return sum(counts) - self._noted_from
+
+    def _forget(self, counts):
+        """Have torch forget what it noted since the last boundary."""
+        self._clear()
+        self._sites.forget()
+        self._new_marks.clear()
+        self._noted_from = sum(counts)
+
+    def take(self, counts, peaks):
+        """Keep what torch noted since the last boundary."""
+        snapshot = self._snapshot()
+        self._marks += self._new_marks
+        self.settings = snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
+        self._pools.look(snapshot["segments"])
+        for device, events in enumerate(snapshot["device_traces"]):
+            if events or device in self._pieces:
+                allocated = _allocated(snapshot["segments"], device)
+                record = _raised(self._record.get(device, {}), peaks.get(device, {}))
+                self._keep(device, events, allocated, counts[device] if device < len(counts) else 0, record)
+        self._forget(counts)
+        self._peaks = self._record = dict(peaks)
+
+    def _keep(self, device, events, allocated, served, record):
+        entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
+        missed = _difference(self._live.get(device, {}), _undone(entries, allocated))
+        sites = self._sites.of(events)
+        first = served - len(sites)
+        unnoted = sum(entry[0] == "alloc" for entry in missed)
+        numbers = [first - 1] * unnoted + list(range(first, served))
+        piece = _Piece(missed + entries, numbers, [0] * unnoted + sites, served, record)
+        self._pieces.setdefault(device, []).append(piece)
+        self._live[device] = allocated
+        if self._may_fold and self.allocations(device) > MOST:
+            self._shorten(device)
+
+    def allocations(self, device):
+        """Return how many allocations of a device are kept."""
+        return sum(len(piece.numbers) for piece in self._pieces.get(device, ()))
+
+    def _shorten(self, device):
+        """Keep of pieces that hold no peak what outlives them; neighbours become one."""
+        first, *pieces = self._pieces[device]
+        holders = {name: piece for piece in pieces for name in piece.record}.values()
+        short = [first]
+        for piece in pieces:
+            if piece in holders:
+                short.append(piece)
+            elif short[-1] is first or short[-1] in holders:
+                short.append(_Piece([], [], [], piece.served).joined(piece))
+            else:
+                short[-1] = short[-1].joined(piece)
+        self._pieces[device] = short
+
+    def add(self, device, size):
+        """Add an allocation that the script did not make, after the last that was kept; return what `drop` takes."""
+        piece = self._pieces[device][-1]
+        entry = "alloc", _NOWHERE + piece.served, size, 0
+        piece.entries.append(entry)
+        piece.numbers.append(piece.served)
+        piece.sites.append(0)
+        return entry[1:]
+
+    def drop(self, device, added):
+        """Free what was added."""
+        self._pieces[device][-1].entries += [(action, *added) for action in _FREED]
+
+    # -- what a trace says of it ---------------------------------------------------------------------------------------
+
+    def devices(self):
+        """Return the devices that were used, and in any case the first."""
+        return sorted({0, *self._pieces})
+
+    def columns(self, device):
+        """Return `events` of a trace."""
+        entries = [entry for piece in self._pieces.get(device, ()) for entry in piece.entries]
+        return {
+            "action": [entry[0] for entry in entries],
+            "address": [entry[1] for entry in entries],
+            "size": [entry[2] for entry in entries],
+            "stream": self._pools.streams(device, entries),
+        }
+
+    def sites(self, device):
+        """Return the number of the site of each allocation."""
+        return [site for piece in self._pieces.get(device, ()) for site in piece.sites]
+
+    def whole_until(self, device):
+        """Return how many allocations come before the first that is left out; None: none is."""
+        numbers = (number for piece in self._pieces.get(device, ()) for number in piece.numbers)
+        return next((kept for kept, number in enumerate(numbers) if kept != number), None)
+
+    def marks(self, device):
+        """Return `marks` of a trace."""
+        place = self.places(device)
+        return [
+            {"kind": kind, "allocations": place(counts[device]), "seconds": seconds}
+            for kind, counts, seconds in self._marks
+        ]
+
+    def places(self, device):
+        """Return what says, of how many allocations that were served, how many are kept."""
+        numbers = [number for piece in self._pieces.get(device, ()) for number in piece.numbers]
+        return lambda served: bisect.bisect_left(numbers, served)
+
+    def doubts(self):
+        """Return the doubts of its memory pools, in the form of a trace's."""
+        return self._pools.doubts()
+
+
+_NOWHERE = 1 << 62
+"""An address that no device gives out."""
+
+
+def _raised(before, now):
+    return frozenset(name for name in now if now[name] > before.get(name, 0))
+
+
+def _allocated(segments, device):
+    """Return {address: (size, stream, whether it waits for other streams to be freed)} of a snapshot's segments."""
+    return {
+        block["address"]: (block["requested_size"], segment["stream"], block["state"] != "active_allocated")
+        for segment in segments
+        if segment["device"] == device
+        for block in segment["blocks"]
+        if block["state"] != "inactive"
+    }
+
+
+def _undone(entries, allocated):
+    """Return what was allocated before these entries, if that is what is after them."""
+    before = dict(allocated)
+    for action, address, size, stream in reversed(entries):
+        if action == "alloc":
+            before.pop(address, None)
+        elif action in _FREED:
+            before[address] = (size, stream, action == "free_completed")
+    return before
+
+
+def _difference(before, after):
+    """Return entries that lead from what was allocated to what is."""
+    gone = {address: known for address, known in before.items() if after.get(address, ())[:2] != known[:2]}
+    came = {address: now for address, now in after.items() if before.get(address, ())[:2] != now[:2]}
+    alike = {}
+    for address, (size, stream, waits) in came.items():
+        alike.setdefault((size, stream, waits), []).append(address)
+    moved = [(address, alike[known].pop(0), *known[:2]) for address, known in gone.items() if alike.get(known)]
+    for old, new, _, _ in moved:
+        del gone[old], came[new]
+    entries = []
+    for address, (size, stream, waits) in gone.items():
+        entries += [(action, address, size, stream) for action in (_FREED[1:] if waits else _FREED)]
+    entries += [("moved_from", old, size, stream) for old, _, size, stream in moved]
+    entries += [("moved_to", new, size, stream) for _, new, size, stream in moved]
+    entries += [("alloc", address, size, stream) for address, (size, stream, _) in came.items()]
+    waiting = [
+        address for address, now in after.items() if now[2] and (address in came or not before.get(address, now)[2])
+    ]
+    return entries + [("free_requested", address, *after[address][:2]) for address in waiting]

@@ -1,0 +1,370 @@
+"""Records what one process asks of torch's caching allocator, and writes it as a trace (form: xmem_slurm/trace.py)."""
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+
+from _xmem import advice, triton
+from _xmem.course.course import Course
+from _xmem.offline import downloads
+from _xmem.process import alive, clock, description, ends, limits, network, stand_ins
+from _xmem.process.budget import Budget
+from _xmem.ranks import peers, rank
+from _xmem.record import streams
+from _xmem.record.history import SLICE, History
+from _xmem.record.served import Served
+from _xmem.record.sites import Sites
+from _xmem.record.steps import Steps
+from _xmem.record.tags import Tags
+from _xmem.values import known_values
+from _xmem.values.reads import Values
+
+SCHEMA_VERSION = 1
+TAGGED_STEPS = 32
+"""Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
+
+Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are gradients to the end."""
+CHECKPOINT_STEPS = (2, 4, 8)
+"""Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
+CHECKPOINT_SECONDS = 5.0
+"""...and how often after that, at the least."""
+LOOK_SECONDS = 0.25
+MOST_ALLOCATIONS = 300_000
+"""A trace that is longer, shortened as it is (`record/history`), is of no more use: the process ends there."""
+
+
+class Recorder:
+    """One for each process that imports torch. A forked child that touches CUDA itself records on its own.
+
+    With a budget that is limited a process ends once it is steady; without, it runs to its end.
+    """
+
+    def __init__(self, environ):
+        self._environ = environ
+        self._budget = Budget(environ)
+        self._torch = None
+        self._runtime = None
+        self._build = ("unknown", None)
+        self._settings = {}
+        self._course = Course(self)
+        self._served = Served()
+        self._values = Values()
+        self._begin()
+
+    def _begin(self):
+        """Start as a process that has seen nothing: at first, and in a forked child."""
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
+        self._error = None
+        self._exit = None
+        self._started = time.monotonic()
+        self._finished = False
+        self._backwards = self._unstepped = False
+        self._sites = Sites()
+        self._served.clear()
+        self._tags = Tags(self._sites, self._served)
+        self._history = History(self._sites, self._ends)
+        self._steps = Steps()
+
+    # -- around `import torch` -----------------------------------------------------------------------------------------
+
+    def knows_torch(self):
+        return self._torch is not None
+
+    def before_torch(self, folder):
+        """Map the stand-ins, or end this process: without them torch would compute for real on a login node's CPU."""
+        try:
+            self._build = stand_ins.torch_build(folder)
+            if self._build[1] is None:
+                raise RuntimeError("torch %s in %s is not a CUDA build" % (self._build[0], folder))
+            self._runtime = stand_ins.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+        except Exception as error:
+            self._give_up(str(error))
+        self._choose_allocator()
+        self.write("importing")
+
+    def _choose_allocator(self):
+        """Take torch's own allocator in place of CUDA's, which it cannot record; the trace says what the job chose."""
+        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+            if name in os.environ:
+                chosen = os.environ[name]
+                os.environ[name] = chosen.replace("cudaMallocAsync", "native")
+                self._settings = {os.environ[name]: chosen}
+
+    def torch_failed(self, error):
+        """`import torch` raised; the job will say so itself, or try again."""
+        self._error = ends.one_line(error)
+        self.write("failed")
+        self._error = None
+
+    def after_torch(self, torch):
+        """Hook in: nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
+        self._torch = torch
+        limits.watch_torch(torch)
+        torch.cuda._lazy_call(self._start)
+        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
+        alive.watch(torch.optim.Optimizer)
+        torch.autograd.backward = self._around_backward(torch.autograd.backward)
+        self._served.install(torch)
+        if self._ends:
+            self._course.install(torch)
+        rank.install(torch, functools.partial(self._leave, "steady"))
+        known_values.install(torch, self._environ)
+        triton.install(torch)
+        streams.install(torch)
+        advice.install(torch, self._environ.get("XMEM_ADVICE"))
+        self._values.watch(torch, self._runtime)
+        ends.hook(self)
+        self.write("running")
+
+    def _start(self):
+        try:
+            self._history.begin(self._torch)
+        except RuntimeError as error:
+            self._give_up("torch cannot record what this allocator does: %s" % ends.one_line(error))
+        if "XMEM_SITES" in self._environ:
+            self._sites.watch(self._torch)
+        with self._lock:
+            self._served.begin(self._torch)
+            self._started = time.monotonic()
+        threading.Thread(target=self._watch, name="xmem", daemon=True).start()
+
+    def _give_up(self, why):
+        self._error = why
+        self.write("failed")
+        self._finished = True
+        os._exit(1)
+
+    # -- while the job runs --------------------------------------------------------------------------------------------
+
+    def _around_backward(self, backward):
+        @functools.wraps(backward)
+        def wrapped(*args, **kwargs):
+            self._mark("backward")
+            self._backwards = True
+            try:
+                with self._sites.backward():
+                    return backward(*args, **kwargs)
+            finally:
+                self._mark("backward_end")
+
+        return wrapped
+
+    def _mark(self, kind):
+        if self._history.recording:
+            self._history.mark(kind, self._served.look(), time.monotonic())
+
+    def _after_step(self, optimizer, _args, _kwargs):
+        if not self._history.recording or self._finished:
+            return
+        self._exit = None  # whoever called sys.exit was not heeded
+        counts, now = self._served.look(), clock.now()
+        first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
+        number = self._steps.stepped(optimizer, grew, now)
+        if number > most:
+            self._history.mark("step", counts, time.monotonic())
+        if number <= TAGGED_STEPS or grew:
+            self._tags.optimizer(self._torch, optimizer, first)
+        if first:
+            self._tags.modules(self._torch)
+        met = self.boundary() if number > most else True
+        self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
+        if self._ends and self._steps.repeat():
+            self._end_if_enough(sys._getframe(1), now)
+        if number > most and number in CHECKPOINT_STEPS:
+            self.write("running")
+
+    def boundary(self):
+        """The script has come round: a step, or a batch without one. Tell whether it was like an earlier round."""
+        with self._lock:
+            return self._history.boundary(self._served.look(), self._served.totals, self._served.peaks)
+
+    def fetching(self, frame):
+        """A batch is asked for, by a loop in `frame`; no step was made since the last one."""
+        if self._history.recording and not self._finished:
+            self.boundary()
+            if self._steps.number == 0 and self._history.folds:
+                self._end_if_enough(frame, clock.now())
+
+    def allocated(self):
+        """Return the bytes that are allocated, on all devices."""
+        self._served.look()
+        return self._served.allocated
+
+    def add(self, size):
+        """Add what the script would have kept on the GPU, had it not been cut short; return what `drop` takes."""
+        with self._lock:
+            self._history.take(self._served.look(), self._served.peaks)
+            return self._history.add(self._served.devices[0], size)
+
+    def drop(self, added):
+        """Free what was added."""
+        with self._lock:
+            self._history.take(self._served.look(), self._served.peaks)
+            self._history.drop(self._served.devices[0], added)
+
+    def _end_if_enough(self, frame, now):
+        alone = rank.rank_and_size(self._torch)[1] == 1
+        waits = self._steps.waits(self._torch.optim.Optimizer, now)
+        if self._course.enough(frame, now, alone, waits) and rank.all_steady(self._torch):
+            self._leave("steady")
+        if self._too_long():
+            self._leave("budget")
+
+    def _leave(self, state):
+        self.finish(state)
+        try:
+            ends.kill_workers()
+        finally:
+            os._exit(0)
+
+    def _watch(self):
+        """Write the trace as soon as GPU memory is used, then more and more seldom; the last time as the budget ends.
+
+        The script's own thread may not let go of the interpreter for minutes: what is not written by then is lost.
+        """
+        pid, began, due = os.getpid(), None, float("inf")
+        while not self._finished and os.getpid() == pid:
+            time.sleep(LOOK_SECONDS)
+            with contextlib.suppress(Exception):  # the script changes what is looked at meanwhile: the next look is due
+                counts, now = self._served.look(), time.monotonic()
+                if began is None and any(counts):
+                    began = due = now
+                if self._budget.left() <= 0:
+                    self.finish("steady" if self._course.repeats() else "budget")
+                elif self._too_long():
+                    self._leave("budget")
+                elif self._course.overdue(clock.now()):
+                    self._leave("steady")
+                elif now >= due:
+                    self.write("running")
+                    cost = time.monotonic() - now
+                    due = now + max(min(CHECKPOINT_SECONDS, now - began), 20 * cost)
+                elif self._ends and self._history.untaken(counts) > SLICE:
+                    with self._lock:
+                        self._history.take(counts, self._served.peaks)
+
+    @property
+    def _ends(self):
+        return self._budget.is_limited()
+
+    def _too_long(self):
+        return self._ends and max(map(self._history.allocations, self._history.devices())) > MOST_ALLOCATIONS
+
+    # -- the end of a process ------------------------------------------------------------------------------------------
+
+    def in_child(self):
+        """Forget the parent's run. CUDA cannot be used again after a fork, so the child of one that has is silent."""
+        recorded = self._history.recording or self._finished
+        self._begin()
+        self._finished = recorded
+
+    def asked_to_exit(self, error):
+        """Note what sys.exit was given: the error of the script, if it does not catch that."""
+        self._exit = error
+
+    def finish(self, state, error=None):
+        """Write the trace for the last time."""
+        with self._lock:
+            if self._torch is None or self._finished or self._pid != os.getpid():
+                return
+            self._error = error or ends.uncaught() or self._exit
+            never_stepped = state == "exit" and self._history.recording and self._steps.number == 0
+            if never_stepped and self._has_optimizer() and self._course.meant_to_train() and not self._only_infers():
+                self._error = self._error or "an end before the first step of its optimizer (see its log)"
+            if self._error is not None:
+                self._error += network.missing()
+            if self._history.recording and self._steps.number == 0:
+                self._tags.modules(self._torch)
+            if state != "exit":
+                self._course.ending()
+            self.write(state)
+            self._finished = True
+            self._values.end()
+            rank.ended(self._torch)
+
+    def _only_infers(self):
+        """Whether memory was given back, as of activations, and no backward pass can follow; asked in its thread.
+
+        Or none did, in loops over data that came to their end: then that is a doubt.
+        """
+        if not self._served.freed() or self._backwards:
+            return False
+        self._unstepped = bool(self._torch._C._autograd._get_sequence_nr())
+        return not self._unstepped or self._course.evaluated_all()
+
+    def write(self, state):
+        """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
+        with self._lock:
+            if self._finished:
+                return
+            for device, trace in self._traces(state):
+                description.write("%s-%d.json.gz" % (self._file, device), trace)
+
+    def _traces(self, state):
+        """Yield (device, trace) of each device that was used, and in any case of the first."""
+        if self._history.recording:
+            self._history.take(self._served.look(), self._served.peaks)
+            self._settings.setdefault(self._history.settings, self._history.settings)  # adds to the environment's
+        for device in self._history.devices():
+            yield device, self._trace(state, device)
+
+    def _trace(self, state, device):
+        settings = ",".join(filter(None, self._settings.values()))
+        ranks = rank.rank_and_size(self._torch)
+        return {
+            **description.described(self._environ, self._build, settings, *ranks),
+            "schema_version": SCHEMA_VERSION,
+            "state": state,
+            "error": self._error,
+            "pid": self._pid,
+            "device": device,
+            "place": stand_ins.place(device),
+            "lived": [self._started, time.monotonic()],
+            "events": self._history.columns(device),
+            "sites": {"found": self._sites.found, "of": self._history.sites(device)},
+            "marks": self._history.marks(device),
+            "tags": self._tags.of(device, self._history.places(device)),
+            "recorded": self._served.peaks.get(device, {}),
+            "seen": self._seen(state, device),
+            "doubts": self._doubts(state),
+            "peers": peers.differing(),
+            "changed": advice.changed(),
+        }
+
+    def _seen(self, state, device):
+        return {
+            **self._course.seen,
+            "steps": self._steps.number,
+            "end": state == "exit" and self._error is None,
+            "loops": self._course.loops(),
+            "whole_until": self._history.whole_until(device),
+        }
+
+    def _doubts(self, state):
+        found = [] if self._runtime is None else stand_ins.doubts(self._runtime)
+        ended = state == "exit" and self._error is None
+        found += [*self._course.doubts(ended), *self._values.doubts()]
+        if self._history.recording and not self._has_optimizer():
+            found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
+        if self._unstepped:
+            found.append({"code": "never-stepped", "detail": "its optimizer made no step", "count": 1})
+        return [
+            *found,
+            *self._history.doubts(),
+            *rank.doubts(),
+            *triton.doubts(),
+            *streams.doubts(),
+            *known_values.doubts(),
+            *downloads.doubts(),
+            *limits.doubts(),
+        ]
+
+    def _has_optimizer(self):
+        return self._steps.number > 0 or alive.any_made(self._torch.optim.Optimizer)

@@ -1,0 +1,21 @@
+"""Which engine watches this process: torch on stand-in CUDA libraries (device), or real steps on the CPU (profile)?"""
+
+from _xmem.process import limits, stand_ins
+
+
+def recorder(folder, environ):
+    """Return the recorder that XMEM_ENGINE names for the torch in `folder`.
+
+    `auto` takes the stand-ins, which are faster by far, unless this torch could not load them: it is no CUDA build.
+    """
+    limits.watch(environ)
+    engine = environ.get("XMEM_ENGINE", "auto")
+    if engine == "auto":
+        engine = "device" if stand_ins.torch_build(folder)[1] else "profile"
+    if engine == "profile":
+        from _xmem.cpu.profiler import Profiler
+
+        return Profiler(environ)
+    from _xmem.record.recorder import Recorder
+
+    return Recorder(environ)

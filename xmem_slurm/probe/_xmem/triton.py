@@ -1,0 +1,154 @@
+"""Triton's kernels, those that torch.compile writes and a job's own, are neither compiled nor launched.
+
+All before that is real: tracing, inductor's plan of its buffers, the code around the kernels that allocates them, and
+benchmarks of kernels against each other. Triton translates a kernel to its own first representation, where mistakes
+show; that is where its stand-in ends, with an empty binary. Real compilation takes minutes on a login node, and what
+it adds decides over little memory (docs/limits.md).
+"""
+
+import ctypes
+import importlib.util
+import os
+import sys
+
+from _xmem import imports
+from _xmem.values import known_values
+
+_BACKENDS = "triton.backends"
+
+_eager = []
+"""Graphs that torch.compile did not compile, as there is no Triton."""
+
+_METADATA = {
+    "name": "kernel",
+    "shared": 0,
+    "tmem_size": 0,
+    "global_scratch_size": 0,
+    "global_scratch_align": 1,
+    "profile_scratch_size": 0,
+    "profile_scratch_align": 1,
+}
+"""What compiling would say of a kernel (triton/backends/nvidia/compiler.py, 3.0 to 3.7); the rest are its options."""
+_REGISTERS, _SPILLED, _THREADS = 32, 0, 1024
+"""What loading would: as the stand-in libraries say of every kernel."""
+_ATTRIBUTES = {
+    "max_shared_mem": 97,
+    "max_num_regs": 12,
+    "multiprocessor_count": 16,
+    "warpSize": 10,
+    "sm_clock_rate": 13,
+    "mem_clock_rate": 36,
+    "mem_bus_width": 37,
+}
+"""What Triton asks of a device, and CUDA's CUdevice_attribute for it (triton/backends/nvidia/driver.c, cuda.h)."""
+
+
+def install(torch):
+    """Take the place of Triton's compiler and driver for NVIDIA's GPUs, now or when Triton is imported."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is nothing to do for processes that compile
+    if _BACKENDS in sys.modules or importlib.util.find_spec("triton"):
+        imports.after(_BACKENDS, _replace)
+    else:
+        _stay_eager(torch)
+
+
+def _replace(module):
+    theirs = module.backends.get("nvidia")
+    if theirs is not None:
+        module.backends["nvidia"] = type(theirs)(compiler=_compiler(theirs.compiler), driver=_driver(theirs.driver))
+
+
+def _compiler(theirs):
+    class StandInCompiler(theirs):
+        def add_stages(self, stages, *args):
+            super().add_stages(stages, *args)
+            for name in list(stages)[1:]:
+                del stages[name]
+            stages["cubin"] = _no_code
+
+    return StandInCompiler
+
+
+def _no_code(_module, metadata):
+    metadata.update(_METADATA)
+    return b"no code"
+
+
+def _driver(theirs):
+    class StandInDriver(theirs):
+        def __init__(self):
+            super(theirs, self).__init__()  # not theirs, which compiles C against libcuda
+            self.utils = _Utils()
+            self.launcher_cls = _Launcher
+
+    return StandInDriver
+
+
+class _Utils:
+    """What Triton's driver does through libcuda; what is not here has no result that matters."""
+
+    def __getattr__(self, _name):
+        return lambda *_args, **_kwargs: None
+
+    def get_device_properties(self, device):
+        libcuda, value = _libcuda(), ctypes.c_int()
+        found = {}
+        for name, attribute in _ATTRIBUTES.items():
+            libcuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+            found[name] = value.value
+        return found
+
+    def load_binary(self, *_args):
+        from triton.compiler.compiler import CompiledKernel
+
+        loaded = (1, 1, _REGISTERS, _SPILLED)  # module, function
+        with_threads = "n_max_threads" in CompiledKernel._init_handles.__code__.co_names  # since 3.4
+        return (*loaded, _THREADS) if with_threads else loaded
+
+
+class _Launcher:
+    """Launches a kernel of the stand-in driver, where launching does nothing but make memory's contents unknown.
+
+    Which of its tensors a kernel only reads is not asked: all may have been written to.
+    """
+
+    def __init__(self, _source, _metadata):
+        self._launch = _libcuda().cuLaunchKernel
+
+    def __call__(self, *args, **_kwargs):
+        known_values.forget(args)
+        self._launch()
+
+
+def _libcuda():
+    return ctypes.CDLL("libcuda.so.1")  # mapped, or beside what is: by its name it is the stand-in
+
+
+def _stay_eager(torch):
+    """Run what torch.compile would give to Triton as it is, and remember that: without Triton it raises."""
+    wrapper = torch._TorchCompileInductorWrapper
+    compile_graph = wrapper.__call__
+
+    def run_as_it_is(self, graph, inputs):
+        tensors = [*graph.parameters(), *(each for each in inputs if isinstance(each, torch.Tensor))]
+        if not any(tensor.is_cuda for tensor in tensors):
+            return compile_graph(self, graph, inputs)
+        _eager.append(graph)
+        return graph.forward
+
+    wrapper.__call__ = run_as_it_is
+
+
+def doubts():
+    """Return what was not compiled, and what was chosen by measuring nothing, in the form of a trace's doubts."""
+    found = []
+    if _eager:
+        found.append(
+            {"code": "no-triton", "detail": "graphs that torch.compile could not compile", "count": len(_eager)}
+        )
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", None)  # none while another thread is importing it
+    chosen = counters["inductor"]["select_algorithm_autotune"] if counters else 0
+    if chosen:
+        found.append({"code": "autotuned", "detail": "choices between kernels (max-autotune)", "count": chosen})
+    return found

@@ -1,0 +1,67 @@
+"""Says where what happens hangs on values that were made up: each place once, by what was assumed there.
+
+Note [Assumed values]: what is made up for values that are not known (Note [Plausible values]) is marked, and the mark
+goes with what is computed from it. It is a doubt as soon as it may decide what is allocated:
+
+- a shape follows from it;
+- a model's forward pass reads it;
+- elsewhere, the script reads it. Of what was only counted or summed up (how many predictions are right) such a read is
+  left out: that is a figure to print. One that decides a shape after all is not noticed.
+
+Of values that are not known and not made up, so that a script reads zeros, one integer or truth value is a doubt
+wherever it is read: a token that may end a text, a condition. Floating point (a loss) and whole tensors of predictions
+are left out: nothing is sized by them as a rule. Within a training forward pass all of these are `values/reads`' doubt.
+
+Made up and not marked, because all else would be no run to size: that every number is finite, and that what torch
+checks of the arguments of its distributions holds.
+"""
+
+import collections
+import os
+import sys
+
+from _xmem import FOLDER
+
+Mark = collections.namedtuple("Mark", "text decides")
+"""What was assumed and where; and whether it is more than a figure to print."""
+
+
+class Assumed:
+    """Tells `doubt(code, detail)` of assumed values that are read, or decide a shape."""
+
+    def __init__(self, torch, doubt):
+        self._doubt = doubt
+        self._call, self._gradients = torch.nn.Module._call_impl.__code__, torch.is_grad_enabled
+        self._ours = os.path.dirname(torch.__file__) + os.sep, FOLDER + os.sep
+
+    def mark(self, what):
+        """Return the mark of what is made up now."""
+        return Mark("%s (%s)" % (what, self._place()[0]), True)
+
+    def shaped(self, mark):
+        """A shape follows from what has this mark, or none."""
+        if mark is not None:
+            self._doubt("assumed-values", mark.text)
+
+    def read(self, mark):
+        """The host reads what has this mark, or none."""
+        if mark is not None and (mark.decides or self._place()[1]):
+            self._doubt("assumed-values", mark.text)
+
+    def unknown(self, tensor):
+        """The host reads one number that is not known."""
+        if not tensor.is_floating_point() and not tensor.is_complex():
+            place, forward = self._place()
+            if not (forward and self._gradients()):
+                self._doubt("assumed-values", "a number that is not known, zero here (%s)" % place)
+
+    def _place(self):
+        """Return the script's line at hand, and whether it is in a module's forward pass."""
+        found, forward, frame = None, False, sys._getframe(2)
+        while frame is not None and not (found and forward):
+            if frame.f_code is self._call:
+                forward = True
+            elif found is None and not frame.f_code.co_filename.startswith(self._ours):
+                found = "%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)
+            frame = frame.f_back
+        return found or "torch", forward

@@ -1,0 +1,161 @@
+"""Values that are known although no kernel runs, so that what a script decides by them comes out as on a GPU.
+
+Note [Known values]: device memory has no contents. A small tensor that was copied from the host, filled, or computed
+from such, has all the same: they are kept here, one host storage for each device storage, and small operations on them
+are computed on the host beside the launch that does nothing. They hold as long as the version counter of the tensor is
+the one that they were noted at: whatever else writes to it in torch raises that. `x.data` has a counter of its own, so
+what is written through it is forgotten by the operators that write (the common ones: `values/rules`); a kernel of
+Triton's forgets all that it is given. So lengths, masks, labels, splits and graphs have their real values when a script
+reads them or takes a shape from them. What the host cannot compute is not known: it raises nothing.
+
+Note [Plausible values]: what is not known follows from how it was made (`values/plausible`). Everything is finite
+and no NaN; what is asked of `all` holds, as argument checks do; of a mask, everything is selected and counted, because
+less would be quietly too small: `least` (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The
+places that sort and topk find are all different, so that experts are used evenly. Other numbers are zeros, as in the
+stand-ins' memory. What of this is said, and when, stands in Note [Assumed values] (`values/assumed`).
+
+Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
+acts as `torch.no_grad` here, which keeps the same memory but for one thing: from torch 2.11 on, autocast keeps no cast
+of a weight in inference mode (aten/src/ATen/autocast_mode.cpp, cached_cast). Where this torch keeps none, that cache is
+off meanwhile, whatever an autocast of the script's own switches on within.
+"""
+
+import contextlib
+import functools
+import importlib
+import threading
+import warnings
+
+from _xmem.values.rules import Rules
+from _xmem.values.table import Values
+
+_ASSUMED = "assumed-values"
+_MOST_PLACES = 8
+"""Where something was assumed, of which as many are told, the most met."""
+_doubts = {}
+_tables = []
+"""The one table of known values, once there is one."""
+
+
+def install(torch, environ):
+    """Keep values from now on; where this torch lacks what that needs, nothing is known, as before."""
+    _print_without_doubt(torch)
+    _infer_without_gradients(torch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
+        try:
+            values, most = Values(torch), environ.get("XMEM_SHAPES", "most") == "most"
+            Rules(torch, values, most, _doubt).register()
+            _tables.append(values)
+        except (AttributeError, TypeError, RuntimeError):
+            _doubt("values-unknown", "this torch does not let kernels be wrapped")
+
+
+def of(tensor):
+    """Return the values of a tensor as one on the host; None where they are not known."""
+    if not tensor.is_cuda:
+        return tensor
+    return _tables[0].of(tensor) if _tables else None
+
+
+def forget(arguments):
+    """Whichever of these are tensors have been written to: what they hold is not known any more."""
+    for table in _tables:
+        for each in arguments:
+            if getattr(each, "is_cuda", False):
+                table.forget(each)
+
+
+def doubts():
+    """Return what was assumed of values, in the form of a trace's doubts."""
+    assumed = sorted((each for each in _doubts if each[0] == _ASSUMED), key=_doubts.get)[:-_MOST_PLACES]
+    return [
+        {"code": code, "detail": detail, "count": count}
+        for (code, detail), count in _doubts.items()
+        if (code, detail) not in assumed
+    ]
+
+
+def _print_without_doubt(torch):
+    """What a tensor looks like in print hangs on its values, and nothing on what it looks like."""
+    strings = importlib.import_module("torch._tensor_str")
+    text = strings._str
+
+    def _str(*args, **kwargs):
+        kept = dict(_doubts)
+        try:
+            return text(*args, **kwargs)
+        finally:
+            _doubts.clear()
+            _doubts.update(kept)
+
+    strings._str = _str
+
+
+def _infer_without_gradients(torch):
+    """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it was."""
+    inference_mode = torch.inference_mode
+    enter, casts = inference_mode.__enter__, _Casts(torch)
+
+    @functools.wraps(enter)
+    def entered(self):
+        context = contextlib.ExitStack()
+        if self.mode:
+            context.enter_context(torch.no_grad())
+        else:
+            enter(self)
+            context.push(self._inference_mode_context)
+        context.enter_context(casts.cached(not self.mode))
+        self._inference_mode_context = context
+
+    inference_mode.__enter__ = entered
+
+
+class _Casts:
+    """Autocast's cache of weights that were cast, and the switch that a script has for it: one for each thread."""
+
+    def __init__(self, torch):
+        self._torch, self._set = torch, torch.set_autocast_cache_enabled
+        self._here = threading.local()
+        self._inference_does = None
+
+        @functools.wraps(self._set)
+        def set_autocast_cache_enabled(enabled):
+            self._here.on = enabled
+            self._set(enabled and getattr(self._here, "allowed", True))
+
+        torch.set_autocast_cache_enabled = set_autocast_cache_enabled
+        torch.is_autocast_cache_enabled = functools.wraps(torch.is_autocast_cache_enabled)(lambda: self._is_on)
+
+    @property
+    def _is_on(self):
+        return getattr(self._here, "on", True)
+
+    @contextlib.contextmanager
+    def cached(self, allowed):
+        """Within this there is a cache where the script has it switched on, unless it is not `allowed`."""
+        if self._inference_does is None:
+            self._inference_does = self._looked()
+        before = getattr(self._here, "allowed", True)
+        self._allow(allowed or self._inference_does)
+        try:
+            yield
+        finally:
+            self._allow(before)
+
+    def _allow(self, allowed):
+        self._here.allowed = allowed
+        self._set(allowed and self._is_on)
+
+    def _looked(self):
+        """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped to."""
+        torch = self._torch
+        weight, row = torch.nn.Parameter(torch.zeros(1, 1, device="cpu")), torch.ones(1, 1, device="cpu")
+        with torch._C._InferenceMode(True), torch.autocast("cpu", torch.bfloat16, cache_enabled=True):
+            torch.mm(row, weight)
+            weight.data.fill_(1)
+            return torch.mm(row, weight).item() == 0
+
+
+def _doubt(code, detail):
+    _doubts[code, detail] = _doubts.get((code, detail), 0) + 1

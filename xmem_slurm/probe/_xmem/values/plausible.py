@@ -1,0 +1,123 @@
+"""What is made up for values that are not known, and what it is marked with (Note [Plausible values]).
+
+The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
+"""
+
+import functools
+import math
+
+from _xmem.values.table import computed
+
+COUNTS = {"sum", "count_nonzero"}
+"""What makes a figure of many values."""
+
+
+class Plausible:
+    """Makes up values for the table `values`; of unknown masks everything is selected if `most`, else nothing."""
+
+    def __init__(self, torch, values, most, assumed):
+        self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
+
+    def kernels(self):
+        """Return pairs of an operator and its kernel."""
+        aten = self._torch.ops.aten
+        return (
+            (aten.topk.default, self._topk),
+            (aten.sort.default, functools.partial(self._sort, aten.sort.default)),
+            (aten.sort.stable, functools.partial(self._sort, aten.sort.stable)),
+            (aten.multinomial.default, self._multinomial),
+            (aten.normal.Tensor_Tensor, self._normal),
+            (aten.normal.Tensor_float, self._normal),
+            (aten.normal.float_Tensor, self._normal),
+        )
+
+    def of(self, name, args, out):
+        """Return what every element of a result is that is not known, or None: see Note [Plausible values]."""
+        tensor, other = args[0], args[1] if len(args) > 1 else None
+        if name in ("isnan", "isinf", "all", "_is_all_true"):
+            return name.endswith(("all", "true"))
+        if name in COUNTS and tensor.dtype is self._torch.bool and self._most and out.numel():
+            return tensor.numel() // out.numel()
+        if name in ("eq", "ne"):
+            itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
+            if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):
+                return (name == "eq") == bool(itself)
+        return None
+
+    def mark(self, name):
+        """Return the mark of a plausible result of this operator, or None where all else would be no run to size."""
+        if name == "all":
+            return self._assumed.mark("all of what is not known, taken as true")
+        mark = self._assumed.mark("a mask, of which everything is selected") if name in COUNTS else None
+        return self.after(name, mark)
+
+    def after(self, name, mark):
+        """Return the mark of what an operator computes from values with `mark`."""
+        if mark is None or name == "_is_all_true":  # torch checks an argument
+            return None
+        return mark._replace(decides=False) if name in COUNTS else mark
+
+    def _topk(self, real, tensor, k, dim=-1, *options):
+        """Of values that are not known the places are all different, and each is as frequent as any: even routing."""
+        out = real(tensor, k, dim, *options)
+        if self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1]):
+            known = self._values.on_host((tensor,))
+            found = None if known is None else computed(self._torch.topk, known[0], k, dim, *options)
+            if found is not None:
+                mark = self._values.mark((tensor,))
+                for each, values in zip(out, found):  # noqa: B905 - since Python 3.10
+                    self._values.note(each, values, mark)
+            else:
+                rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
+                places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
+                places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
+                self._values.note(out[1], places, self._assumed.mark("places by topk, assumed evenly used"))
+        return out
+
+    def _sort(self, operator, real, tensor, *args, **options):
+        """Values that are not known come out in the order in which they are: each place once."""
+        out = real(tensor, *args, **options)
+        if self._values.applies(tensor) and tensor.dim() and self._values.small(out[1]):
+            known = self._values.on_host((tensor,))
+            found = None if known is None else computed(operator, known[0], *args, **options)
+            if found is not None:
+                mark = self._values.mark((tensor,))
+                for each, values in zip(out, found):  # noqa: B905 - since Python 3.10
+                    self._values.note(each, values, mark)
+            else:
+                dim = options.get("dim", args[0] if args else -1)
+                places = self._torch.arange(tensor.shape[dim], device="cpu").expand(tensor.transpose(dim, -1).shape)
+                mark = self._assumed.mark("an order by sort, assumed to be as it was")
+                self._values.note(out[1], places.transpose(dim, -1), mark)
+        return out
+
+    def _multinomial(self, real, weights, count, replacement=False, *, generator=None):
+        """A draw of one reads whether the weights are valid (aten/src/ATen/native/Distributions.cpp)."""
+        if not weights.is_cuda:
+            return real(weights, count, replacement, generator=generator)
+        if replacement and count > 1:
+            out = real(weights, count, replacement, generator=generator)
+        else:
+            drawn = self._torch.empty_like(weights).exponential_(1, generator=generator)
+            self._torch.div(weights, drawn, out=drawn)
+            if count > 1:
+                return drawn.topk(count)[1]
+            out = drawn.argmax(-1, keepdim=True)
+        if self._values.keeps(out):
+            self._values.note(out, None, self._assumed.mark("samples by multinomial, zeros here"))
+        return out
+
+    def _normal(self, real, mean, deviation=1.0, *, generator=None):
+        """A tensor of deviations is read for negative ones (aten/src/ATen/native/DistributionTemplates.h)."""
+        device = next(each for each in (mean, deviation) if isinstance(each, self._torch.Tensor))
+        if not device.is_cuda:
+            return real(mean, deviation, generator=generator)
+        shapes = [each.shape for each in (mean, deviation) if isinstance(each, self._torch.Tensor)]
+        out = device.new_empty(self._torch.broadcast_shapes(*shapes)).normal_(generator=generator)
+        return out.mul_(deviation).add_(mean)
+
+
+def _same(one, other):
+    """Whether these are the same elements in the same places: two views of one tensor need not be."""
+    same = other.is_cuda and one.data_ptr() == other.data_ptr() and one.dtype is other.dtype
+    return same and one.shape == other.shape and one.stride() == other.stride()

@@ -1,0 +1,59 @@
+"""Notes where a model reads values from the GPU in its forward pass: zeros here, which may decide shapes and ways.
+
+So it does where an optimizer reads them in its step (LBFGS ends its search by them). Reads elsewhere (a loss that is
+printed, a gradient's norm) are left out: what is allocated does not hang on them.
+"""
+
+import ctypes
+import os
+import sys
+
+from _xmem import FOLDER
+
+_MOST_PLACES = 8
+
+
+class Values:
+    """The places of one process."""
+
+    def __init__(self):
+        self._places = {}
+        self._optimizers = {}
+        self._runtime = None
+
+    def watch(self, torch, runtime):
+        """Have the stand-in CUDA runtime say when zeros are read; `torch` is imported, `runtime` mapped."""
+        call, folder = torch.nn.Module._call_impl.__code__, os.path.dirname(torch.__file__)
+        step = os.path.join("torch", "optim", "")
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_size_t)
+        def read(_bytes):
+            place, frame = None, sys._getframe(1)
+            while frame is not None and frame.f_code is not call:
+                if frame.f_code.co_name == "step" and step in frame.f_code.co_filename:
+                    name = type(frame.f_locals.get("self")).__name__
+                    self._optimizers[name] = self._optimizers.get(name, 0) + 1
+                if place is None and not frame.f_code.co_filename.startswith((folder, FOLDER)):
+                    place = frame.f_code.co_filename, frame.f_lineno
+                frame = frame.f_back
+            if frame is not None and place is not None and torch.is_grad_enabled():
+                self._places[place] = self._places.get(place, 0) + 1
+
+        self._runtime, self._read = runtime, read
+        runtime.xmem_on_read(read)
+
+    def end(self):
+        """Let go of the runtime, which may outlive the interpreter."""
+        if self._runtime is not None:
+            self._runtime.xmem_on_read(None)
+
+    def doubts(self):
+        """Return the places as doubts: [{code, detail, count}], the most read first."""
+        most = sorted(self._places.items(), key=lambda each: -each[1])[:_MOST_PLACES]
+        optimizers = [
+            {"code": "optimizer-read", "detail": name, "count": count} for name, count in self._optimizers.items()
+        ]
+        return optimizers + [
+            {"code": "forward-read", "detail": "%s:%d" % (os.path.basename(file), line), "count": count}
+            for (file, line), count in most
+        ]

@@ -1,0 +1,183 @@
+"""Operators whose result has a shape that follows from values: exact where they are known, else the most or the least.
+
+The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
+"""
+
+from _xmem.values.table import computed
+
+
+class Shapes:
+    """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else nothing.
+
+    `doubt(code, detail)` is told where a shape is not known, `assumed` where it follows from what is made up.
+    """
+
+    def __init__(self, torch, values, most, doubt, assumed):
+        self._torch, self._values, self._most, self._doubt = torch, values, most, doubt
+        self._assumed = assumed
+
+    def kernels(self):
+        """Return pairs of an operator and its kernel."""
+        aten = self._torch.ops.aten
+        return (
+            (aten.nonzero.default, self._nonzero),
+            (aten.masked_select.default, self._masked_select),
+            (aten._unique2.default, self._unique2),
+            (aten.unique_consecutive.default, self._unique_consecutive),
+            (aten.unique_dim.default, self._unique_dim),
+            (aten.bincount.default, self._bincount),
+            (aten.repeat_interleave.Tensor, self._repeat_interleave),
+            (aten.index.Tensor, self._index),
+            (aten.index_put_.default, self._index_put_),
+            (aten._index_put_impl_.default, self._index_put_),
+        )
+
+    def _shape(self, real, args, host, upper):
+        """Return what `host` gives of known arguments, on the device; else `upper()`, or what zeros lead to."""
+        first = args[0]
+        if not self._values.applies(first):
+            return real(*args)
+        known = self._values.on_host(args)
+        found = None if known is None else computed(host, *known)
+        if found is not None:
+            device, mark = first.device, self._values.mark(args)
+            self._assumed.shaped(mark)
+            if isinstance(found, tuple):
+                return tuple(self._values.on_device(each, device, mark) for each in found)
+            return self._values.on_device(found, device, mark)
+        self._doubt("value-shape", "shapes follow from values")
+        return upper() if self._most else real(*args)
+
+    def _nonzero(self, real, tensor):
+        def upper():
+            return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=self._torch.long)
+
+        return self._shape(real, (tensor,), self._torch.nonzero, upper)
+
+    def _masked_select(self, real, tensor, mask):
+        def upper():
+            return self._torch.broadcast_tensors(tensor, mask)[0].reshape(-1).clone()
+
+        if not tensor.is_cuda:
+            return real(tensor, mask)
+        known = self._values.seen(mask)
+        if known is not None:
+            self._assumed.shaped(self._values.mark((mask,)))
+            return tensor.new_empty(int(known.expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum()))
+        return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
+
+    def _unique2(self, real, tensor, *options):
+        def upper():
+            flat = tensor.reshape(-1)
+            return (
+                flat.clone(),
+                self._torch.zeros_like(tensor, dtype=self._torch.long),
+                self._ones(flat.numel(), tensor),
+            )
+
+        aten = self._torch.ops.aten
+        return self._shape(real, (tensor, *options), aten._unique2.default, upper)
+
+    def _unique_consecutive(self, real, tensor, *options):
+        def upper():
+            long = self._torch.zeros_like(tensor, dtype=self._torch.long)
+            return tensor.clone(), long, self._ones(tensor.numel(), tensor)
+
+        return self._shape(real, (tensor, *options), self._torch.ops.aten.unique_consecutive.default, upper)
+
+    def _unique_dim(self, real, tensor, dim, *options):
+        def upper():
+            count = tensor.shape[dim]
+            return tensor.clone(), self._ones(count, tensor) * 0, self._ones(count, tensor)
+
+        return self._shape(real, (tensor, dim, *options), self._torch.ops.aten.unique_dim.default, upper)
+
+    def _ones(self, count, like):
+        return like.new_ones(count, dtype=self._torch.long)
+
+    def _bincount(self, real, tensor, weights=None, minlength=0):
+        known, given = self._values.seen(tensor), self._values.on_host((weights,))
+        weighed = given[0] if given else None
+        counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
+        if counted is None or not known.numel():
+            return real(tensor, weights, minlength)
+        mark = self._values.mark((tensor, weights))
+        if len(counted) > minlength:
+            self._assumed.shaped(mark)
+        if given:
+            return self._values.on_device(counted, tensor.device, mark)
+        kept = weights.dtype is self._torch.float
+        return tensor.new_empty(counted.shape, dtype=self._torch.float if kept else self._torch.double)
+
+    def _repeat_interleave(self, real, repeats, *, output_size=None):
+        if not repeats.is_cuda:
+            return real(repeats, output_size=output_size)
+        known = self._values.seen(repeats)
+        found = None if known is None else computed(self._torch.repeat_interleave, known)
+        if found is not None:
+            mark = self._values.mark((repeats,))
+            self._assumed.shaped(mark)
+            return self._values.on_device(found, repeats.device, mark)
+        self._doubt("value-shape", "shapes follow from values")
+        return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
+
+    def _index(self, real, tensor, indices):
+        if not tensor.is_cuda:
+            return real(tensor, indices)
+        out = real(tensor, self._without_masks(indices))
+        if self._values.small(out):
+            known = self._values.on_host((tensor, [each for each in indices if each is not None]))
+            if known is not None:
+                given = iter(known[1])
+                places = tuple(slice(None) if each is None else next(given) for each in indices)
+                values = computed(known[0].__getitem__, places)
+                if values is not None:
+                    self._values.note(out, values, self._values.mark((tensor, indices)))
+        return out
+
+    def _index_put_(self, real, tensor, indices, values, *options):
+        if tensor.is_cuda:
+            indices = self._without_masks(indices, self._selected(tensor, indices, values))
+        kept = self._values.of(tensor) if tensor.is_cuda and self._values.small(tensor) else None
+        known = None if kept is None else self._values.on_host((indices, values))
+        mark = None if known is None else self._values.mark((tensor, indices, values))
+        real(tensor, indices, values, *options)
+        self._torch.autograd.graph.increment_version(tensor)
+        if known is not None and computed(self._torch.ops.aten._index_put_impl_, kept, *known, *options) is not None:
+            self._values.wrote(tensor, mark)
+        else:
+            self._values.forget(tensor)
+        return tensor
+
+    def _selected(self, tensor, indices, values):
+        """Return how many a mask among these indices must select for `values` to fit there, or None.
+
+        What is selected is one dimension, where the indices stand or, where others are between them, the first
+        (numpy's rule for indices that are arrays).
+        """
+        places = [place for place, each in enumerate(indices) if each is not None]
+        given = [indices[place] for place in places]
+        masks = [each.dim() for each in given if self._is_mask(each)]
+        if not masks or any(each.dim() > 1 for each in given if not self._is_mask(each)):
+            return None
+        after = tensor.dim() - sum(masks) - (len(given) - len(masks))
+        if places[-1] - places[0] == len(places) - 1:
+            after -= places[0]
+        axis = values.dim() - 1 - after
+        return values.shape[axis] if axis >= 0 else None
+
+    def _is_mask(self, index):
+        return index.dtype in (self._torch.bool, self._torch.uint8)
+
+    def _without_masks(self, indices, selected=None):
+        """Return indices with numbers in place of masks; of an unknown one, `selected` many, where that is given."""
+        found = []
+        for each in indices:
+            if each is not None and self._is_mask(each) and each.is_cuda:
+                places = self._nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
+                if self._values.seen(each) is None and selected not in (None, 1):
+                    places = places.new_zeros((selected, each.dim()))
+                found += places.unbind(1)
+            else:
+                found.append(each)
+        return found

@@ -1,0 +1,249 @@
+"""The table of known values: one host storage for each device storage whose contents are known (`values/known_values`).
+
+In place of a host storage there may be how to make it (`values/lazy`), or nothing, where all that is kept is the
+mark of what was assumed (`values/assumed`).
+"""
+
+from _xmem.values import lazy
+
+MOST_ELEMENTS = 1 << 18
+"""Of a tensor of integers or booleans whose values are kept: a batch of labels, an adjacency list..."""
+MOST_FLOATS = 1 << 10
+"""...and of floating point: scalars, schedules. Larger ones are what a GPU would compute with."""
+LOADED = 1 << 12
+"""Bytes of a storage whose contents are kept when it is loaded: an optimizer's count of its steps."""
+PURGE = 1 << 12
+"""Of storages that are gone, so many at most are still in the table."""
+
+
+def computed(function, *args, **kwargs):
+    """Return what a function gives on the host, or None where it raises: then its result is not known.
+
+    A launch raises nothing (a GPU divides integers by zero), and what a call must not be asked the device's own kernel
+    has said before.
+    """
+    try:
+        return function(*args, **kwargs)
+    except Exception:
+        return None
+
+
+class Values:
+    """The table: by the address of a device storage, (weak reference to it, host storage, version, mark, type).
+
+    Only what is kept is asked for its storage: autograd does not add to a gradient in place once Python has had that in
+    its hands (torch 2.11, can_accumulate_inplace), and the job would allocate more.
+    """
+
+    def __init__(self, torch):
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self._torch, self._weak = torch, StorageWeakRef
+        self._plain = (torch.Tensor, torch.nn.Parameter)
+        self._known = {}
+        self._purge_at = PURGE
+        self._storages = torch.UntypedStorage
+        self._budget = lazy.Budget()
+        self._marked = False  # most scripts make up nothing: then nobody looks for marks
+
+    def applies(self, tensor):
+        """Whether it is on the device, not nested, and of no subclass, trace or transform (torch.vmap)."""
+        if type(tensor) not in self._plain or not tensor.is_cuda or tensor.is_nested:
+            return False
+        native = self._torch._C
+        return native._len_torch_dispatch_stack() == 0 and not native._functorch.is_functorch_wrapped_tensor(tensor)
+
+    def of(self, tensor):
+        """Return the values of a tensor as one on the host, which shares them; None where they are not kept."""
+        found = self._entry(tensor)
+        if found is None or type(found[1]) is not self._storages:
+            return None
+        host = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return host.set_(found[1], tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def seen(self, tensor):
+        """Return the values of a tensor to look at, made if need be; None where they are not known."""
+        found = self._entry(tensor)
+        if found is None or found[1] is None:
+            return None
+        if type(found[1]) is self._storages:
+            return self.of(tensor)
+        if not self.small(tensor) and (self.is_gradient(tensor) or not self._budget.allows(tensor.numel())):
+            return None
+        if tensor.dtype is not found[4]:
+            return None
+        size = tensor.size()
+        return computed(found[1].part, self._budget, size, tensor.stride(), tensor.storage_offset())
+
+    def is_gradient(self, tensor):
+        """Whether it is computed with in a backward pass: what begins with ones is soon known, and decides nothing."""
+        return tensor.is_floating_point() and self._torch._C._current_autograd_node() is not None
+
+    def has(self, value):
+        """Whether something of the storage of this argument may be known."""
+        return isinstance(value, self._torch.Tensor) and self._entry(value) is not None
+
+    def mark(self, args):
+        """Return the mark of what was assumed of these arguments: one that decides, where there is one; else None."""
+        found = None
+        if self._marked:
+            for each in args:
+                if isinstance(each, (list, tuple)):
+                    mark = self.mark(each)
+                else:
+                    entry = self._entry(each) if isinstance(each, self._torch.Tensor) else None
+                    mark = None if entry is None else entry[3]
+                if mark is not None and (found is None or mark.decides):
+                    found = mark
+        return found
+
+    def _entry(self, tensor):
+        if not self._known or not self.applies(tensor) or tensor.layout is not self._torch.strided:
+            return None
+        key = _address(tensor)
+        found = self._known.get(key)
+        if found is None or found[0].expired() or tensor.is_inference():
+            return None
+        version = tensor._version
+        if found[2] != version:
+            if version > found[2]:
+                self._known.pop(key, None)
+            return None
+        return found
+
+    def small(self, tensor):
+        """Whether values of such a tensor are kept."""
+        most = MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_ELEMENTS
+        return tensor.numel() <= most
+
+    def keeps(self, tensor):
+        """Whether values of this tensor are kept. Most are too large: that is seen first, as every operator asks."""
+        return type(tensor) in self._plain and self.small(tensor) and self.applies(tensor)
+
+    def note(self, tensor, values, mark=None):
+        """Keep `values`, of the same shape on the host, as those of `tensor`, which has its storage for itself.
+
+        Of a large tensor a reference is kept. `mark` says that they were assumed; without values, only that is kept.
+        """
+        if not self.keeps(tensor):
+            if values is not None:
+                self.refer(tensor, values, mark)
+            return
+        storage = self._own(tensor)
+        if storage is None:
+            return
+        host = None
+        if values is not None:
+            host = self._torch.UntypedStorage(storage.nbytes())
+            own = self._torch.empty(0, dtype=tensor.dtype, device="cpu").set_(host, 0, tensor.size(), tensor.stride())
+            own.copy_(values)
+        self._put(tensor, storage, host, mark)
+
+    def refer(self, tensor, values, mark=None):
+        """Keep where the values of a large tensor are: in `values`, of the same shape on the host."""
+        storage = self._own(tensor) if self.applies(tensor) else None
+        if storage is None or values.is_inference() or type(values) not in self._plain:
+            return
+        if values.stride() != tensor.stride() or values.layout is not self._torch.strided:
+            return
+        source = lazy.Source(self._torch, values, tensor.dtype)
+        host = values.untyped_storage()
+        if not values.is_floating_point() and not host.is_shared():
+            held = self._budget.holds(self._weak(storage), source, host.nbytes())
+            source.held = values if held else None
+        self._put(tensor, storage, source, mark)
+
+    def make(self, tensor, recipe, mark=None):
+        """Keep what makes the values of a large tensor, as contiguous ones; None keeps nothing."""
+        if recipe is not None and self.applies(tensor) and tensor.is_contiguous():
+            storage = self._own(tensor)
+            if storage is not None:
+                self._put(tensor, storage, recipe, mark)
+
+    def copied(self, out, tensor):
+        """`out` is a copy of `tensor`, which is on the device, too, or its cast."""
+        if not self.has(tensor):
+            return
+        mark = self.mark((tensor,))
+        if self.keeps(out):
+            self.note(out, self.seen(tensor), mark)
+        elif out.is_cuda and tensor.dim():
+            found, dtype = self.lazy(tensor), out.dtype
+            if found is not None:
+                made = lazy.elementwise(self._torch, lambda part: part.to(dtype), out.shape, [found], {})
+                self.make(out, made, mark)
+
+    def lazy(self, tensor):
+        """Return what makes the values of a tensor with those around it, or None: (lazy, size, stride, offset)."""
+        found = self._entry(tensor)
+        if found is None or found[1] is None:
+            return None
+        if type(found[1]) is not self._storages:
+            dtype = found[4]
+            place = found[1], tensor.size(), tensor.stride(), tensor.storage_offset()
+            return place if tensor.dtype is dtype else None
+        own = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+        own = own.set_(found[1], 0, (found[1].nbytes() // tensor.element_size(),), (1,)).clone()
+        source = lazy.Source(self._torch, own, own.dtype)
+        source.held = own
+        return source, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    def _own(self, tensor):
+        """Return the storage of a tensor that has it for itself, else None."""
+        if tensor.layout is not self._torch.strided or not tensor.numel() or tensor.is_inference():
+            return None
+        storage = tensor.untyped_storage()
+        return storage if storage.nbytes() <= tensor.numel() * tensor.element_size() else None
+
+    def loaded(self, storage, host):
+        """A storage was copied to the device: the tensor that torch.load makes over it by `set_` has these bytes."""
+        if storage.nbytes() <= LOADED:
+            self._known[storage.data_ptr()] = (self._weak(storage), host.clone(), 1, None, self._torch.uint8)
+
+    def _put(self, tensor, storage, host, mark):
+        self._marked = self._marked or mark is not None
+        self._known[_address(tensor)] = (self._weak(storage), host, tensor._version, mark, tensor.dtype)
+        if len(self._known) > self._purge_at:
+            for key, each in list(self._known.items()):  # other threads note, too
+                if each[0].expired():
+                    self._known.pop(key, None)
+            self._purge_at = 2 * len(self._known) + PURGE
+
+    def wrote(self, tensor, mark=None):
+        """The host values of `tensor` were changed as the device's were: they are those of its new version."""
+        key = _address(tensor)
+        found = self._known.get(key)
+        if found is not None:
+            if tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
+                mark = found[3] if mark is None else mark
+            self._marked = self._marked or mark is not None
+            self._known[key] = (found[0], found[1], tensor._version, mark, found[4])
+
+    def forget(self, tensor):
+        """What `tensor` holds is not known any more: as `x.data`, it may have a version counter of its own."""
+        if self.applies(tensor) and tensor.layout is self._torch.strided:
+            self._known.pop(_address(tensor), None)
+
+    def on_host(self, args):
+        """Return the arguments with host tensors for those on the device, or None where one is not known."""
+        found = [self._one_on_host(each) for each in args]
+        lost = any(host is None and each is not None for host, each in zip(found, args))  # noqa: B905
+        return None if lost else found
+
+    def _one_on_host(self, value):
+        if isinstance(value, (list, tuple)) and any(isinstance(part, self._torch.Tensor) for part in value):
+            return self.on_host(value)
+        if not isinstance(value, self._torch.Tensor) or not value.is_cuda:
+            return value
+        return self.seen(value)
+
+    def on_device(self, values, device, mark=None):
+        """Return `values`, a tensor on the host, as one on `device` whose values are known."""
+        out = values.to(device)
+        self.note(out, values, mark)
+        return out
+
+
+def _address(tensor):
+    """Return where the storage of a tensor on the device begins."""
+    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
