@@ -111,6 +111,8 @@ class Doubt(Enum):
         0.10,
         f"{{detail}}: what is decided by values on the GPU is not known ({_NOT_MEASURED})",
     )
+    HOOK_MISSING = "hook-missing", 0.10, f"{{detail}}: what is seen by it was not ({_NOT_MEASURED})"
+    SITES_UNKNOWN = "sites-unknown", BASE_MARGIN, "{detail}: reports cannot say which line asked for memory"
     STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen ({_NOT_MEASURED})"
     GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"
 

@@ -190,7 +190,7 @@ class ShownGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ScriptFailure:
     """What ended a script, in words; `type` is that of the exception, as Python names it, "" where it was none.
 
     `offline` is set where the script had asked for something that a dry run cannot reach: that may be why.
@@ -215,7 +215,7 @@ class Process:
     world_size: int
     component: int
     state: str
-    failure: Failure | None
+    failure: ScriptFailure | None
     torch_version: str
     cuda_version: str | None
     allocator_settings: str

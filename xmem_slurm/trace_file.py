@@ -21,7 +21,6 @@ from xmem_slurm.trace import (
     Allocation,
     Category,
     Event,
-    Failure,
     File,
     Loop,
     Mark,
@@ -30,6 +29,7 @@ from xmem_slurm.trace import (
     Origin,
     Phase,
     Process,
+    ScriptFailure,
     Seen,
     ShownGpu,
     Trace,
@@ -80,10 +80,10 @@ _OFFLINE = "a dry run has no network"
 """What the probe adds where that may be why (`probe/_xmem/process/network.py`)."""
 
 
-def failure(error: str) -> Failure:
+def failure(error: str) -> ScriptFailure:
     """Read what the probe says of how a script ended: an exception's type, then its words."""
     of_type = _TYPE.match(error)
-    return Failure(error, of_type[0] if of_type is not None else "", error.endswith(_OFFLINE))
+    return ScriptFailure(error, of_type[0] if of_type is not None else "", error.endswith(_OFFLINE))
 
 
 def process_fields(found: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:

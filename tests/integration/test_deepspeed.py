@@ -15,7 +15,20 @@ from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow(
+        covers=[
+            "xmem_slurm/probe/*ranks*",
+            "xmem_slurm/probe/*collectives*",
+            "xmem_slurm/probe/*peers*",
+            "xmem_slurm/probe/*mail*",
+            "xmem_slurm/probe/*checkpoints*",
+            "xmem_slurm/device/src/libraries/nccl*",
+        ],
+        as_one=True,
+    ),
+]
 
 TRAIN = """
 import gc, json, os, sys, time

@@ -9,8 +9,10 @@ from xmem_slurm.device.generate import SOURCES, outputs
 from xmem_slurm.doubts import NO_ESTIMATE, OF_VALUES, Doubt
 
 PACKAGE = Path(__file__).parents[2] / "xmem_slurm"
-OF_THE_PROBE = {"doubt", "note", "_found.setdefault"}
+OF_THE_PROBE = {"doubt", "note"}
 """What the probe calls with a doubt's code; names may begin with an underscore, or stand on an object."""
+OF_THE_TABLE = {"UNSEEN", "VALUES", "SITES"}
+"""What the probe's table of hooks calls its codes."""
 
 
 def of_the_stand_ins() -> set[str]:
@@ -38,11 +40,17 @@ def of_the_probe() -> set[str]:
                 called = ast.unparse(node.func)
                 if called in OF_THE_PROBE or called.rpartition(".")[2].lstrip("_") in OF_THE_PROBE:
                     found |= {*constants(node.args[0])}
+            elif isinstance(node, ast.Assign) and {*map(ast.unparse, node.targets)} <= OF_THE_TABLE:
+                found |= {*constants(node.value)}
     return found
 
 
 def of_the_wrapper() -> set[str]:
-    sources = [path for path in PACKAGE.rglob("*.py") if "probe" not in path.parts and path.name != "doubts.py"]
+    sources = [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if "probe" not in path.relative_to(PACKAGE).parts and path.name != "doubts.py"
+    ]
     names = re.findall(r"Noted\(\s*Doubt\.(\w+)", "".join(path.read_text(encoding="utf-8") for path in sources))
     return {Doubt[name].code for name in names}
 

@@ -15,7 +15,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import CRASH, Failure, Noted, Trace
+from xmem_slurm.trace import CRASH, Noted, ScriptFailure, Trace
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
@@ -93,7 +93,7 @@ def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) ->
     lost = dataclasses.replace(
         ON_THE_GPU, failure=trace_file.failure("SystemError: returned NULL without setting an exception"), doubts=[]
     )
-    late = dataclasses.replace(GPT2, failure=Failure(CRASH, CRASH))
+    late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
     for result, asked in ((GPT2, 1), (own, 1), (lost, 2), (late, 2)):
         runs = Runs(result, GPT2)
         run(runs, origins=True)
@@ -101,7 +101,7 @@ def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) ->
 
 
 def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
-    late = dataclasses.replace(GPT2, failure=Failure(CRASH, CRASH))
+    late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
     assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins=True)) == [late]
     assert list(
         run(Runs(late, dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("x"), doubts=[])), origins=True)

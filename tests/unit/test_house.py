@@ -20,29 +20,20 @@ LONG = {"sizing.py"}
 PLAIN_LINES = 14
 """A function of so many lines says what it does, whoever it is for; ruff's D103 asks that of public ones alone."""
 UNDOCUMENTED = """
-Course._give Factories._factory Factories._factory.made Profiler._after_step Profiler._begin Profiler._write
-Recorder._after_step Recorder._doubts Recorder._trace Rules._computed Rules._computed.kernel Rules._copy_
-Rules._in_place Rules._to_copy Rules._wrap Sites._of_backward_node _DryRuns._run _Estimates._estimate
-_Finder._around_torch _Frame._branch _around_urllib _array _checkpoint _count _from_file _functional
-_functional.kernel _is_pure_function _look _mode_class _mode_class.Redirect._to _of_component _option _outlook
-_put_one _rank _rank _rank _run _serve_requests _size _train _why_nothing elementwise.at
+_DryRuns._run _Estimates._estimate _array _from_file _of_component _rank _run _size _why_nothing
 """
 
-FORMS = {"Doubt", "Failure", "Group", "Loop", "Phase", "Seen"}
+FORMS = {"Failure", "Group", "Loop", "Option", "Phase", "Seen"}
 """Names of which one class is the form of another in a file or in the JSON report: one meaning for both."""
 AMBIGUOUS = {
-    "Budget": 3,
+    "Budget": 2,
     "Loop": 2,
     "Moment": 2,
-    "Option": 2,
-    "Source": 2,
-    "Values": 2,
 }
 """Class names with two meanings or more, and how many."""
 
 MOST_VARIABLES = 4
-VARIABLES = 22
-"""Variables of the probe's modules today."""
+"""Of the probe's modules: what waits for imports, what was asked for, what was made, what is doubted."""
 
 
 @cache
@@ -116,8 +107,7 @@ def test_the_probe_keeps_its_state_in_objects() -> None:
         rebound = {name for node in ast.walk(module) if isinstance(node, ast.Global) for name in node.names}
         variables = {name for name in names(module.body) if name == name.lower() and name != "_"}
         found += [f"{path.stem}.{name}" for name in sorted(rebound | variables)]
-    assert len(found) <= max(VARIABLES, MOST_VARIABLES), found
-    assert len(found) == VARIABLES or len(found) <= MOST_VARIABLES, f"VARIABLES = {len(found)} now"
+    assert len(found) <= MOST_VARIABLES, found
 
 
 CHANGES = {"append", "add", "update", "setdefault", "clear", "pop", "popleft", "extend", "discard", "remove"}

@@ -164,13 +164,13 @@ def _sized(answers: Mapping[int, sizing.Sizing | NoEstimate]) -> Mapping[int, si
     Raises:
         NoEstimate: nothing is known of any.
     """
-    found = {component: each for component, each in answers.items() if isinstance(each, sizing.Sizing)}
+    sized = {component: each for component, each in answers.items() if isinstance(each, sizing.Sizing)}
     for component, each in answers.items():
         if isinstance(each, NoEstimate):
-            if not found:
+            if not sized:
                 raise each
             typer.echo(f"xmem-slurm: component {component}: {each}", err=True)
-    return found
+    return sized
 
 
 def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: sizing.Sizing) -> None:
@@ -216,11 +216,11 @@ def lab_down() -> None:
 @lab_app.command("status")
 def lab_status() -> None:
     """Say which daemons run and what state the nodes are in."""
-    found = lab.status(lab.default_folder())
-    typer.echo(f"{found.folder}: {'up' if found.running else 'not up'}")
-    for daemon, runs in found.daemons.items():
+    status = lab.status(lab.default_folder())
+    typer.echo(f"{status.folder}: {'up' if status.running else 'not up'}")
+    for daemon, runs in status.daemons.items():
         node = daemon.removeprefix("slurmd.")
-        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {found.nodes.get(node, '')}".rstrip())
+        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {status.nodes.get(node, '')}".rstrip())
 
 
 @lab_app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

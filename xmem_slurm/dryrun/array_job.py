@@ -4,10 +4,10 @@ Orders and answers are files in a folder of the user's cache, which the nodes mu
 answer says nothing of the others.
 """
 
+import platform
 import shlex
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +21,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult, order_to_json, result_from_
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.site.schema import DryRuns
-from xmem_slurm.state import signals
+from xmem_slurm.state import signals, throwaway
 
 MOST_TASKS = 1000
 """Of one array job: Slurm's MaxArraySize is 1001 where a site does not say otherwise (slurm.conf(5))."""
@@ -43,8 +43,8 @@ def _array(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult |
     with signals.clearing_up():  # whoever ends us ends the tasks
         try:
             parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryDirectory("", "xmem-dry-runs-", parent, ignore_cleanup_errors=True) as private:
-                folder = Path(private)
+            # By machine: where a file system keeps locks to itself, only this one knows whose folder is held.
+            with throwaway.made(parent, f"xmem-dry-runs-{platform.node()}-") as folder:
                 for index, order in enumerate(orders):
                     (folder / f"{index}.json").write_text(order_to_json(order), encoding="utf-8")
                 budget = max((order.budget for order in orders), key=lambda budget: budget.longest)

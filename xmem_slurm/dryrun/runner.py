@@ -145,9 +145,9 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> tra
     if found.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
             return replace(found, state="budget")
-        failure = trace.Failure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)
+        failure = trace.ScriptFailure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)
         if outcome.stopped is not None:
-            failure = trace.Failure(f"the dry run's {outcome.stopped} limit")
+            failure = trace.ScriptFailure(f"the dry run's {outcome.stopped} limit")
     elif failure is not None:
         more = f" ({_read_only(outcome)})" if outcome.read_only else ""
         if failure.type in _EXITS and outcome.stopped is None:

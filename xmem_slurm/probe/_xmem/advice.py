@@ -5,105 +5,113 @@
                     nor comes on within it
     checkpointing   what transformers calls gradient_checkpointing_enable, timm set_grad_checkpointing
 
-`changed` says what was changed in fact: a script may have no DataLoader, or have autocast on already.
+`JobChange.changed` says what was changed in fact: a script may have no DataLoader, or have autocast on already.
 """
 
 import contextlib
 import functools
-import importlib
 import weakref
 
-_changed = set()
-_looked_at = weakref.WeakSet()
 
+class JobChange:
+    """The change that is tried in this process."""
 
-def install(torch, change):
-    """Hook the change in."""
-    if change == "batch":
-        _halve(importlib.import_module("torch.utils.data.sampler").BatchSampler)
-    elif change == "bf16":
-        _around_models(torch, functools.partial(_autocast, torch))
-    elif change == "checkpointing":
-        _around_models(torch, _checkpoint)
+    def __init__(self, torch):
+        self._torch = torch
+        self._changes = set()  # in words; "" is one that was not made in one way
+        self._looked_at = weakref.WeakSet()
+        self._batch_sizes = []  # as the job has them
+        self._called = []  # the module that no other one called
 
+    def changed(self):
+        """Return what was changed, in words for people; empty where nothing was, or not in one way."""
+        return next(iter(self._changes)) if len(self._changes) == 1 else ""
 
-def changed():
-    """Return what was changed, in words for people; empty where nothing was, or not in one way."""
-    return next(iter(_changed)) if len(_changed) == 1 else ""
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
 
+    def halved(self, begin, _sampler_class):
+        """A DataLoader, also one over an IterableDataset, takes the size of its batches from a BatchSampler."""
 
-def _halve(sampler_class):
-    """A DataLoader, also one over an IterableDataset, takes the size of its batches from a BatchSampler."""
-    begin, give, whole = sampler_class.__init__, sampler_class.__iter__, []
+        @functools.wraps(begin)
+        def halved(sampler, *args, **kwargs):
+            begin(sampler, *args, **kwargs)
+            self._batch_sizes.append(sampler.batch_size)
+            sampler.batch_size = max(1, sampler.batch_size // 2)
 
-    @functools.wraps(begin)
-    def halved(sampler, *args, **kwargs):
-        begin(sampler, *args, **kwargs)
-        whole.append(sampler.batch_size)
-        sampler.batch_size = max(1, sampler.batch_size // 2)
+        return halved
 
-    @functools.wraps(give)
-    def noted(sampler):
-        _changed.add("" if 1 in whole else "half the batch (%d)" % sampler.batch_size)
-        return give(sampler)
+    def noted(self, give, _sampler_class):
+        """Around what gives batches: only now that change is one."""
 
-    sampler_class.__init__, sampler_class.__iter__ = halved, noted
+        @functools.wraps(give)
+        def noted(sampler):
+            self._changes.add("" if 1 in self._batch_sizes else "half the batch (%d)" % sampler.batch_size)
+            return give(sampler)
 
+        return noted
 
-def _around_models(torch, around):
-    """Let `around(call, model, args, kwargs)` make each call of a module that no other module makes."""
-    call, within = torch.nn.Module.__call__, []
+    def in_bf16(self, call, _module_class):
+        """Around Module.__call__."""
+        return self._outermost(call, self._autocast)
 
-    @functools.wraps(call)
-    def outermost(module, *args, **kwargs):
-        if within:
-            return call(module, *args, **kwargs)
-        within.append(module)
+    def with_checkpointing(self, call, _module_class):
+        """Around Module.__call__."""
+        return self._outermost(call, self._checkpoint)
+
+    def _outermost(self, call, around):
+        """Let `around(call, model, args, kwargs)` make each call of a module that no other module makes."""
+        within = self._called
+
+        @functools.wraps(call)
+        def outermost(module, *args, **kwargs):
+            if within:
+                return call(module, *args, **kwargs)
+            within.append(module)
+            try:
+                return around(call, module, args, kwargs)
+            finally:
+                within.clear()
+
+        return outermost
+
+    def _autocast(self, call, model, args, kwargs):
+        """Call the model under autocast, if its parameters are fp32 and none is on."""
+        torch = self._torch
+        single = any(parameter.dtype == torch.float32 for parameter in model.parameters())
+        if torch.is_autocast_enabled() or not single:
+            return call(model, *args, **kwargs)
+        self._changes.add("bf16 autocast around the model")
+        with torch.autocast("cuda", dtype=torch.bfloat16), self._noting_others(torch.autocast):
+            return call(model, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _noting_others(self, autocast):
+        """Within this, the model's own autocast is noted: Accelerate puts one around its forward()."""
+        enter = autocast.__enter__
+
+        def noted_enter(context):
+            if context.device == "cuda" and context._enabled:
+                self._changes.add("")
+            return enter(context)
+
+        autocast.__enter__ = noted_enter
         try:
-            return around(call, module, args, kwargs)
+            yield
         finally:
-            within.clear()
+            autocast.__enter__ = enter
 
-    torch.nn.Module.__call__ = outermost
-
-
-def _autocast(torch, call, model, args, kwargs):
-    single = any(parameter.dtype == torch.float32 for parameter in model.parameters())
-    if torch.is_autocast_enabled() or not single:
+    def _checkpoint(self, call, model, args, kwargs):
+        """Switch checkpointing on where the model, or the first part of it that can, has a method for it."""
+        if model not in self._looked_at:
+            self._looked_at.add(model)
+            for module in model.modules():
+                if hasattr(module, "gradient_checkpointing_enable"):
+                    if not module.is_gradient_checkpointing:
+                        module.gradient_checkpointing_enable()
+                        self._changes.add("gradient_checkpointing_enable()")
+                    break
+                if hasattr(module, "set_grad_checkpointing"):
+                    module.set_grad_checkpointing()
+                    self._changes.add("set_grad_checkpointing()")
+                    break
         return call(model, *args, **kwargs)
-    _changed.add("bf16 autocast around the model")
-    with torch.autocast("cuda", dtype=torch.bfloat16), _noting_others(torch.autocast):
-        return call(model, *args, **kwargs)
-
-
-@contextlib.contextmanager
-def _noting_others(autocast):
-    """Within this, the model's own autocast is noted: Accelerate puts one around its forward()."""
-    enter = autocast.__enter__
-
-    def noted_enter(context):
-        if context.device == "cuda" and context._enabled:
-            _changed.add("")
-        return enter(context)
-
-    autocast.__enter__ = noted_enter
-    try:
-        yield
-    finally:
-        autocast.__enter__ = enter
-
-
-def _checkpoint(call, model, args, kwargs):
-    if model not in _looked_at:
-        _looked_at.add(model)
-        for module in model.modules():
-            if hasattr(module, "gradient_checkpointing_enable"):
-                if not module.is_gradient_checkpointing:
-                    module.gradient_checkpointing_enable()
-                    _changed.add("gradient_checkpointing_enable()")
-                break
-            if hasattr(module, "set_grad_checkpointing"):
-                module.set_grad_checkpointing()
-                _changed.add("set_grad_checkpointing()")
-                break
-    return call(model, *args, **kwargs)

@@ -36,24 +36,24 @@ class _Finder:
     def __init__(self, folder):
         self._path = [folder, *sys.path]
         self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
-        self._recorder = self._downloads = None
-        self.around = {"torch": self._around_torch}
-        """By a module's name, what is called with it and what executes it."""
+        self._recorder = None
+        self._around = {"torch": self._around_torch}  # by a module's name: what is called with it and what executes it
+        self._after = {}  # by a module's name: what is called with it once it is there
 
     def hook(self, event, args):
         """Stay the first finder: others that came later (comet_ml) may not ask those after them. Takes audit events."""
-        if event == "import" and args[0] in self.around and sys.meta_path[:1] != [self]:
+        if event == "import" and args[0] in self._around and sys.meta_path[:1] != [self]:
             sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname not in self.around:
+        if fullname not in self._around:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find and finder is not self else None
             if spec is not None:
                 if fullname != "torch" or _is_torch(spec.origin):
-                    spec.loader = _Loader(self.around[fullname], spec.loader)
+                    spec.loader = _Loader(self._around[fullname], spec.loader)
                 return spec
         return None
 
@@ -67,7 +67,6 @@ class _Finder:
         try:
             execute(module)
             recorder.after_torch(module)
-            self._downloads.install(module, self._environ["XMEM_TRACE_DIR"])
         except BaseException as error:
             recorder.torch_failed(error)
             raise
@@ -78,14 +77,22 @@ class _Finder:
             theirs, sys.path = sys.path, self._path
             try:
                 from _xmem import start
-                from _xmem.offline import downloads
 
-                self._downloads = downloads
                 self._recorder = start.recorder(folder, self._environ)
             finally:
                 sys.path = theirs
         os.environ.update(self._environ)  # the stand-ins read it as they are mapped
         return self._recorder
+
+    def after(self, name, act):
+        """Call `act` with the module `name` once it has been imported."""
+        self._around.setdefault(name, self._around_other)
+        self._after.setdefault(name, []).append(act)
+
+    def _around_other(self, module, execute):
+        execute(module)
+        for act in self._after[module.__name__]:
+            act(module)
 
     def at_exit(self):
         if self._recorder is not None:
@@ -110,12 +117,7 @@ def install(folder):
 
 def after(name, act):
     """Call `act` with the module `name`: now if it is there, else once it has been imported."""
-
-    def around(module, execute):
-        execute(module)
-        act(module)
-
     if name in sys.modules:
         act(sys.modules[name])
     for finder in _finders:
-        finder.around[name] = around
+        finder.after(name, act)

@@ -1,6 +1,6 @@
 """Which engine watches this process: torch on stand-in CUDA libraries (device), or real steps on the CPU (profile)?"""
 
-from _xmem.process import limits, stand_ins
+from _xmem.process import stand_ins
 
 
 def recorder(folder, environ):
@@ -8,7 +8,6 @@ def recorder(folder, environ):
 
     `auto` takes the stand-ins, which are faster by far, unless this torch could not load them: it is no CUDA build.
     """
-    limits.watch(environ)
     engine = environ.get("XMEM_ENGINE", "auto")
     if engine == "auto":
         engine = "device" if stand_ins.torch_build(folder)[1] else "profile"

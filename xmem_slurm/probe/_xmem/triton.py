@@ -7,17 +7,10 @@ it adds decides over little memory (docs/limits.md).
 """
 
 import ctypes
+import functools
 import importlib.util
 import os
 import sys
-
-from _xmem import imports
-from _xmem.values import known_values
-
-_BACKENDS = "triton.backends"
-
-_eager = []
-"""Graphs that torch.compile did not compile, as there is no Triton."""
 
 _METADATA = {
     "name": "kernel",
@@ -43,19 +36,46 @@ _ATTRIBUTES = {
 """What Triton asks of a device, and CUDA's CUdevice_attribute for it (triton/backends/nvidia/driver.c, cuda.h)."""
 
 
-def install(torch):
-    """Take the place of Triton's compiler and driver for NVIDIA's GPUs, now or when Triton is imported."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is nothing to do for processes that compile
-    if _BACKENDS in sys.modules or importlib.util.find_spec("triton"):
-        imports.after(_BACKENDS, _replace)
-    else:
-        _stay_eager(torch)
+class Triton:
+    """Stands in for Triton in one process, where `known` has the values of tensors that kernels are given."""
 
+    def __init__(self, torch, known):
+        self._torch, self._known = torch, known
+        self._eager = 0  # graphs that torch.compile did not compile, as there is no Triton
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there is nothing to do for processes that compile
 
-def _replace(module):
-    theirs = module.backends.get("nvidia")
-    if theirs is not None:
-        module.backends["nvidia"] = type(theirs)(compiler=_compiler(theirs.compiler), driver=_driver(theirs.driver))
+    def backends(self, backends, _module):
+        """Take the place of Triton's compiler and driver for NVIDIA's GPUs."""
+        theirs = backends.get("nvidia")
+        if theirs is not None:
+            stand_in = type(theirs)(compiler=_compiler(theirs.compiler), driver=_driver(theirs.driver, self._known))
+            backends["nvidia"] = stand_in
+        return backends
+
+    def eager(self, compile_graph, _wrapper):
+        """Run what torch.compile would give to Triton as it is where there is none, and raises without."""
+        torch = self._torch
+        if "triton" in sys.modules or importlib.util.find_spec("triton"):
+            return compile_graph
+
+        def run_as_it_is(wrapper, graph, inputs):
+            tensors = [*graph.parameters(), *(each for each in inputs if isinstance(each, torch.Tensor))]
+            if not any(tensor.is_cuda for tensor in tensors):
+                return compile_graph(wrapper, graph, inputs)
+            self._eager += 1
+            return graph.forward
+
+        return run_as_it_is
+
+    def doubt(self, note):
+        """Say what was not compiled, and what was chosen by measuring nothing."""
+        if self._eager:
+            note("no-triton", "graphs that torch.compile could not compile", self._eager)
+        utils = sys.modules.get("torch._dynamo.utils")
+        counters = getattr(utils, "counters", None)  # none while another thread is importing it
+        chosen = counters["inductor"]["select_algorithm_autotune"] if counters else 0
+        if chosen:
+            note("autotuned", "choices between kernels (max-autotune)", chosen)
 
 
 def _compiler(theirs):
@@ -74,12 +94,12 @@ def _no_code(_module, metadata):
     return b"no code"
 
 
-def _driver(theirs):
+def _driver(theirs, known):
     class StandInDriver(theirs):
         def __init__(self):
             super(theirs, self).__init__()  # not theirs, which compiles C against libcuda
             self.utils = _Utils()
-            self.launcher_cls = _Launcher
+            self.launcher_cls = functools.partial(_Launcher, known)
 
     return StandInDriver
 
@@ -112,43 +132,14 @@ class _Launcher:
     Which of its tensors a kernel only reads is not asked: all may have been written to.
     """
 
-    def __init__(self, _source, _metadata):
+    def __init__(self, known, _source, _metadata):
+        self._known = known
         self._launch = _libcuda().cuLaunchKernel
 
     def __call__(self, *args, **_kwargs):
-        known_values.forget(args)
+        self._known.forget(args)
         self._launch()
 
 
 def _libcuda():
     return ctypes.CDLL("libcuda.so.1")  # mapped, or beside what is: by its name it is the stand-in
-
-
-def _stay_eager(torch):
-    """Run what torch.compile would give to Triton as it is, and remember that: without Triton it raises."""
-    wrapper = torch._TorchCompileInductorWrapper
-    compile_graph = wrapper.__call__
-
-    def run_as_it_is(self, graph, inputs):
-        tensors = [*graph.parameters(), *(each for each in inputs if isinstance(each, torch.Tensor))]
-        if not any(tensor.is_cuda for tensor in tensors):
-            return compile_graph(self, graph, inputs)
-        _eager.append(graph)
-        return graph.forward
-
-    wrapper.__call__ = run_as_it_is
-
-
-def doubts():
-    """Return what was not compiled, and what was chosen by measuring nothing, in the form of a trace's doubts."""
-    found = []
-    if _eager:
-        found.append(
-            {"code": "no-triton", "detail": "graphs that torch.compile could not compile", "count": len(_eager)}
-        )
-    utils = sys.modules.get("torch._dynamo.utils")
-    counters = getattr(utils, "counters", None)  # none while another thread is importing it
-    chosen = counters["inductor"]["select_algorithm_autotune"] if counters else 0
-    if chosen:
-        found.append({"code": "autotuned", "detail": "choices between kernels (max-autotune)", "count": chosen})
-    return found

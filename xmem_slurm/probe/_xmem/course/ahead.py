@@ -88,6 +88,7 @@ def look(frame, alone, evaluated, saved, steps):
 
 
 def _look(frame, facts, outlook):
+    """Look ahead in each function on the way to the step, the innermost first."""
     inner = True
     while frame is not None:
         if is_installed(frame.f_code.co_filename):
@@ -239,6 +240,7 @@ class _Frame:
                         self._branch(node, body, wanted, course, innermost)
 
     def _branch(self, node, body, wanted, course, innermost):
+        """Note a branch that is taken in an iteration to come, and was not so far."""
         if any(isinstance(each, (ast.Break, ast.Return)) for each in body) and len(body) == 1:
             return
         if not course.moves(node.test):

@@ -15,10 +15,10 @@ All seconds are those of `process/clock`.
 """
 
 import functools
-import importlib
 import os
 import sys
 
+from _xmem import doubts
 from _xmem.course import ahead, batches
 from _xmem.process import clock
 
@@ -47,6 +47,8 @@ LONG = 100_000
 """So many steps are taken for the rest of a loop whose end is not known, to tell whether what grows matters..."""
 MATTERS = 0.02
 """...which is where it would add this share of what is allocated."""
+_OF_ITERATORS = ("_collate_fn", "_dataset", "_num_yielded")
+"""What is read of a loader's iterator (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
 VARIED = 8
 """Steps vary where this many of the last four times as many were of kinds that had not been met before."""
 
@@ -70,20 +72,34 @@ class Course:
         self._training, self._within_loop = True, False
         self.seen = {"evaluation": None, "checkpoints": 0, "batches": None, "phases": []}
         """What was seen, as in a trace."""
+        self.script_ended = False
+        """Whether the script came to its own end."""
         self._doubts = {}
 
-    def install(self, torch):
-        """Watch data loaders, what switches to evaluation, and what writes checkpoints."""
-        loaders = importlib.import_module("torch.utils.data.dataloader")
-        iterator, begin = loaders._BaseDataLoaderIter, loaders.DataLoader._get_iterator
-        give, train, save = iterator.__next__, torch.nn.Module.train, torch.save
+    # -- what takes the place of torch's own (`patches`): data loaders, what switches to evaluation, checkpoints -------
+
+    def begun(self, begin, _loader_class):
+        """A data loader has no more workers than there are CPUs."""
 
         def begun(loader):
             loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
             return begin(loader)
 
+        return begun
+
+    def given(self, give, _iterator_class):
+        """Each batch comes through here, unless this torch's iterators have other names for what is asked of them."""
+
         def noted_give(loader):
-            return self._give(loader, give, sys._getframe(1))
+            missing = [name for name in _OF_ITERATORS if not hasattr(loader, name)]
+            if missing:
+                doubts.note("hook-missing", "no %s of a data loader's iterator in this release" % missing[0])
+            return give(loader) if missing else self._give(loader, give, sys._getframe(1))
+
+        return noted_give
+
+    def trained(self, train, _module_class):
+        """A model is switched to training or evaluation."""
 
         def noted_train(module, mode=True):
             if not mode and self.seen["evaluation"] is None:
@@ -91,17 +107,22 @@ class Course:
             self._training = mode
             return train(module, mode)
 
+        return noted_train
+
+    def saved(self, save, _torch):
+        """A checkpoint is written."""
+
         @functools.wraps(save)
         def noted_save(*args, **kwargs):
             self.seen["checkpoints"] += self._steps > 0
             return save(*args, **kwargs)
 
-        loaders.DataLoader._get_iterator = begun
-        iterator.__next__, torch.nn.Module.train, torch.save = noted_give, noted_train, noted_save
+        return noted_save
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _give(self, loader, give, frame):
+        """Give the next batch to a loop in `frame`, or end it where the loader is cut short."""
         now = clock.now()
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:
@@ -296,28 +317,18 @@ class Course:
     def _doubt(self, code, detail, share=None):
         self._doubts[code, detail] = share
 
-    def doubts(self, ended):
-        """Return what was not seen, in the form of a trace's doubts; `ended`: the script came to its own end."""
-        found = [
-            {"code": code, "detail": detail, "count": 1, "share": share}
-            for (code, detail), share in self._doubts.items()
-        ]
-        if ended or self._began is None:
-            return found
-        if self._outlook is None:
-            return [*found, {"code": "not-reached", "detail": "the end of the script", "count": 1}]
-        unseen = {(each.where, each.what): each for each in self._outlook.unseen}
-        found += [
-            {
-                "code": "seen-early" if each.early else "not-reached",
-                "detail": "%s (%s%s)" % (each.what, each.where, _later(each.iterations)),
-                "count": 1,
-            }
-            for each in list(unseen.values())[:MOST_TOLD]
-        ]
-        if not unseen and not self._outlook.certain:
-            found.append({"code": "not-reached", "detail": "the end of the script", "count": 1})
-        return found
+    def doubt(self, note):
+        """Say what was not seen, where the script has not come to its own end."""
+        for (code, detail), share in self._doubts.items():
+            note(code, detail, share=share)
+        if self.script_ended or self._began is None:
+            return
+        unseen = {} if self._outlook is None else {(each.where, each.what): each for each in self._outlook.unseen}
+        for each in list(unseen.values())[:MOST_TOLD]:
+            detail = "%s (%s%s)" % (each.what, each.where, _later(each.iterations))
+            note("seen-early" if each.early else "not-reached", detail)
+        if not unseen and (self._outlook is None or not self._outlook.certain):
+            note("not-reached", "the end of the script")
 
     def loops(self):
         """Return the script's loops and how far they are, as last looked at."""

@@ -5,6 +5,7 @@ of a few functions of Python's, and of functions of the script that are made of 
 """
 
 import ast
+import functools
 import math
 import types
 
@@ -49,9 +50,7 @@ def value(node, variables):
 
 def computed(node, variables, series):
     """Return what one that `is_pure` is for each of the values that `series` {name: [values]} gives its variables."""
-    code = _codes.get(node)
-    if code is None:
-        code = _codes[node] = compile(ast.fix_missing_locations(ast.Expression(node)), "<ahead>", "eval")
+    code = _compiled(node)
     names = source.names(node)
     own, functions = {n: variables[n] for n in names if n in variables}, {"__builtins__": {}, **_CALLS}
     found = []
@@ -66,7 +65,9 @@ def computed(node, variables, series):
     return found
 
 
-_codes = {}
+@functools.lru_cache(maxsize=None)
+def _compiled(node):
+    return compile(ast.fix_missing_locations(ast.Expression(node)), "<ahead>", "eval")
 
 
 def is_pure(node, variables, depth=0):
@@ -125,6 +126,7 @@ def _may_be_called(function, variables, depth):
 
 
 def _is_pure_function(node, found, bound, depth):
+    """Whether a function of the script's does no more than compute what it returns."""
     code = found.__code__
     own = dict.fromkeys(code.co_varnames, 0)
     own.update((name, cell.cell_contents) for name, cell in zip(code.co_freevars, found.__closure__ or ()))  # noqa: B905

@@ -1,13 +1,12 @@
 """The source of the functions that are running: their statements and loops, by line."""
 
 import ast
+import functools
 import linecache
 import sysconfig
 import types
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_parsed = {}  # code: its node, or None
-_trees = {}  # file: its tree
 
 
 def is_installed(file):
@@ -40,25 +39,33 @@ def own(found):
 
 def function(code, names):
     """Return the node of the function, or module, of a code; None where there is no source. `names` are its globals."""
-    if code not in _parsed:
-        _parsed[code] = None
-        try:
-            if code.co_filename not in _trees:
-                _trees[code.co_filename] = ast.parse("".join(linecache.getlines(code.co_filename, names)))
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            return None
-        tree = _trees[code.co_filename]
-        if code.co_name == "<module>":
-            _parsed[code] = tree if tree.body else None
-        if code.co_name == "<lambda>":
-            alike = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
-            _parsed[code] = alike[0] if len(alike) == 1 else None
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
-                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-                if first == code.co_firstlineno:
-                    _parsed[code] = node
-    return _parsed[code]
+    linecache.getlines(code.co_filename, names)  # kept there: a loader may have to be asked for it
+    return _node(code)
+
+
+@functools.lru_cache(maxsize=None)
+def _node(code):
+    """Return the node of a code whose file was read, or None."""
+    try:
+        tree = _tree(code.co_filename)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    if code.co_name == "<module>":
+        return tree if tree.body else None
+    if code.co_name == "<lambda>":
+        alike = [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and n.lineno == code.co_firstlineno]
+        return alike[0] if len(alike) == 1 else None
+    last = None
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            last = node if first == code.co_firstlineno else last
+    return last
+
+
+@functools.lru_cache(maxsize=None)
+def _tree(file):
+    return ast.parse("".join(linecache.getlines(file)))
 
 
 def statements(node):

@@ -4,7 +4,6 @@ What cannot be had by calling torch otherwise is left to the Orchestrator (`xmem
 """
 
 import contextlib
-import importlib
 
 ATTENTION_DROPOUT = "xmem::attention_dropout"
 ATTENTION_LAYOUT = "xmem::attention_layout"
@@ -52,45 +51,74 @@ AUTOCAST_FLOAT32 = [
 ]
 
 
-def take_the_gpus_way(torch, environ):
-    """Let torch take the way that it takes on a GPU, where the CPU's way keeps other memory."""
-    functional = torch.nn.functional
-    _keep_byte_masks(torch, functional)
-    _never_attend_by_parts(torch, functional, int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0]))
-    _lose_in_two_types(torch, functional)
-    _prefer_foreach()
-    torch.backends.cudnn.is_acceptable = lambda _tensor: False  # a CUDA build would have it lay out recurrent weights
+class GpuWays:
+    """Lets torch take the way that it takes on a GPU of this compute capability, by its `major` number."""
 
+    def __init__(self, torch, major):
+        self._torch, self._major = torch, major
+        self._functional = torch.nn.functional
 
-def _keep_byte_masks(torch, functional):
-    """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type on the CPU.
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
 
-    Source: `is_fused_kernel_acceptable` in aten/src/ATen/native/Dropout.cpp.
-    """
-    plain = functional.dropout
+    def without_cudnn(self, _ask, _owner):
+        """A CUDA build would have it lay out recurrent weights."""
+        return lambda _tensor: False
 
-    def dropout(input, p=0.5, training=True, inplace=False):  # noqa: A002 - torch's own name
-        if training and not inplace and 0 < p < 1 and input.numel():
-            return torch.native_dropout(input, p, True)[0]
-        return plain(input, p, training, inplace)
+    def dropout(self, plain, _owner):
+        """Dropout keeps a mask of one byte an element on a GPU, and noise of the input's own type on the CPU.
 
-    functional.dropout = dropout
+        Source: `is_fused_kernel_acceptable` in aten/src/ATen/native/Dropout.cpp.
+        """
+        torch = self._torch
 
+        def dropout(input, p=0.5, training=True, inplace=False):  # noqa: A002 - torch's own name
+            if training and not inplace and 0 < p < 1 and input.numel():
+                return torch.native_dropout(input, p, True)[0]
+            return plain(input, p, training, inplace)
 
-def _never_attend_by_parts(torch, functional, major):
-    """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention without dropout only.
+        return dropout
 
-    Source: `use_flash_attention_cpp` in aten/src/ATen/native/transformers/sdp_utils_cpp.cpp.
-    """
-    attend, in_layout = functional.scaled_dot_product_attention, _layout_of_efficient_attention(torch)
+    def attention(self, attend, _owner):
+        """Attention with dropout is one kernel on a GPU; the CPU has such a kernel for attention without dropout only.
 
-    def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
-        with torch.autograd.profiler.record_function(ATTENTION_DROPOUT) if dropout_p else contextlib.nullcontext():
-            output = attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
-        half = output.dtype in (torch.float16, torch.bfloat16) and major >= 8
-        return output if output.dim() != 4 or (half and attn_mask is None) else in_layout(output)
+        Source: `use_flash_attention_cpp` in aten/src/ATen/native/transformers/sdp_utils_cpp.cpp.
+        """
+        torch, major, in_layout = self._torch, self._major, _layout_of_efficient_attention(self._torch)
 
-    functional.scaled_dot_product_attention = scaled_dot_product_attention
+        def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, *args, **kwargs):
+            with torch.autograd.profiler.record_function(ATTENTION_DROPOUT) if dropout_p else contextlib.nullcontext():
+                output = attend(query, key, value, attn_mask, 0.0, *args, **kwargs)
+            half = output.dtype in (torch.float16, torch.bfloat16) and major >= 8
+            return output if output.dim() != 4 or (half and attn_mask is None) else in_layout(output)
+
+        return scaled_dot_product_attention
+
+    def cross_entropy(self, plain, _owner):
+        """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums in float32.
+
+        The CPU's casts the scores first. Source: `cross_entropy_loss` in aten/src/ATen/native/LossNLL.cpp asks
+        log_softmax for the type of the scores, and nll_loss is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch
+        2.4 to 2.15.
+        """
+        torch, functional, half = self._torch, self._functional, (self._torch.float16, self._torch.bfloat16)
+
+        def cross_entropy(input, target, weight=None, *args, **kwargs):  # noqa: A002 - torch's own name
+            of_classes = not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
+            if not of_classes or input.dtype not in half or not torch.is_autocast_enabled("cpu"):
+                return plain(input, target, weight, *args, **kwargs)
+            kwargs.pop("label_smoothing", None)
+            with torch.autocast("cpu", enabled=False):
+                scores = functional.log_softmax(input, 1 if input.dim() > 1 else 0)
+                return functional.nll_loss(scores.float(), target, weight, **kwargs)
+
+        return cross_entropy
+
+    def foreach(self, _devices, _owner):
+        """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the other on the CPU.
+
+        Source: `_get_foreach_kernels_supported_devices` in torch/utils/_foreach_utils.py.
+        """
+        return lambda: ["cuda", "cpu"]
 
 
 def _layout_of_efficient_attention(torch):
@@ -115,33 +143,3 @@ def _layout_of_efficient_attention(torch):
             return by_queries(gradient)
 
     return Layout.apply
-
-
-def _lose_in_two_types(torch, functional):
-    """CUDA's autocast lets a cross entropy of half precision keep its log_softmax so, and sums in float32.
-
-    The CPU's casts the scores first. Source: `cross_entropy_loss` in aten/src/ATen/native/LossNLL.cpp asks log_softmax
-    for the type of the scores, and nll_loss is in AT_FORALL_FP32, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
-    """
-    plain, half = functional.cross_entropy, (torch.float16, torch.bfloat16)
-
-    def cross_entropy(input, target, weight=None, *args, **kwargs):  # noqa: A002 - torch's own name
-        of_classes = not target.is_floating_point() and not args and not kwargs.get("label_smoothing")
-        if not of_classes or input.dtype not in half or not torch.is_autocast_enabled("cpu"):
-            return plain(input, target, weight, *args, **kwargs)
-        kwargs.pop("label_smoothing", None)
-        with torch.autocast("cpu", enabled=False):
-            scores = functional.log_softmax(input, 1 if input.dim() > 1 else 0)
-            return functional.nll_loss(scores.float(), target, weight, **kwargs)
-
-    functional.cross_entropy = cross_entropy
-
-
-def _prefer_foreach():
-    """Optimizers and gradient clipping take all tensors at once on a GPU, and one after the other on the CPU.
-
-    Source: `_get_foreach_kernels_supported_devices` in torch/utils/_foreach_utils.py.
-    """
-    for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
-        module = importlib.import_module(name)
-        module._get_foreach_kernels_supported_devices = lambda: ["cuda", "cpu"]

@@ -43,67 +43,76 @@ class _Idle:
     wait = wait_event = wait_stream = record
 
 
-def present(torch, environ):
-    """Let torch.cuda describe the site's GPU, and do nothing where it would talk to one."""
-    name, count = environ["XMEM_DEVICE_NAME"], int(environ.get("XMEM_DEVICE_COUNT", "1"))
-    major, _, minor = environ["XMEM_DEVICE_CAPABILITY"].partition(".")
-    total = int(environ["XMEM_DEVICE_TOTAL_BYTES"])
-    capability = (int(major), int(minor))
-    properties = types.SimpleNamespace(
-        name=name,
-        major=capability[0],
-        minor=capability[1],
-        total_memory=total,
-        multi_processor_count=int(environ["XMEM_DEVICE_MULTIPROCESSORS"]),
-        warp_size=32,
-        is_integrated=0,
-        is_multi_gpu_board=0,
-    )
+class SiteGpu:
+    """The GPU of the site, as `torch.cuda` describes it; `environ` holds the XMEM_DEVICE_* variables."""
 
-    def always(value):  # a function of its own for each name: torch._dynamo looks them up by identity
+    def __init__(self, torch, environ):
+        name, count = environ["XMEM_DEVICE_NAME"], int(environ.get("XMEM_DEVICE_COUNT", "1"))
+        major, _, minor = environ["XMEM_DEVICE_CAPABILITY"].partition(".")
+        total = int(environ["XMEM_DEVICE_TOTAL_BYTES"])
+        capability = (int(major), int(minor))
+        properties = types.SimpleNamespace(
+            name=name,
+            major=capability[0],
+            minor=capability[1],
+            total_memory=total,
+            multi_processor_count=int(environ["XMEM_DEVICE_MULTIPROCESSORS"]),
+            warp_size=32,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+        )
+        self._torch = torch
+        self._answers = {
+            "is_available": True,
+            "is_initialized": True,
+            "device_count": count,
+            "current_device": 0,
+            "current_device_index": 0,
+            "current_device_idx": 0,
+            "get_device_name": name,
+            "get_device_capability": capability,
+            "get_device_properties": properties,
+            "get_arch_list": ["sm_%d%d" % capability],
+            "mem_get_info": (total, total),
+            "is_bf16_supported": capability >= (8, 0),
+            "is_current_stream_capturing": False,
+            "can_device_access_peer": True,
+            "memory_summary": "",
+            **dict.fromkeys(_NONE_USED.split(), 0),
+        }
+        self._computed = {
+            "get_rng_state": torch.get_rng_state,
+            "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
+            "memory_stats": lambda: collections.defaultdict(int),
+            "current_accelerator": lambda: torch.device("cuda"),
+        }
+
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+
+    def answer(self, question, _owner):
+        """Say it of the site's GPU: a function of its own for each, as torch._dynamo looks them up by identity."""
+        name = question.__name__
+        compute = self._computed.get(name)
+        if compute is not None:
+            return lambda *_args, **_kwargs: compute()
+        value = self._answers.get(name)
         return lambda *_args, **_kwargs: value
 
-    answers = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "device_count": lambda: count,
-        "current_device": always(0),
-        "get_device_name": always(name),
-        "get_device_capability": always(capability),
-        "get_device_properties": always(properties),
-        "get_arch_list": lambda: ["sm_%d%d" % capability],
-        "mem_get_info": always((total, total)),
-        "is_bf16_supported": always(capability >= (8, 0)),
-        "is_current_stream_capturing": lambda: False,
-        "can_device_access_peer": always(True),
-        "get_rng_state": lambda *_args, **_kwargs: torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()] * count,
-        "memory_stats": lambda *_args, **_kwargs: collections.defaultdict(int),
-        "memory_summary": always(""),
-    }
-    idle = "current_stream default_stream stream Stream Event device device_of"
-    quiet = (
-        "init _lazy_init set_device synchronize empty_cache ipc_collect manual_seed manual_seed_all seed seed_all "
-        "reset_peak_memory_stats reset_max_memory_allocated set_per_process_memory_fraction set_rng_state "
-        "set_rng_state_all set_stream"
-    )
-    none_used = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved utilization"
-    answers.update({each: type(each, (_Idle,), {}) for each in idle.split()})
-    answers.update({each: always(None) for each in quiet.split()})
-    answers.update({each: always(0) for each in none_used.split()})
-    for attribute, answer in answers.items():
-        setattr(torch.cuda, attribute, answer)
-        if hasattr(torch.cuda.memory, attribute):
-            setattr(torch.cuda.memory, attribute, answer)
-    if torch.version.cuda is None:
-        torch.version.cuda = "12.8"  # scripts and libraries take a None for "no GPU"
-    torch.Tensor.pin_memory = lambda self, device=None: self  # a data loader's thread calls it, outside of the mode
-    torch.Tensor.is_pinned = lambda self, device=None: False
-    if hasattr(torch, "accelerator"):
-        torch.accelerator.is_available = lambda: True
-        torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
-        torch.accelerator.device_count = lambda: count
-        torch.accelerator.current_device_index = torch.accelerator.current_device_idx = lambda: 0
-        torch.accelerator.current_stream = type("current_stream", (_Idle,), {})
-        torch.accelerator.set_device_index = torch.accelerator.set_device_idx = always(None)
-        torch.accelerator.synchronize = always(None)
+    def idle(self, kind, _owner):
+        """Stand for a stream, an event or a context."""
+        return type(kind.__name__, (_Idle,), {})
+
+    def version(self, version, _owner):
+        """Scripts and libraries take a None for "no GPU"."""
+        return version or "12.8"
+
+    def pinned(self, _pin, _owner):
+        """Memory is as it is; a data loader's thread calls this, outside of the mode."""
+        return lambda tensor, device=None: tensor
+
+    def is_pinned(self, _ask, _owner):
+        """It never is."""
+        return lambda tensor, device=None: False
+
+
+_NONE_USED = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved utilization"

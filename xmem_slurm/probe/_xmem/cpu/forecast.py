@@ -66,6 +66,7 @@ class _Counts:
 
 
 def _count(torch, module, args, kwargs):
+    """Return the counts of one call of a module, run on shapes alone."""
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves

@@ -5,21 +5,19 @@ really run. It begins when the script first uses the GPU, and ends the process a
 """
 
 import contextlib
-import functools
-import importlib
-import json
 import os
 import resource
-import threading
 import time
 
-from _xmem.cpu import redirect
+from _xmem import patches
+from _xmem.cpu.as_gpu import GpuWays
+from _xmem.cpu.cuda import SiteGpu
 from _xmem.cpu.guard import LEAST_STEPS, Guard
+from _xmem.cpu.redirect import Redirect
 from _xmem.cpu.workspaces import Workspaces
-from _xmem.offline import downloads
-from _xmem.process import alive, description, ends, limits, stand_ins
-from _xmem.process.budget import Budget
-from _xmem.record.steps import Steps
+from _xmem.engine import ProbeEngine
+from _xmem.process import alive, description, ends, stand_ins
+from _xmem.ranks import rank
 
 SCHEMA_VERSION = 1
 PROFILED_STEPS = 3
@@ -30,39 +28,29 @@ _TAG = "xmem::tag:"
 _MODULE = "nn.Module: "
 
 
-class Profiler:
+class Profiler(ProbeEngine):
     """One for each process that imports torch. Where its budget is limited, it keeps to that."""
 
+    table = patches.CPU
+
     def __init__(self, environ):
-        self._environ = environ
-        self._budget = Budget(environ)
-        self._torch = None
-        self._build = ("unknown", None)
-        self._runtime = None
-        self._begin()
+        self._redirect = None
+        super().__init__(environ)
 
     def _begin(self):
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
-        self._error = None
-        self._exit = None
-        self._finished = False
+        super()._begin()
         self._profile = None
         self._started = None
-        self._steps = Steps()
         self._rounds = 0
         self._tags = []
+        self._rows = []
         self._library_doubts = None
         self._scopes = []
         self._names = {}
         memory = int(self._environ.get("XMEM_PROFILE_MEMORY_BYTES", "0")) or None
-        self._guard = Guard(self._budget, memory, self._refuse)
+        self._guard = Guard(self._budget, memory, self.give_up)
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
-
-    def knows_torch(self):
-        return self._torch is not None
 
     def before_torch(self, folder):
         """A CUDA build loads its CUDA libraries, which a login node need not have: the stand-ins will do.
@@ -72,27 +60,29 @@ class Profiler:
         self._build = stand_ins.torch_build(folder)
         if self._build[1] is not None:
             try:
-                self._runtime = stand_ins.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+                self._map_stand_ins(folder)
             except Exception as error:
-                self._refuse(str(error))
-        self._write("importing", [])
+                self.give_up(str(error))
+        self.write("importing")
 
-    def torch_failed(self, error):
-        """`import torch` raised; the job will say so itself, or try again."""
-        self._error = ends.one_line(error)
-        self._write("failed", [])
-        self._error = None
+    def _parts(self):
+        torch, environ = self._torch, self._environ
+        self._redirect = Redirect(torch, self._start)
+        major = int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0])
+        return {"redirect": self._redirect, "gpu": SiteGpu(torch, environ), "ways": GpuWays(torch, major)}
 
-    def after_torch(self, torch):
-        self._torch = torch
-        redirect.redirect(torch, self._environ, self._start)
-        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
-        torch.autograd.backward = self._around_backward(torch.autograd.backward)
-        modules = importlib.import_module("torch.nn.modules.module")
-        modules.register_module_forward_pre_hook(self._enter_module)
-        modules.register_module_forward_hook(self._leave_module, always_call=True)
-        ends.hook(self)
-        self._write("running", [])
+    def _hooked(self):
+        self._redirect.begin()
+
+    def module_entered(self, register, _owner):
+        """Have torch tell of modules that are called."""
+        register(self._enter_module)
+        return register
+
+    def module_left(self, register, _owner):
+        """Have torch tell of modules that return."""
+        register(self._leave_module, always_call=True)
+        return register
 
     def _start(self):
         profiler = self._torch.autograd.profiler  # torch.profiler wraps it in schedules, and imports the compiler
@@ -118,16 +108,14 @@ class Profiler:
         if self._scopes and self._scopes[-1][0] is module:
             self._scopes.pop()[1].__exit__(None, None, None)
 
-    def _around_backward(self, backward):
-        @functools.wraps(backward)
-        def wrapped(*args, **kwargs):
-            self._guard.backward()
-            with self._torch.autograd.profiler.record_function(_BACKWARD):
-                return backward(*args, **kwargs)
-
-        return wrapped
+    @contextlib.contextmanager
+    def _within_backward(self):
+        self._guard.backward()
+        with self._torch.autograd.profiler.record_function(_BACKWARD):
+            yield
 
     def _after_step(self, optimizer, _args, _kwargs):
+        """Tag what the optimizer holds; end where there were steps enough, or there is no time for one more."""
         if self._profile is None or self._finished:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -142,14 +130,9 @@ class Profiler:
         self._rounds = self._steps.least()
         time_for_more = self._guard.stepped()
         if self._rounds >= PROFILED_STEPS:
-            self._leave("steady")
+            self.leave("steady")
         if self._rounds >= LEAST_STEPS and not time_for_more:
-            self._leave("budget")
-
-    def _leave(self, state):
-        self.finish(state)
-        ends.kill_workers()
-        os._exit(0)
+            self.leave("budget")
 
     def _tag(self, category, values):
         addresses = set()
@@ -166,13 +149,6 @@ class Profiler:
             self._tag("PARAM", [p for m in modules for p in m._parameters.values()])
             self._tag("BUFFER", [b for m in modules for b in m._buffers.values()])
 
-    def _refuse(self, why):
-        self._error = why
-        self._write("failed", [])
-        self._finished = True
-        ends.kill_workers()
-        os._exit(1)
-
     # -- the end of a process ------------------------------------------------------------------------------------------
 
     def in_child(self):
@@ -180,19 +156,15 @@ class Profiler:
         self._begin()
         self._finished = True
 
-    def asked_to_exit(self, error):
-        self._exit = error
-
     def finish(self, state, error=None):
         """Stop the profiler and write what it saw."""
         with self._lock:
-            if self._torch is None or self._finished or self._pid != os.getpid():
+            if self._is_over():
                 return
             late = self._guard.late() if state == "signal" else None
             self._error = error or ends.uncaught() or self._exit or late
             self._finished = True
             self._guard.end()
-            rows = []
             if self._profile is not None and late is None:  # to read it out takes longer than there is, and for nothing
                 for _, scope in reversed(self._scopes):
                     scope.__exit__(None, None, None)
@@ -201,22 +173,20 @@ class Profiler:
                 seen = self._torch.autograd._disable_profiler()
                 runtime = None if state == "signal" else self._runtime  # there is no time left for questions
                 workspaces = Workspaces(self._torch, runtime, seen)
-                rows = _rows(seen.experimental_event_tree(), workspaces.of)
+                self._rows = _rows(seen.experimental_event_tree(), workspaces.of)
                 self._library_doubts = workspaces.doubts()
-            self._write(state, rows)
+            self.write(state)
 
-    def _write(self, state, rows):
+    def write(self, state):
+        """Write what was seen under `state`."""
         settings = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-        ranks = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         recording = {
-            **description.described(self._environ, self._build, settings, *ranks),
+            **self._described(state, settings, rank.rank_and_size()),
             "schema_version": SCHEMA_VERSION,
-            "state": state,
-            "error": self._error,
-            "rows": rows,
+            "rows": self._rows,
             "tags": self._tags,
             "library_doubts": self._library_doubts,
-            "made_up": [*downloads.doubts(), *limits.doubts()],
+            "made_up": self._doubts([]),
             "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "seconds": 0.0 if self._started is None else time.monotonic() - self._started,
         }

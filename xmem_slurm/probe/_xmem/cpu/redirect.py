@@ -7,8 +7,9 @@ host blocks. `torch.cuda` describes the GPU that the site would give.
 """
 
 import contextlib
+import importlib
 
-from _xmem.cpu import as_gpu, cuda
+from _xmem.cpu import as_gpu
 
 TO_DEVICE = "xmem::to_device"
 ON_DEVICE = "xmem::on_device"
@@ -17,22 +18,98 @@ TO_HOST = "xmem::to_host"
 _MARK = "_xmem_on_gpu"
 
 
-def redirect(torch, environ, on_first_use):
-    """Point `torch` at the CPU wherever a script says "cuda"; call `on_first_use()` when it first does.
+class Redirect:
+    """Points torch at the CPU wherever a script says "cuda"; calls `on_first_use()` when it first does."""
 
-    `environ` holds the XMEM_DEVICE_* variables that say which GPU the site would give.
-    """
-    mode = _mode_class(torch)(torch, on_first_use)
-    cuda.present(torch, environ)
-    _replace_generator(torch)
-    _replace_autocast(torch)
-    _scale_from_one(torch)
-    _replace_load(torch)
-    _keep_marks_of_parameters(torch)
-    _follow_device_contexts(torch, mode)
-    as_gpu.take_the_gpus_way(torch, environ)
-    mode.__enter__()
-    return mode
+    def __init__(self, torch, on_first_use):
+        self._torch = torch
+        self._mode = _mode_class(torch)(torch, on_first_use)
+
+    def begin(self):
+        """Redirect from now on, for as long as this process runs."""
+        self._mode.__enter__()
+
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+
+    def generator(self, real, _owner):
+        """A generator of the GPU's is the CPU's."""
+        torch = self._torch
+
+        class GeneratorKind(type(real)):
+            def __instancecheck__(cls, thing):
+                return isinstance(thing, real)
+
+        class Generator(real, metaclass=GeneratorKind):
+            def __new__(cls, device="cpu"):
+                return real("cpu" if is_gpu(torch, device) else device)
+
+        return Generator
+
+    def autocast(self, init, _owner):
+        """CUDA's autocast becomes the CPU's, with CUDA's default type."""
+        torch = self._torch
+
+        def cpu_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+            if device_type == "cuda":
+                device_type, dtype = "cpu", dtype or torch.float16
+            init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+        return cpu_init
+
+    def asked_of_autocast(self, ask, _owner):
+        """What is asked of CUDA's autocast, the CPU's answers."""
+        return lambda device_type="cpu": ask("cpu" if device_type == "cuda" else device_type)
+
+    def gpu_type(self, _ask, _owner):
+        """The type of CUDA's autocast is the CPU's."""
+        return lambda: self._torch.get_autocast_dtype("cpu")
+
+    def scaler(self, make, _owner):
+        """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until none overflows.
+
+        All of those would be run and profiled here, and they hold no more memory than the first that counts.
+        """
+
+        def init(self, *args, **kwargs):
+            make(self, *args, **kwargs)
+            self._init_scale = 1.0
+
+        return init
+
+    def load(self, load, _owner):
+        """Around torch.load."""
+        torch = self._torch
+
+        def load_to_host(f, map_location=None, *args, **kwargs):
+            """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
+            onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
+            loaded = load(f, onto_host, *args, **kwargs)
+            return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
+
+        return load_to_host
+
+    def parameter(self, make, _owner):
+        """A parameter is a new object over the tensor that it is made from: it keeps the mark."""
+        torch = self._torch
+
+        def make_marked(cls, data=None, requires_grad=True):
+            made = make(cls, data, requires_grad)
+            return _mark(torch, made) if is_marked(data) else made
+
+        return make_marked
+
+    def device_context(self, ask, _owner):
+        """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we stand in for them."""
+        torch, mode = self._torch, self._mode
+        constructors = importlib.import_module("torch.utils._device")._device_constructors
+
+        def create(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            if is_gpu(torch, self.device) and func in constructors() and kwargs.get("device") is None:
+                return mode.create(func, args, kwargs)
+            return ask(self, func, types, args, kwargs)
+
+        return create
 
 
 def is_gpu(torch, device):
@@ -52,12 +129,13 @@ def is_marked(tensor):
 
 
 def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torch is there
+    """Return the mode that redirects what torch is called for."""
     from torch.overrides import TorchFunctionMode
 
     tensor = torch.Tensor
     scope = torch.autograd.profiler.record_function
 
-    class Redirect(TorchFunctionMode):
+    class Mode(TorchFunctionMode):
         """Sees every call of torch's Python interface in this thread."""
 
         def __init__(self, torch, on_first_use):
@@ -133,6 +211,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 self._torch._C._set_mkldnn_enabled(with_it)
 
         def _to(self, func, args, kwargs):
+            """Copy between what lies on the GPU and what does not; what is on its side already stays."""
             value, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
             target = kwargs.pop("device", None)
             other = kwargs.pop("other", None)
@@ -176,7 +255,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             else:
                 args[0].__dict__.pop(_MARK, None)
 
-    return Redirect
+    return Mode
 
 
 def _any_marked(values):
@@ -199,64 +278,6 @@ def _mark(torch, value):
     return value
 
 
-def _replace_generator(torch):
-    real = torch.Generator
-
-    class Kind(type(real)):
-        def __instancecheck__(cls, thing):
-            return isinstance(thing, real)
-
-    class Generator(real, metaclass=Kind):
-        def __new__(cls, device="cpu"):
-            return real("cpu" if is_gpu(torch, device) else device)
-
-    torch.Generator = Generator
-
-
-def _replace_autocast(torch):
-    """CUDA's autocast becomes the CPU's, with CUDA's default type."""
-    init = torch.autocast.__init__
-
-    def cpu_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
-        if device_type == "cuda":
-            device_type, dtype = "cpu", dtype or torch.float16
-        init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
-
-    torch.autocast.__init__ = cpu_init
-    for name in ("is_autocast_enabled", "get_autocast_dtype"):
-        ask = getattr(torch, name)
-        setattr(torch, name, lambda device_type="cpu", ask=ask: ask("cpu" if device_type == "cuda" else device_type))
-    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype("cpu")
-
-
-def _scale_from_one(torch):
-    """Let gradients be scaled by 1 at first: at 65536 many a job leaves out a dozen steps until none overflows.
-
-    All of those would be run and profiled here, and they hold no more memory than the first that counts.
-    """
-    from torch.amp import grad_scaler
-
-    make = grad_scaler.GradScaler.__init__
-
-    def init(self, *args, **kwargs):
-        make(self, *args, **kwargs)
-        self._init_scale = 1.0
-
-    grad_scaler.GradScaler.__init__ = init
-
-
-def _replace_load(torch):
-    load = torch.load
-
-    def load_to_host(f, map_location=None, *args, **kwargs):
-        """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
-        onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
-        loaded = load(f, onto_host, *args, **kwargs)
-        return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
-
-    torch.load = load_to_host
-
-
 def _moved(torch, value, all_of_it, marked):
     if isinstance(value, torch.Tensor):
         was_marked = value.__dict__.pop(_MARK, False)
@@ -268,29 +289,3 @@ def _moved(torch, value, all_of_it, marked):
     if type(value) in (list, tuple):
         return type(value)(_moved(torch, each, all_of_it, marked) for each in value)
     return value
-
-
-def _keep_marks_of_parameters(torch):
-    """A parameter is a new object over the tensor that it is made from."""
-    make = torch.nn.Parameter.__new__
-
-    def make_marked(cls, data=None, requires_grad=True):
-        made = make(cls, data, requires_grad)
-        return _mark(torch, made) if is_marked(data) else made
-
-    torch.nn.Parameter.__new__ = make_marked
-
-
-def _follow_device_contexts(torch, mode):
-    """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us, so we stand in for them."""
-    from torch.utils import _device
-
-    ask = _device.DeviceContext.__torch_function__
-
-    def create(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if is_gpu(torch, self.device) and func in _device._device_constructors() and kwargs.get("device") is None:
-            return mode.create(func, args, kwargs)
-        return ask(self, func, types, args, kwargs)
-
-    _device.DeviceContext.__torch_function__ = create

@@ -11,67 +11,113 @@ import http.client
 import importlib
 import io
 import os
+import sys
 
-from _xmem import imports
-from _xmem.offline import datasets, weights
+from _xmem.offline import datasets
 from _xmem.process import network
 
 LOG = "stand-in-data.log"
 """Beside the traces, for all Pythons of the dry run: a line a file, what it is known by and whose it is."""
 
-_logs = []
 
+class Downloads:
+    """Serves one process; `folder` is where the traces go."""
 
-def install(torch, folder):
-    """Serve from here on; `folder` is where the traces go."""
-    _logs[:] = [os.path.join(folder, LOG)]
-    handler = importlib.import_module("urllib.request").AbstractHTTPHandler
-    handler.do_open = _around_urllib(handler.do_open)
-    imports.after("requests.adapters", _serve_requests)
-    imports.after("torchvision.datasets.utils", _trust_own)
-    weights.install(torch)
+    def __init__(self, folder):
+        self._log = os.path.join(folder, LOG)
+        self._content_of = functools.lru_cache(maxsize=2)(self._new)
 
+    def doubt(self, note):
+        """Say what was made up."""
+        for title in sorted(set(self._made().values())):
+            note("stand-in-data", title)
 
-def doubts():
-    """Return what was made up, in the form of a trace's doubts."""
-    titles = sorted(set(_made().values()))
-    return [{"code": "stand-in-data", "detail": title, "count": 1} for title in titles] + weights.doubts()
+    def _content(self, address):
+        """Return the content for a URL, or None where it is of no data set that is known."""
+        known = datasets.find(address)
+        if known is None:
+            return None
+        network.forget()
+        return self._content_of(address, *known)
 
+    def _new(self, _address, title, make):
+        """Return what `make` gives, and note what it is known by."""
 
-def _content(address):
-    """Return the content for a URL, or None where it is of no data set that is known."""
-    known = datasets.find(address)
-    if known is None:
-        return None
-    network.forget()
-    return _made_once(address, *known)
+        def note(size, first):
+            with open(self._log, "a", encoding="utf-8") as log:
+                log.write("%s\t%s\n" % (_known_by(size, first), title))
 
+        content = make(note)
+        note(len(content), content[: datasets.FIRST_BYTES])
+        return content
 
-@functools.lru_cache(maxsize=2)
-def _made_once(_address, title, make):
-    def note(size, first):
-        with open(_logs[0], "a", encoding="utf-8") as log:
-            log.write("%s\t%s\n" % (_known_by(size, first), title))
+    def _made(self):
+        """Return {what a file is known by: the name of its data set} of all that was made in this dry run."""
+        try:
+            with open(self._log, encoding="utf-8") as log:
+                return dict(line.rstrip("\n").split("\t") for line in log)
+        except OSError:
+            return {}
 
-    content = make(note)
-    note(len(content), content[: datasets.FIRST_BYTES])
-    return content
+    # -- who asks (`patches`) ------------------------------------------------------------------------------------------
 
+    def around_urllib(self, do_open, _handler):
+        """Around what urllib opens addresses with."""
 
-def _made():
-    """Return {what a file is known by: the name of its data set} of all that was made in this dry run."""
-    try:
-        with open(_logs[0], encoding="utf-8") as log:
-            return dict(line.rstrip("\n").split("\t") for line in log)
-    except (IndexError, OSError):
-        return {}
+        @functools.wraps(do_open)
+        def opened(handler, http_class, request, **arguments):
+            """Ask the network, which is not there; then answer with what was made, if it is of a known data set."""
+            try:
+                return do_open(handler, http_class, request, **arguments)
+            except OSError:
+                content = self._content(request.full_url)
+                if content is None:
+                    raise
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n" % len(
+                content
+            )
+            response = http.client.HTTPResponse(_Socket(head + content), method=request.get_method())
+            response.begin()
+            response.url, response.msg = request.full_url, response.reason  # as do_open leaves it
+            return response
+
+        return opened
+
+    def around_requests(self, send, _adapter):
+        """Around what requests sends with."""
+        failed = sys.modules["requests.adapters"].ConnectionError
+
+        @functools.wraps(send)
+        def sent(adapter, request, *args, **kwargs):
+            try:
+                return send(adapter, request, *args, **kwargs)
+            except failed:
+                content = self._content(request.url)
+                if content is None:
+                    raise
+            body = io.BytesIO(b"" if request.method == "HEAD" else content)
+            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(content))}
+            options = {"preload_content": False, "request_method": request.method}
+            return adapter.build_response(
+                request, importlib.import_module("urllib3").HTTPResponse(body, headers, 200, **options)
+            )
+
+        return sent
+
+    def trusting_own(self, check, _utils):
+        """Around torchvision's check of what it finds."""
+
+        @functools.wraps(check)
+        def checked(fpath, md5, **kwargs):
+            with open(fpath, "rb") as file:
+                first = file.read(datasets.FIRST_BYTES)
+            return _known_by(os.path.getsize(fpath), first) in self._made() or check(fpath, md5, **kwargs)
+
+        return checked
 
 
 def _known_by(size, first):
     return "%d %s" % (size, hashlib.sha256(first).hexdigest())
-
-
-# -- who asks ----------------------------------------------------------------------------------------------------------
 
 
 class _Socket:
@@ -82,54 +128,3 @@ class _Socket:
 
     def makefile(self, _mode):
         return io.BytesIO(self._response)
-
-
-def _around_urllib(do_open):
-    @functools.wraps(do_open)
-    def opened(handler, http_class, request, **arguments):
-        try:
-            return do_open(handler, http_class, request, **arguments)
-        except OSError:
-            content = _content(request.full_url)
-            if content is None:
-                raise
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n" % len(content)
-        response = http.client.HTTPResponse(_Socket(head + content), method=request.get_method())
-        response.begin()
-        response.url, response.msg = request.full_url, response.reason  # as do_open leaves it
-        return response
-
-    return opened
-
-
-def _serve_requests(adapters):
-    send, failed = adapters.HTTPAdapter.send, adapters.ConnectionError
-
-    @functools.wraps(send)
-    def sent(adapter, request, *args, **kwargs):
-        try:
-            return send(adapter, request, *args, **kwargs)
-        except failed:
-            content = _content(request.url)
-            if content is None:
-                raise
-        body = io.BytesIO(b"" if request.method == "HEAD" else content)
-        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(content))}
-        options = {"preload_content": False, "request_method": request.method}
-        return adapter.build_response(
-            request, importlib.import_module("urllib3").HTTPResponse(body, headers, 200, **options)
-        )
-
-    adapters.HTTPAdapter.send = sent
-
-
-def _trust_own(utils):
-    check = utils.check_md5
-
-    @functools.wraps(check)
-    def checked(fpath, md5, **kwargs):
-        with open(fpath, "rb") as file:
-            first = file.read(datasets.FIRST_BYTES)
-        return _known_by(os.path.getsize(fpath), first) in _made() or check(fpath, md5, **kwargs)
-
-    utils.check_md5 = checked

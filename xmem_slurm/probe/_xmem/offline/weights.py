@@ -10,16 +10,13 @@ import importlib
 import inspect
 import sys
 
-from _xmem import imports
+from _xmem import doubts
 from _xmem.process import network
 
-_given = {}
 
-
-def install(torch):
-    """Hand out from here on; torchvision takes the function when it is imported."""
-    hub = sys.modules["torch.hub"]
-    load = hub.load_state_dict_from_url
+def loaded(load, _hub):
+    """Around torch.hub's load_state_dict_from_url; torchvision takes the function when it is imported."""
+    torch = sys.modules["torch"]
 
     @functools.wraps(load)
     def loaded(url, model_dir=None, map_location=None, *args, **kwargs):
@@ -33,19 +30,12 @@ def install(torch):
         device = map_location if isinstance(map_location, (str, torch.device)) else "cpu"
         return {key: torch.zeros(each.shape, dtype=each.dtype, device=device) for key, each in shapes.items()}
 
-    hub.load_state_dict_from_url = loaded
-    imports.after("torch.utils.model_zoo", lambda zoo: setattr(zoo, "load_url", loaded))
-    imports.after("timm.models._builder", _keep_of_timm)
-
-
-def doubts():
-    """Return whose weights were not there, in the form of a trace's doubts."""
-    return [{"code": "stand-in-weights", "detail": name, "count": count} for name, count in _given.items()]
+    return loaded
 
 
 def _note(name):
     network.forget()
-    _given[name] = _given.get(name, 0) + 1
+    doubts.note("stand-in-weights", name)
 
 
 def _of_torchvision(torch, url):
@@ -82,8 +72,8 @@ def _stem(url):
     return url.rpartition("/")[2].rpartition("-")[0]
 
 
-def _keep_of_timm(builder):
-    load = builder.load_pretrained
+def kept_of_timm(load, _builder):
+    """Around what loads weights into a model of timm's that is built: it keeps those that it has."""
 
     @functools.wraps(load)
     def loaded(model, *args, **kwargs):
@@ -94,4 +84,4 @@ def _keep_of_timm(builder):
                 raise
             _note(type(model).__name__)
 
-    builder.load_pretrained = loaded
+    return loaded

@@ -1,6 +1,6 @@
 """Which objects of a class are alive?
 
-A search costs 0.2 s in a process that has transformers. So what is asked for often is `watch`ed as it is made; modules,
+A search costs 0.2 s in a process that has transformers. So what is asked for often is `watched` as it is made; modules,
 which scripts also copy, unpickle and trace, are searched for.
 """
 
@@ -12,18 +12,16 @@ import weakref
 _watched = {}  # class: references to what was made of it
 
 
-def watch(kind):
-    """From now on keep note of every object of a class whose `__init__` is called, those of its subclasses included."""
-    if kind in _watched:
-        return
-    made, make = _watched.setdefault(kind, []), kind.__init__
+def watched(make, kind):
+    """Return an `__init__` in place of `make` that keeps note of every object of a class, and of its subclasses."""
+    made = _watched.setdefault(kind, [])
 
     @functools.wraps(make)
     def noted_make(thing, *args, **kwargs):
         made.append(weakref.ref(thing))
         make(thing, *args, **kwargs)
 
-    kind.__init__ = noted_make
+    return noted_make
 
 
 def any_made(kind):
@@ -33,7 +31,7 @@ def any_made(kind):
 
 def made(kind):
     """Return what is alive of a watched class."""
-    return [thing for thing in (reference() for reference in list(_watched[kind])) if thing is not None]
+    return [thing for thing in (reference() for reference in list(_watched.get(kind, ()))) if thing is not None]
 
 
 def instances(kind):

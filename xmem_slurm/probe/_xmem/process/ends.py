@@ -6,6 +6,7 @@ The ordinary end is atexit's (`imports`). What kills a process outright leaves t
 import builtins
 import linecache
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -13,9 +14,12 @@ import threading
 import traceback
 
 from _xmem import FOLDER
-from _xmem.ranks import launch
 
 _LIBRARY = sysconfig.get_paths()["stdlib"]
+_ASKED = re.compile(
+    r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
+)
+"""In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
 
 
 def hook(recorder):
@@ -91,7 +95,18 @@ def one_line(error):
     lines = str(error).strip().splitlines() or [""]
     if lines[0].startswith("Caught ") and "worker" in lines[0] and len(lines) > 1:
         return lines[-1].strip()  # torch._utils.ExceptionWrapper: the traceback, the exception at its end
-    return launch.explained("%s: %s" % (type(error).__name__, lines[0])) if lines[0] else type(error).__name__
+    return _explained("%s: %s" % (type(error).__name__, lines[0])) if lines[0] else type(error).__name__
+
+
+def _explained(error):
+    """Return the error of a script; what to do about it where that is for a launcher's variable which Slurm has not."""
+    name = _ASKED.search(error)
+    if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
+        return error
+    return (
+        "%s is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT in the batch script, and in each"
+        " task RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, or start it with torchrun"
+    ) % name[1]
 
 
 def kill_workers():

@@ -59,7 +59,7 @@ def place(device):
 
 
 def doubts(runtime):
-    """Return what the stand-ins could not answer so far: [{code, detail, count}]."""
+    """Return what the stand-ins, by their `runtime`, could not answer so far: [{code, detail, count}]."""
     size = runtime.xmem_device_report(None, ctypes.c_size_t(0)) + (1 << 12)  # room for what is met meanwhile
     text = ctypes.create_string_buffer(size)
     runtime.xmem_device_report(text, ctypes.c_size_t(size))

@@ -11,161 +11,177 @@ ones torch's group without peers fills in what `all_gather` gives, and leaves th
 import contextlib
 import sys
 
-from _xmem.values import known_values
+from _xmem import doubts
 
 
-def install(torch):
-    """Stand beside the methods of torch's ProcessGroup, and the operators of its functional collectives."""
-    group = torch._C._distributed_c10d.ProcessGroup
-    for name, outcome in _COLLECTIVES.items():
-        if hasattr(group, name):
-            setattr(group, name, _among_alike(getattr(group, name), outcome))
-    with contextlib.suppress(AttributeError, TypeError, RuntimeError):  # torch has them otherwise: as without us
-        _install_functional(torch)
+class Collectives:
+    """Stands beside those of one rank, of whose tensors `known` are the values."""
 
+    def __init__(self, torch, known):
+        self._torch, self._known = torch, known
+        self._library = None  # what is registered holds as long as its library
 
-def put(tensor, values):
-    """Let `values` be those of this tensor from now on, of which `None` says that they are not known."""
-    _put_all([tensor], [values])
+    def put(self, tensor, values):
+        """Let `values` be those of this tensor from now on, of which `None` says that they are not known."""
+        self._put_all([tensor], [values])
 
+    def _put_all(self, tensors, values):
+        """The same of the outputs of one collective, which may be parts of one tensor."""
+        torch, table = self._torch, self._known.table
+        with torch.no_grad():
+            whole = tensors[0]._base if tensors and type(tensors[0]) is torch.Tensor else None
+            if whole is not None and whole.is_cuda and table is not None and table.of(whole) is None:
+                all_of_it = all(each._base is whole for each in tensors) and all(each is not None for each in values)
+                if all_of_it and sum(each.numel() for each in tensors) == whole.numel():
+                    table.note(whole, torch.zeros(whole.shape, dtype=whole.dtype, device="cpu"))
+            for tensor, each in zip(tensors, values):  # noqa: B905 - Python 3.9
+                self._put_one(torch, table, tensor, each)
 
-def _put_all(tensors, values):
-    """The same of the outputs of one collective, which may be parts of one tensor."""
-    torch, table = sys.modules["torch"], _table()
-    with torch.no_grad():
-        whole = tensors[0]._base if tensors and type(tensors[0]) is torch.Tensor else None
-        if whole is not None and whole.is_cuda and table is not None and table.of(whole) is None:
-            all_of_it = all(each._base is whole for each in tensors) and all(each is not None for each in values)
-            if all_of_it and sum(each.numel() for each in tensors) == whole.numel():
-                table.note(whole, torch.zeros(whole.shape, dtype=whole.dtype, device="cpu"))
-        for tensor, each in zip(tensors, values):  # noqa: B905 - Python 3.9
-            _put_one(torch, table, tensor, each)
+    def _put_one(self, torch, table, tensor, values):
+        """Let these be the values of one output; None: they are not known."""
+        if values is not None:  # gathers of parts that differ in size are known no further than their own
+            values = values.reshape(tensor.shape) if values.numel() == tensor.numel() else None
+        if tensor.device.type == "cpu":
+            if values is not None and not tensor.is_inference():
+                tensor.data.copy_(values)  # `data` has a version counter of its own: c10d does not raise the tensor's
+        elif table is not None and table.applies(tensor) and tensor.layout is torch.strided:
+            host = table.of(tensor)
+            if values is not None and host is not None:
+                host.copy_(values)
+                return
+            table.forget(tensor)
+            if values is not None:
+                table.note(tensor, values)
 
+    def _values(self, tensor):
+        """Return a copy of a small tensor's values, in one dimension; None where they are not known."""
+        torch, table = self._torch, self._known.table
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        if not plain or table is None or not table.small(tensor) or torch._C._len_torch_dispatch_stack():
+            return None
+        known = self._known.of(tensor) if tensor.device.type in ("cpu", "cuda") else None
+        return None if known is None else known.detach().reshape(-1).clone()
 
-def _put_one(torch, table, tensor, values):
-    if values is not None:  # gathers of parts that differ in size are known no further than their own
-        values = values.reshape(tensor.shape) if values.numel() == tensor.numel() else None
-    if tensor.device.type == "cpu":
-        if values is not None and not tensor.is_inference():
-            tensor.data.copy_(values)  # `data` has a version counter of its own: c10d does not raise the tensor's
-    elif table is not None and table.applies(tensor) and tensor.layout is torch.strided:
-        host = table.of(tensor)
-        if values is not None and host is not None:
-            host.copy_(values)
-            return
-        table.forget(tensor)
-        if values is not None:
-            table.note(tensor, values)
+    def among_alike(self, collective, _owner):
+        """Stand beside a method of ProcessGroup."""
+        outcome = getattr(self, _COLLECTIVES[collective.__name__])
 
+        def among_alike(group, *args, **kwargs):
+            outcomes = []
+            with contextlib.suppress(Exception):  # what is wrong with the arguments, torch says
+                outcomes = outcome(group.rank(), group.size(), *args, **kwargs)
+            work = collective(group, *args, **kwargs)
+            for outputs, values in outcomes:
+                self._put_all(outputs, values)
+            return work
 
-def _table():
-    return known_values._tables[0] if known_values._tables else None
+        return among_alike
 
+    # -- outcomes: of this rank's number and how many there are; pairs of outputs, and their values --------------------
 
-def _values(tensor):
-    """Return a copy of a small tensor's values, in one dimension; None where they are not known."""
-    torch, table = sys.modules["torch"], _table()
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-    if not plain or table is None or not table.small(tensor) or torch._C._len_torch_dispatch_stack():
-        return None
-    known = known_values.of(tensor) if tensor.device.type in ("cpu", "cuda") else None
-    return None if known is None else known.detach().reshape(-1).clone()
+    def _gathered(self, _here, _world, outputs, inputs, *_options, **_more):
+        """One list of outputs for each input, or the one for the only input."""
+        pairs = zip(outputs, inputs) if isinstance(inputs, (list, tuple)) else [(outputs, inputs)]  # noqa: B905
+        return [(each, [self._values(one)] * len(each)) for each, one in pairs]
 
+    def _gathered_at_root(self, here, world, outputs, inputs, *options, **more):
+        return self._gathered(here, world, outputs, inputs) if here == _root(options, more) else []
 
-def _among_alike(collective, outcome):
-    """Stand beside a method: `outcome(here, world, ...)` returns pairs of outputs, and their values."""
+    def _gathered_coalesced(self, _here, _world, outputs, inputs, *_options, **_more):
+        """One list of outputs for each rank."""
+        return [(each, [self._values(one) for one in inputs]) for each in outputs]
 
-    def among_alike(group, *args, **kwargs):
-        found = []
-        with contextlib.suppress(Exception):  # what is wrong with the arguments, torch says
-            found = outcome(group.rank(), group.size(), *args, **kwargs)
-        work = collective(group, *args, **kwargs)
-        for outputs, values in found:
-            _put_all(outputs, values)
-        return work
+    def _gathered_into(self, _here, world, output, one, *_options, **_more):
+        return [([output], [self._repeated(one, world)])]
 
-    return among_alike
+    def _gathered_into_each(self, _here, world, outputs, inputs, *_options, **_more):
+        return [(outputs, [self._repeated(one, world) for one in inputs])]
 
+    def _repeated(self, tensor, world):
+        values = self._values(tensor)
+        return None if values is None else values.repeat(world)
 
-def _gathered(_here, _world, outputs, inputs, *_options, **_more):
-    """One list of outputs for each input, or the one for the only input."""
-    pairs = zip(outputs, inputs) if isinstance(inputs, (list, tuple)) else [(outputs, inputs)]  # noqa: B905
-    return [(each, [_values(one)] * len(each)) for each, one in pairs]
+    def _reduced(self, here, world, tensors, *options, **more):
+        each = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        return [(each, [_over_ranks(self._values(one), _operation(options, more), here, world) for one in each])]
 
+    def _reduced_at_root(self, here, world, tensors, *options, **more):
+        return self._reduced(here, world, tensors, *options, **more) if here == _root(options, more) else []
 
-def _gathered_at_root(here, world, outputs, inputs, *options, **more):
-    return _gathered(here, world, outputs, inputs) if here == _root(options, more) else []
+    def _scattered(self, here, _world, outputs, inputs, *options, **more):
+        outputs, inputs = ([outputs], [inputs]) if not isinstance(outputs, (list, tuple)) else (outputs, inputs)
+        if here == _root(options, more):
+            return [(outputs, [self._values(each[here]) for each in inputs])]
+        return [(outputs, [None] * len(outputs))]
 
+    def _reduced_and_scattered(self, here, world, outputs, inputs, *options, **more):
+        outputs, inputs = ([outputs], [inputs]) if not isinstance(outputs, (list, tuple)) else (outputs, inputs)
+        operation = _operation(options, more)
+        return [(outputs, [_over_ranks(self._values(each[here]), operation, here, world) for each in inputs])]
 
-def _gathered_coalesced(_here, _world, outputs, inputs, *_options, **_more):
-    """One list of outputs for each rank."""
-    return [(each, [_values(one) for one in inputs]) for each in outputs]
+    def _part_reduced(self, here, world, output, one, *options, **more):
+        return [([output], [self._own_part(one, _operation(options, more), here, world)])]
 
+    def _part_reduced_each(self, here, world, outputs, inputs, *options, **more):
+        return [(outputs, [self._own_part(one, _operation(options, more), here, world) for one in inputs])]
 
-def _gathered_into(_here, world, output, one, *_options, **_more):
-    return [([output], [_repeated(one, world)])]
+    def _own_part(self, tensor, operation, here, world):
+        values = self._values(tensor)
+        if values is None or len(values) % world:
+            return None
+        return _over_ranks(values.reshape(world, -1)[here], operation, None, world)
 
+    def _exchanged(self, here, _world, outputs, inputs, *_options, **_more):
+        parts = _matching([self._values(each) for each in inputs], [each.numel() for each in outputs], here)
+        return [(outputs, parts)]
 
-def _gathered_into_each(_here, world, outputs, inputs, *_options, **_more):
-    return [(outputs, [_repeated(one, world) for one in inputs])]
+    def _exchanged_at_once(self, here, world, *args, **_more):
+        output, one, output_splits, splits = args[:4]
+        values = self._values(one)
+        if values is None or not len(values):
+            return [([output], [None])]
+        row = one.numel() // len(one)
+        sent = values.split([split * row for split in splits] or len(values) // world)
+        parts = _matching(sent, [split * row for split in output_splits] or [output.numel() // world] * world, here)
+        return [([output], [None if any(each is None for each in parts) else self._torch.cat(parts)])]
 
+    # -- operators -----------------------------------------------------------------------------------------------------
 
-def _repeated(tensor, world):
-    values = _values(tensor)
-    return None if values is None else values.repeat(world)
+    def begin(self):
+        """Stand beside the operators of torch.distributed._functional_collectives, through which DTensor goes."""
+        torch = self._torch
+        try:
+            self._library = torch.library.Library("_c10d_functional", "IMPL")
+            below = torch._C._after_ADInplaceOrView_keyset
+            for name, method in _FUNCTIONAL.items():
+                operator = getattr(torch.ops._c10d_functional, name).default
+                kernel = self._functional(operator.redispatch, below, getattr(self, _COLLECTIVES[method]))
+                self._library.impl(operator, kernel, "ADInplaceOrView", with_keyset=True)
+        except (AttributeError, TypeError, RuntimeError) as error:
+            doubts.note("hook-missing", "other torch.ops._c10d_functional in this release (%s)" % type(error).__name__)
 
+    def _functional(self, redispatch, below, outcome):
+        """Return the kernel of an operator, which goes on to what is `below` and has the values of this outcome."""
+        names = self._torch._C._distributed_c10d.ReduceOp
 
-def _reduced(here, world, tensors, *options, **more):
-    each = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-    return [(each, [_over_ranks(_values(one), _operation(options, more), here, world) for one in each])]
+        def kernel(keys, given, *args, **kwargs):
+            """Go on to the operator itself, then put the outcome where its outputs are."""
+            out = redispatch(keys & below, given, *args, **kwargs)
+            outcomes = []
+            with contextlib.suppress(Exception):  # of a group that is only traced
+                group = sys.modules["torch.distributed.distributed_c10d"]._resolve_process_group(args[-1])
+                options = [getattr(names, each.upper(), None) if isinstance(each, str) else each for each in args[:-1]]
+                if outcome == self._reduced:
+                    outputs, inputs = (out, given) if isinstance(out, (list, tuple)) else ([out], [given])
+                    self._put_all(outputs, [self._values(each) for each in inputs])
+                    outcomes = outcome(group.rank(), group.size(), out, *options)
+                else:
+                    outcomes = outcome(group.rank(), group.size(), out, given, *options)
+            for outputs, values in outcomes:
+                self._put_all(outputs, values)
+            return out
 
-
-def _reduced_at_root(here, world, tensors, *options, **more):
-    return _reduced(here, world, tensors, *options, **more) if here == _root(options, more) else []
-
-
-def _scattered(here, _world, outputs, inputs, *options, **more):
-    outputs, inputs = ([outputs], [inputs]) if not isinstance(outputs, (list, tuple)) else (outputs, inputs)
-    if here == _root(options, more):
-        return [(outputs, [_values(each[here]) for each in inputs])]
-    return [(outputs, [None] * len(outputs))]
-
-
-def _reduced_and_scattered(here, world, outputs, inputs, *options, **more):
-    outputs, inputs = ([outputs], [inputs]) if not isinstance(outputs, (list, tuple)) else (outputs, inputs)
-    operation = _operation(options, more)
-    return [(outputs, [_over_ranks(_values(each[here]), operation, here, world) for each in inputs])]
-
-
-def _part_reduced(here, world, output, one, *options, **more):
-    return [([output], [_own_part(one, _operation(options, more), here, world)])]
-
-
-def _part_reduced_each(here, world, outputs, inputs, *options, **more):
-    return [(outputs, [_own_part(one, _operation(options, more), here, world) for one in inputs])]
-
-
-def _own_part(tensor, operation, here, world):
-    values = _values(tensor)
-    if values is None or len(values) % world:
-        return None
-    return _over_ranks(values.reshape(world, -1)[here], operation, None, world)
-
-
-def _exchanged(here, _world, outputs, inputs, *_options, **_more):
-    parts = _matching([_values(each) for each in inputs], [each.numel() for each in outputs], here)
-    return [(outputs, parts)]
-
-
-def _exchanged_at_once(here, world, *args, **_more):
-    output, one, output_splits, splits = args[:4]
-    values = _values(one)
-    if values is None or not len(values):
-        return [([output], [None])]
-    row = one.numel() // len(one)
-    sent = values.split([split * row for split in splits] or len(values) // world)
-    parts = _matching(sent, [split * row for split in output_splits] or [output.numel() // world] * world, here)
-    return [([output], [None if any(each is None for each in parts) else sys.modules["torch"].cat(parts)])]
+        return kernel
 
 
 def _matching(sent, sizes, here):
@@ -210,54 +226,21 @@ def _root(options, more):
     return next((each for each in given if isinstance(each, int)), 0)
 
 
-def _install_functional(torch):
-    """Do the same for the operators of torch.distributed._functional_collectives, through which DTensor goes."""
-    library = torch.library.Library("_c10d_functional", "IMPL")
-    _libraries.append(library)
-    for name, method in _FUNCTIONAL.items():
-        operator = getattr(getattr(torch.ops._c10d_functional, name, None), "default", None)
-        if operator is not None:
-            kernel = _functional(torch, operator.redispatch, _COLLECTIVES[method])
-            library.impl(operator, kernel, "ADInplaceOrView", with_keyset=True)
-
-
-def _functional(torch, redispatch, outcome):
-    below, names = torch._C._after_ADInplaceOrView_keyset, torch._C._distributed_c10d.ReduceOp
-
-    def kernel(keys, given, *args, **kwargs):
-        out = redispatch(keys & below, given, *args, **kwargs)
-        found = []
-        with contextlib.suppress(Exception):  # of a group that is only traced
-            group = sys.modules["torch.distributed.distributed_c10d"]._resolve_process_group(args[-1])
-            options = [getattr(names, each.upper(), None) if isinstance(each, str) else each for each in args[:-1]]
-            if outcome is _reduced:
-                outputs, inputs = (out, given) if isinstance(out, (list, tuple)) else ([out], [given])
-                _put_all(outputs, [_values(each) for each in inputs])
-                found = outcome(group.rank(), group.size(), out, *options)
-            else:
-                found = outcome(group.rank(), group.size(), out, given, *options)
-        for outputs, values in found:
-            _put_all(outputs, values)
-        return out
-
-    return kernel
-
-
 _COLLECTIVES = {
-    "allgather": _gathered,
-    "_allgather_base": _gathered_into,
-    "allgather_coalesced": _gathered_coalesced,
-    "allgather_into_tensor_coalesced": _gathered_into_each,
-    "gather": _gathered_at_root,
-    "scatter": _scattered,
-    "allreduce": _reduced,
-    "allreduce_coalesced": _reduced,
-    "reduce": _reduced_at_root,
-    "reduce_scatter": _reduced_and_scattered,
-    "_reduce_scatter_base": _part_reduced,
-    "reduce_scatter_tensor_coalesced": _part_reduced_each,
-    "alltoall": _exchanged,
-    "alltoall_base": _exchanged_at_once,
+    "allgather": "_gathered",
+    "_allgather_base": "_gathered_into",
+    "allgather_coalesced": "_gathered_coalesced",
+    "allgather_into_tensor_coalesced": "_gathered_into_each",
+    "gather": "_gathered_at_root",
+    "scatter": "_scattered",
+    "allreduce": "_reduced",
+    "allreduce_coalesced": "_reduced",
+    "reduce": "_reduced_at_root",
+    "reduce_scatter": "_reduced_and_scattered",
+    "_reduce_scatter_base": "_part_reduced",
+    "reduce_scatter_tensor_coalesced": "_part_reduced_each",
+    "alltoall": "_exchanged",
+    "alltoall_base": "_exchanged_at_once",
 }
 """ProcessGroup's methods of torch 2.4 to 2.15. Their outputs come first, then their inputs, then options."""
 
@@ -274,6 +257,3 @@ _FUNCTIONAL = {
     "all_to_all_single": "alltoall_base",
 }
 """Operators of `_c10d_functional`, and the method that each stands for: input, options, the group's name."""
-
-_libraries = []
-"""What is registered holds as long as its library."""

@@ -5,33 +5,27 @@ stands in XMEM_RUN_RANKS, as for the launchers of the batch script (`xmem_slurm/
 """
 
 import os
-import re
 import subprocess
 import sys
 
-from _xmem import imports
 
-_ASKED = re.compile(
-    r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
-)
-"""In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+def launch_agent(_launch, _api):
+    """What takes the place of torch's launcher, which is imported late: it needs packages that torch does not."""
+    return _launch_workers
 
 
-def install(torch):
-    """Take the place of both; of torch's launcher once it is imported, as it needs packages that torch does not."""
-    imports.after("torch.distributed.launcher.api", lambda api: setattr(api, "launch_agent", _launch_workers))
-    spawn = sys.modules["torch.multiprocessing.spawn"]
-    start = spawn.start_processes
+def start_processes(start, _owner):
+    """Around what torch.multiprocessing.spawn starts its processes with."""
 
     def start_processes(fn, args=(), nprocs=1, *rest, **kwargs):
-        if nprocs != torch.cuda.device_count():
+        if nprocs != sys.modules["torch"].cuda.device_count():
             return start(fn, args, nprocs, *rest, **kwargs)
         os.environ.setdefault("XMEM_LAUNCHER", str(os.getpid()))
         task, tasks = _task()
         chosen = _chosen_of(nprocs * tasks, range(task * nprocs, (task + 1) * nprocs))
         return start(_Chosen(fn, [each - task * nprocs for each in chosen]), args, len(chosen), *rest, **kwargs)
 
-    spawn.start_processes = torch.multiprocessing.start_processes = start_processes
+    return start_processes
 
 
 class _Chosen:
@@ -48,17 +42,6 @@ def _task():
     """Return (task, tasks) of srun or mpirun that this process runs in."""
     task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
     return int(task), int(tasks)
-
-
-def explained(error):
-    """Return the error of a script; what to do about it where that is for a launcher's variable which Slurm has not."""
-    name = _ASKED.search(error)
-    if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
-        return error
-    return (
-        "%s is not set, and Slurm does not set it: export MASTER_ADDR and MASTER_PORT in the batch script, and in each"
-        " task RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID, or start it with torchrun"
-    ) % name[1]
 
 
 def _chosen_of(total, own):

@@ -13,46 +13,51 @@ from _xmem.process.budget import Budget
 LOOK_SECONDS = 0.01
 """Between two looks for a message that is not there yet."""
 
-leave = []
-"""How this process ends as one that is steady (the recorder's way)."""
-_counts = {}
-"""How many messages went through each channel from here, or were taken from it."""
-
 
 class NobodyTellsError(RuntimeError):
     """The rank that should have sent something was not run, has ended, or the dry run's time is up."""
+
+
+class Mail:
+    """The messages of one process; `leave` ends it as one that is steady (the recorder's way)."""
+
+    def __init__(self, leave):
+        self._leave = leave
+        self._counts = {}  # how many messages went through each channel from here, or were taken from it
+
+    def post(self, channel, sender, receiver, content):
+        """Leave `content` (bytes) for a rank; messages of a channel between two ranks are taken in their order."""
+        _write(self._next(channel, sender, receiver), content)
+
+    def take(self, channel, sender, receiver):
+        """Wait for the next message of `sender` and return it. If it has ended, and this rank was steady, so does it.
+
+        Raises:
+            NobodyTellsError: it will not come.
+        """
+        path, ended = self._next(channel, sender, receiver), _path("ended-%d" % sender)
+        budget = Budget(os.environ)
+        while not os.path.exists(path):
+            gone = os.path.exists(ended) and not os.path.exists(path)
+            if gone and os.path.exists(_path("steady-%d" % receiver)):
+                self._leave()
+            if gone or budget.left() <= 0:
+                raise NobodyTellsError(
+                    "rank %d of the dry run ended before it sent what rank %d waits for" % (sender, receiver)
+                )
+            time.sleep(LOOK_SECONDS)
+        with open(path, "rb") as file:
+            return file.read()
+
+    def _next(self, *channel):
+        number = self._counts[channel] = self._counts.get(channel, 0) + 1
+        return _path("-".join([quote(str(part), safe="") for part in channel] + [str(number)]))
 
 
 def running(world_size):
     """Return the ranks of a world of this size that are run at once, or nothing where only this one is."""
     ranks, _, size = os.environ.get("XMEM_RUN_RANKS", "").partition("/")
     return {int(rank) for rank in ranks.split(",")} if size == str(world_size) else set()
-
-
-def post(channel, sender, receiver, content):
-    """Leave `content` (bytes) for a rank; messages of a channel between two ranks are taken in their order."""
-    _write(_next(channel, sender, receiver), content)
-
-
-def take(channel, sender, receiver):
-    """Wait for the next message of `sender` and return it. If it has ended, and this rank was steady, this one ends.
-
-    Raises:
-        NobodyTellsError: it will not come.
-    """
-    path, ended = _next(channel, sender, receiver), _path("ended-%d" % sender)
-    budget = Budget(os.environ)
-    while not os.path.exists(path):
-        gone = os.path.exists(ended) and not os.path.exists(path)
-        if gone and os.path.exists(_path("steady-%d" % receiver)):
-            leave[0]()
-        if gone or budget.left() <= 0:
-            raise NobodyTellsError(
-                "rank %d of the dry run ended before it sent what rank %d waits for" % (sender, receiver)
-            )
-        time.sleep(LOOK_SECONDS)
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def say(state, rank):
@@ -63,11 +68,6 @@ def say(state, rank):
 def all_said(ranks):
     """Whether each of these ranks is steady or has ended."""
     return all(any(os.path.exists(_path("%s-%d" % (state, rank))) for state in ("steady", "ended")) for rank in ranks)
-
-
-def _next(*channel):
-    number = _counts[channel] = _counts.get(channel, 0) + 1
-    return _path("-".join([quote(str(part), safe="") for part in channel] + [str(number)]))
 
 
 def _path(name):

@@ -14,7 +14,9 @@ import sys
 import time
 
 from _xmem.process import alive
-from _xmem.ranks import checkpoints, launch, mail, peers
+from _xmem.ranks import mail
+from _xmem.ranks.collectives import Collectives
+from _xmem.ranks.peers import Peers
 
 _UNIQUE_ID = b"\x07" * 128
 """What a key holds that only another rank would have set; as an NCCL unique id, 128 bytes (nccl.h), it is valid."""
@@ -28,43 +30,138 @@ _WATCHDOG_SECONDS = 0.12
 _MOST_SECONDS = 2.0
 """...at the most on a machine with too much to do."""
 
-_left = []
-"""(rank, world size) of the groups of all ranks that were destroyed."""
+
+class LoneRank:
+    """This process as one rank of many, which `leave` ends as steady; `known` has the values of its tensors."""
+
+    def __init__(self, torch, leave, known):
+        self._torch = torch
+        self._left = []  # (rank, world size) of the groups of all ranks that were destroyed
+        self._stores = []  # torch's C++ holds a store that was written in Python only as long as Python does
+        self.collectives = Collectives(torch, known)
+        self.peers = Peers(torch, mail.Mail(leave), self.collectives, known)
+
+    def begin(self):
+        """Be ready before the job has any of torch.
+
+        ProcessGroupNCCL's monitor thread would ask the store for the state of other ranks (ProcessGroupNCCL.hpp, 2.4
+        to 2.15).
+        """
+        os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
+        os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+        self.collectives.begin()
+
+    def rank_and_size(self):
+        """Return (rank, world size) as torch.distributed has or last had them, else as the launcher set them."""
+        return self._joined() or rank_and_size()
+
+    def _joined(self):
+        """Return the same of a process that has met the other ranks, else None: a data loader's worker has not."""
+        distributed = self._torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+        return self._left[-1] if self._left else None
+
+    def all_steady(self):
+        """Say that this rank's steps only repeat themselves; whether so do those of all ranks that run with it."""
+        return self._say("steady")
+
+    def ended(self):
+        """Let the ranks that run with this one know that it tells them nothing more."""
+        return self._say("ended")
+
+    def _say(self, state):
+        rank, world = self._joined() or (0, 1)
+        others = mail.running(world)
+        if others:
+            mail.say(state, rank)
+        return mail.all_said(others)
+
+    def doubt(self, note):
+        """Say what is known to be missing."""
+        missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
+        if missing:
+            note("tasks", "%d more tasks share the GPUs than a dry run starts at once" % missing, missing)
+        parallel = sys.modules.get("torch.nn.parallel.distributed")
+        if alive.any_made(getattr(parallel, "DistributedDataParallel", None)):
+            note("ddp-buckets", "DDP's first buckets")
+
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+
+    @functools.cached_property
+    def _store_class(self):
+        kept = self._stores
+
+        class LoneStore(_Values, self._torch.distributed.Store):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                kept.append(self)
+
+        return LoneStore
+
+    def store(self, _store, _owner):
+        """Stores that would wait for other processes (TCPStore, FileStore) have everything at once."""
+        return self._store_class
+
+    @functools.cached_property
+    def _gloo_class(self):
+        """What stands for gloo's group, and for which torch's group without peers is an instance of it."""
+        without_peers = self._torch._C._distributed_c10d.FakeProcessGroup
+        create = getattr(
+            without_peers, "_create_internal", without_peers
+        )  # torch 2.8 and older have the constructor only
+        without_peers._set_sequence_number_for_group = lambda _group: None  # gloo counts its collectives
+
+        class Named(type):
+            def __instancecheck__(cls, thing):
+                return isinstance(thing, without_peers)
+
+        class ProcessGroupGloo(metaclass=Named):
+            def __new__(cls, _store, rank, size, *_args, **_kwargs):
+                options = [without_peers.Options()] if create is not without_peers else []
+                return create(rank, size, *options)
+
+        return ProcessGroupGloo
+
+    def gloo(self, _group, _owner):
+        """Groups of CPU tensors (gloo) are torch's own group without peers, under gloo's name."""
+        return self._gloo_class
+
+    def monitored_barrier(self, _barrier, _owner):
+        """A barrier of gloo's that would name the ranks that are missing."""
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+
+        def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+            c10d.barrier(group=group)
+
+        return monitored_barrier
+
+    def remembered(self, destroy, _owner):
+        """Around destroy_process_group: rank and size hold on."""
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+
+        @functools.wraps(destroy)
+        def destroy_process_group(*args, **kwargs):
+            if c10d.is_initialized():
+                self._left.append((c10d.get_rank(), c10d.get_world_size()))
+            destroy(*args, **kwargs)
+
+        return destroy_process_group
+
+    def let_watchdog_pass(self, register, _owner):
+        """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once."""
+
+        def after_step(_optimizer, _args, _kwargs):
+            if self.rank_and_size()[1] > 1:
+                _wait_for_watchdog()
+
+        register(after_step)
+        return register
 
 
-def install(torch, leave):
-    """Let this process be one rank of many, which `leave` ends as steady; called before the job has any of torch."""
-    if not torch.distributed.is_available():
-        return
-    mail.leave.append(leave)
-    # ProcessGroupNCCL's monitor thread asks the store for the state of other ranks (ProcessGroupNCCL.hpp, 2.4 to 2.15).
-    os.environ.setdefault("TORCH_NCCL_ENABLE_MONITORING", "0")
-    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
-    _meet_alone(torch)
-    _talk_alone(torch)
-    peers.install(torch)
-    checkpoints.install()
-    _remember_on_leaving(torch)
-    _let_watchdog_pass(torch)
-    alive.watch(torch.nn.parallel.DistributedDataParallel)
-    launch.install(torch)
-
-
-def rank_and_size(torch):
-    """Return (rank, world size) as torch.distributed has or last had them, else as the launcher set them, or (0, 1)."""
-    return _joined(torch) or (int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1))
-
-
-def _joined(torch):
-    """Return the same of a process that has met the other ranks, else None: a data loader's worker has not."""
-    distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return _left[-1] if _left else None
-
-
-_stores = []
-"""torch's C++ holds a store that was written in Python only as long as Python does."""
+def rank_and_size():
+    """Return (rank, world size) as the launcher set them, or (0, 1)."""
+    return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
 
 
 class _Values:
@@ -73,7 +170,6 @@ class _Values:
     def __init__(self, host_name="localhost", port=0, *_args, **_kwargs):
         super().__init__()
         self.host, self.port, self._values = host_name, port, {}
-        _stores.append(self)
 
     def set(self, key, value):
         self._values[key] = _as_bytes(value)
@@ -114,46 +210,6 @@ def _as_bytes(value):
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
-def doubts():
-    """Return what is known to be missing, in the form of a trace's doubts."""
-    found, missing = [], int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
-    if missing:
-        detail = "%d more tasks share the GPUs than a dry run starts at once" % missing
-        found.append({"code": "tasks", "detail": detail, "count": missing})
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if alive.any_made(getattr(parallel, "DistributedDataParallel", None)):
-        found.append({"code": "ddp-buckets", "detail": "DDP's first buckets", "count": 1})
-    return found
-
-
-def all_steady(torch):
-    """Say that this rank's steps only repeat themselves; whether so do those of all ranks that run with it."""
-    return _say("steady", torch)
-
-
-def ended(torch):
-    """Let the ranks that run with this one know that it tells them nothing more."""
-    _say("ended", torch)
-
-
-def _say(state, torch):
-    rank, world = _joined(torch) or (0, 1)
-    others = mail.running(world)
-    if others:
-        mail.say(state, rank)
-    return mail.all_said(others)
-
-
-def _let_watchdog_pass(torch):
-    """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once."""
-
-    def after_step(_optimizer, _args, _kwargs):
-        if rank_and_size(torch)[1] > 1:
-            _wait_for_watchdog()
-
-    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
-
-
 def _wait_for_watchdog():
     """Wait until every watchdog has gone to sleep twice: between, it has looked once at all that was over by now."""
     before = _sleeps()
@@ -177,48 +233,3 @@ def _sleeps():
             if status["Name"] == _WATCHDOG:
                 found[thread] = int(status["voluntary_ctxt_switches"])
     return found
-
-
-def _meet_alone(torch):
-    """Stores that would wait for other processes (TCPStore, FileStore) have everything at once."""
-    store = type("LoneStore", (_Values, torch.distributed.Store), {})
-    for module in (torch.distributed, sys.modules["torch.distributed.rendezvous"]):
-        module.TCPStore = module.FileStore = store
-
-
-def _talk_alone(torch):
-    """Groups of CPU tensors (gloo) are torch's own group without peers, under gloo's name."""
-    c10d = sys.modules["torch.distributed.distributed_c10d"]
-    without_peers = torch._C._distributed_c10d.FakeProcessGroup
-    create = getattr(without_peers, "_create_internal", without_peers)  # torch 2.8 and older have the constructor only
-    if not hasattr(c10d, "ProcessGroupGloo"):
-        return
-
-    class Named(type):
-        def __instancecheck__(cls, thing):
-            return isinstance(thing, without_peers)
-
-    class ProcessGroupGloo(metaclass=Named):
-        def __new__(cls, _store, rank, size, *_args, **_kwargs):
-            options = [without_peers.Options()] if create is not without_peers else []
-            return create(rank, size, *options)
-
-    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-        c10d.barrier(group=group)
-
-    without_peers._set_sequence_number_for_group = lambda _group: None  # gloo counts its collectives
-    c10d.ProcessGroupGloo = torch.distributed.ProcessGroupGloo = ProcessGroupGloo
-    c10d.monitored_barrier = torch.distributed.monitored_barrier = monitored_barrier
-
-
-def _remember_on_leaving(torch):
-    c10d = sys.modules["torch.distributed.distributed_c10d"]
-    destroy = c10d.destroy_process_group
-
-    @functools.wraps(destroy)
-    def destroy_process_group(*args, **kwargs):
-        if c10d.is_initialized():
-            _left.append((c10d.get_rank(), c10d.get_world_size()))
-        destroy(*args, **kwargs)
-
-    c10d.destroy_process_group = torch.distributed.destroy_process_group = destroy_process_group

@@ -103,7 +103,8 @@ class History:
         memory = torch.cuda.memory
         self._snapshot, record = memory._snapshot, memory._record_memory_history
 
-        clears = "clear_history" in inspect.signature(memory._record_memory_history_impl).parameters
+        begin = getattr(memory, "_record_memory_history_impl", record)
+        clears = "clear_history" in inspect.signature(begin).parameters
 
         def clear():
             if clears:
@@ -257,9 +258,9 @@ class History:
         numbers = [number for piece in self._pieces.get(device, ()) for number in piece.numbers]
         return lambda served: bisect.bisect_left(numbers, served)
 
-    def doubts(self):
-        """Return the doubts of its memory pools, in the form of a trace's."""
-        return self._pools.doubts()
+    def doubt(self, note):
+        """Say what is doubted of its memory pools."""
+        self._pools.doubt(note)
 
 
 _NOWHERE = 1 << 62

@@ -40,9 +40,8 @@ class Pools:
 
         return [pooled(address, stream) for _, address, _, stream in entries]
 
-    def doubts(self):
-        """Return that there are such pools, in the form of a trace's doubts."""
+    def doubt(self, note):
+        """Say that there are such pools."""
         pools = {pool for segments in self._segments.values() for _, pool in segments.values()}
-        if not pools:
-            return []
-        return [{"code": "private-pool", "detail": "pools of CUDA graphs, replayed as streams", "count": len(pools)}]
+        if pools:
+            note("private-pool", "pools of CUDA graphs, replayed as streams", len(pools))

@@ -1,28 +1,26 @@
 """Records what one process asks of torch's caching allocator, and writes it as a trace (form: xmem_slurm/trace.py)."""
 
 import contextlib
-import functools
-import importlib
-import json
 import os
 import sys
 import threading
 import time
 
-from _xmem import advice, triton
+from _xmem import patches
+from _xmem.advice import JobChange
 from _xmem.course.course import Course
-from _xmem.offline import downloads
-from _xmem.process import alive, clock, description, ends, limits, network, stand_ins
-from _xmem.process.budget import Budget
-from _xmem.ranks import peers, rank
-from _xmem.record import streams
+from _xmem.engine import ProbeEngine
+from _xmem.process import alive, clock, description, ends, network, stand_ins
+from _xmem.ranks import checkpoints, launch, rank
+from _xmem.ranks.rank import LoneRank
 from _xmem.record.history import SLICE, History
 from _xmem.record.served import Served
 from _xmem.record.sites import Sites
-from _xmem.record.steps import Steps
+from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
-from _xmem.values import known_values
-from _xmem.values.reads import Values
+from _xmem.triton import Triton
+from _xmem.values.known_values import KnownValues
+from _xmem.values.reads import Reads
 
 SCHEMA_VERSION = 1
 TAGGED_STEPS = 32
@@ -38,44 +36,30 @@ MOST_ALLOCATIONS = 300_000
 """A trace that is longer, shortened as it is (`record/history`), is of no more use: the process ends there."""
 
 
-class Recorder:
+class Recorder(ProbeEngine):
     """One for each process that imports torch. A forked child that touches CUDA itself records on its own.
 
     With a budget that is limited a process ends once it is steady; without, it runs to its end.
     """
 
     def __init__(self, environ):
-        self._environ = environ
-        self._budget = Budget(environ)
-        self._torch = None
-        self._runtime = None
-        self._build = ("unknown", None)
         self._settings = {}
         self._course = Course(self)
-        self._served = Served()
-        self._values = Values()
-        self._begin()
+        self._served, self._streams, self._reads = Served(), Streams(), Reads()
+        self._known = self._rank = self._triton = self._advice = None
+        super().__init__(environ)
+        self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
     def _begin(self):
-        """Start as a process that has seen nothing: at first, and in a forked child."""
-        self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._file = os.path.join(self._environ["XMEM_TRACE_DIR"], "%d-%d" % (self._pid, time.monotonic_ns()))
-        self._error = None
-        self._exit = None
+        super()._begin()
         self._started = time.monotonic()
-        self._finished = False
         self._backwards = self._unstepped = False
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
         self._history = History(self._sites, self._ends)
-        self._steps = Steps()
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
-
-    def knows_torch(self):
-        return self._torch is not None
 
     def before_torch(self, folder):
         """Map the stand-ins, or end this process: without them torch would compute for real on a login node's CPU."""
@@ -83,9 +67,9 @@ class Recorder:
             self._build = stand_ins.torch_build(folder)
             if self._build[1] is None:
                 raise RuntimeError("torch %s in %s is not a CUDA build" % (self._build[0], folder))
-            self._runtime = stand_ins.map_stand_ins(folder, json.loads(self._environ["XMEM_DEVICE_BUILD"]))
+            self._map_stand_ins(folder)
         except Exception as error:
-            self._give_up(str(error))
+            self.give_up(str(error))
         self._choose_allocator()
         self.write("importing")
 
@@ -97,70 +81,63 @@ class Recorder:
                 os.environ[name] = chosen.replace("cudaMallocAsync", "native")
                 self._settings = {os.environ[name]: chosen}
 
-    def torch_failed(self, error):
-        """`import torch` raised; the job will say so itself, or try again."""
-        self._error = ends.one_line(error)
-        self.write("failed")
-        self._error = None
-
-    def after_torch(self, torch):
-        """Hook in: nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
-        self._torch = torch
-        limits.watch_torch(torch)
-        torch.cuda._lazy_call(self._start)
-        importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(self._after_step)
-        alive.watch(torch.optim.Optimizer)
-        torch.autograd.backward = self._around_backward(torch.autograd.backward)
-        self._served.install(torch)
+    def _parts(self):
+        torch = self._torch
+        self._known = KnownValues(torch, self._environ)
+        self._triton, self._advice = Triton(torch, self._known), JobChange(torch)
+        parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
+        parts.update(triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:
-            self._course.install(torch)
-        rank.install(torch, functools.partial(self._leave, "steady"))
-        known_values.install(torch, self._environ)
-        triton.install(torch)
-        streams.install(torch)
-        advice.install(torch, self._environ.get("XMEM_ADVICE"))
-        self._values.watch(torch, self._runtime)
-        ends.hook(self)
-        self.write("running")
+            parts["course"] = self._course
+        if torch.distributed.is_available():
+            self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known)
+            parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
+            parts.update(launch=launch, checkpoints=checkpoints)
+        return parts
+
+    def _hooked(self):
+        if self._rank is not None:
+            self._rank.begin()
+        if "values" not in self._away:
+            self._known.begin()
+        if "reads" not in self._away:
+            self._reads.watch(self._torch, self._runtime)
+
+    def begun_with_cuda(self, lazy_call, _owner):
+        """Nothing is recorded before CUDA is first used, so that forking stays as safe as it was."""
+        lazy_call(self._start)
+        return lazy_call
 
     def _start(self):
         try:
             self._history.begin(self._torch)
         except RuntimeError as error:
-            self._give_up("torch cannot record what this allocator does: %s" % ends.one_line(error))
-        if "XMEM_SITES" in self._environ:
+            self.give_up("torch cannot record what this allocator does: %s" % ends.one_line(error))
+        if "XMEM_SITES" in self._environ and "sites" not in self._away:
             self._sites.watch(self._torch)
         with self._lock:
             self._served.begin(self._torch)
             self._started = time.monotonic()
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
 
-    def _give_up(self, why):
-        self._error = why
-        self.write("failed")
-        self._finished = True
-        os._exit(1)
-
     # -- while the job runs --------------------------------------------------------------------------------------------
 
-    def _around_backward(self, backward):
-        @functools.wraps(backward)
-        def wrapped(*args, **kwargs):
-            self._mark("backward")
-            self._backwards = True
-            try:
-                with self._sites.backward():
-                    return backward(*args, **kwargs)
-            finally:
-                self._mark("backward_end")
-
-        return wrapped
+    @contextlib.contextmanager
+    def _within_backward(self):
+        self._mark("backward")
+        self._backwards = True
+        try:
+            with self._sites.backward():
+                yield
+        finally:
+            self._mark("backward_end")
 
     def _mark(self, kind):
         if self._history.recording:
             self._history.mark(kind, self._served.look(), time.monotonic())
 
     def _after_step(self, optimizer, _args, _kwargs):
+        """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
         if not self._history.recording or self._finished:
             return
         self._exit = None  # whoever called sys.exit was not heeded
@@ -210,19 +187,12 @@ class Recorder:
             self._history.drop(self._served.devices[0], added)
 
     def _end_if_enough(self, frame, now):
-        alone = rank.rank_and_size(self._torch)[1] == 1
+        alone = self._rank_and_size()[1] == 1
         waits = self._steps.waits(self._torch.optim.Optimizer, now)
-        if self._course.enough(frame, now, alone, waits) and rank.all_steady(self._torch):
-            self._leave("steady")
+        if self._course.enough(frame, now, alone, waits) and (self._rank is None or self._rank.all_steady()):
+            self.leave("steady")
         if self._too_long():
-            self._leave("budget")
-
-    def _leave(self, state):
-        self.finish(state)
-        try:
-            ends.kill_workers()
-        finally:
-            os._exit(0)
+            self.leave("budget")
 
     def _watch(self):
         """Write the trace as soon as GPU memory is used, then more and more seldom; the last time as the budget ends.
@@ -239,9 +209,9 @@ class Recorder:
                 if self._budget.left() <= 0:
                     self.finish("steady" if self._course.repeats() else "budget")
                 elif self._too_long():
-                    self._leave("budget")
+                    self.leave("budget")
                 elif self._course.overdue(clock.now()):
-                    self._leave("steady")
+                    self.leave("steady")
                 elif now >= due:
                     self.write("running")
                     cost = time.monotonic() - now
@@ -265,14 +235,10 @@ class Recorder:
         self._begin()
         self._finished = recorded
 
-    def asked_to_exit(self, error):
-        """Note what sys.exit was given: the error of the script, if it does not catch that."""
-        self._exit = error
-
     def finish(self, state, error=None):
         """Write the trace for the last time."""
         with self._lock:
-            if self._torch is None or self._finished or self._pid != os.getpid():
+            if self._is_over():
                 return
             self._error = error or ends.uncaught() or self._exit
             never_stepped = state == "exit" and self._history.recording and self._steps.number == 0
@@ -286,8 +252,9 @@ class Recorder:
                 self._course.ending()
             self.write(state)
             self._finished = True
-            self._values.end()
-            rank.ended(self._torch)
+            self._reads.end()
+            if self._rank is not None:
+                self._rank.ended()
 
     def _only_infers(self):
         """Whether memory was given back, as of activations, and no backward pass can follow; asked in its thread.
@@ -316,13 +283,13 @@ class Recorder:
             yield device, self._trace(state, device)
 
     def _trace(self, state, device):
+        """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
-        ranks = rank.rank_and_size(self._torch)
+        hooked = [part for part in (self._rank, self._triton, self._streams) if part is not None]
+        self._course.script_ended = state == "exit" and self._error is None
         return {
-            **description.described(self._environ, self._build, settings, *ranks),
+            **self._described(state, settings, self._rank_and_size()),
             "schema_version": SCHEMA_VERSION,
-            "state": state,
-            "error": self._error,
             "pid": self._pid,
             "device": device,
             "place": stand_ins.place(device),
@@ -332,39 +299,35 @@ class Recorder:
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
             "recorded": self._served.peaks.get(device, {}),
-            "seen": self._seen(state, device),
-            "doubts": self._doubts(state),
-            "peers": peers.differing(),
-            "changed": advice.changed(),
+            "seen": self._seen(device),
+            "doubts": self._doubts([self, *hooked]),
+            "peers": self._rank.peers.differing() if self._rank is not None else [],
+            "changed": self._advice.changed() if self._advice is not None else "",
         }
 
-    def _seen(self, state, device):
+    def _seen(self, device):
         return {
             **self._course.seen,
             "steps": self._steps.number,
-            "end": state == "exit" and self._error is None,
+            "end": self._course.script_ended,
             "loops": self._course.loops(),
             "whole_until": self._history.whole_until(device),
         }
 
-    def _doubts(self, state):
-        found = [] if self._runtime is None else stand_ins.doubts(self._runtime)
-        ended = state == "exit" and self._error is None
-        found += [*self._course.doubts(ended), *self._values.doubts()]
+    def _rank_and_size(self):
+        return rank.rank_and_size() if self._rank is None else self._rank.rank_and_size()
+
+    def doubt(self, note):
+        """Say what the stand-ins could not answer, and what was not seen of the script."""
+        for row in [] if self._runtime is None else stand_ins.doubts(self._runtime):
+            note(row["code"], row["detail"], row["count"])
+        self._course.doubt(note)
+        self._reads.doubt(note)
         if self._history.recording and not self._has_optimizer():
-            found.append({"code": "no-optimizer", "detail": "the script made none", "count": 1})
+            note("no-optimizer", "the script made none")
         if self._unstepped:
-            found.append({"code": "never-stepped", "detail": "its optimizer made no step", "count": 1})
-        return [
-            *found,
-            *self._history.doubts(),
-            *rank.doubts(),
-            *triton.doubts(),
-            *streams.doubts(),
-            *known_values.doubts(),
-            *downloads.doubts(),
-            *limits.doubts(),
-        ]
+            note("never-stepped", "its optimizer made no step")
+        self._history.doubt(note)
 
     def _has_optimizer(self):
         return self._steps.number > 0 or alive.any_made(self._torch.optim.Optimizer)

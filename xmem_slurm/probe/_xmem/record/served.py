@@ -3,13 +3,6 @@
 import functools
 
 PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
-_RESETS = (
-    "_cuda_resetPeakMemoryStats",
-    "_cuda_resetAccumulatedMemoryStats",
-    "_accelerator_resetPeakStats",
-    "_accelerator_resetAccumulatedStats",
-)
-"""Functions of torch._C by which a script starts the allocator's statistics anew."""
 RISE = 1.001
 """A peak that rises by less is none: scripts keep a loss, 512 bytes, of each step."""
 _TOTALS = (
@@ -38,12 +31,6 @@ class Served:
         """Bytes that were allocated then, on all of them."""
         self.peaks, self.totals = {}, {}
         """By device: {peak: bytes}; (allocations, bytes, requested bytes, freed bytes) so far."""
-
-    def install(self, torch):
-        """Be there before a script asks for its peaks and resets them."""
-        for name in _RESETS:
-            if hasattr(torch._C, name):
-                setattr(torch._C, name, self._around_reset(getattr(torch._C, name)))
 
     def begin(self, torch):
         """CUDA is in use from now on."""
@@ -80,7 +67,9 @@ class Served:
         """Whether anything was ever given back."""
         return any(self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"] for device in self.devices)
 
-    def _around_reset(self, reset):
+    def around_reset(self, reset, _owner):
+        """Around what starts the allocator's statistics anew: what they were counts on."""
+
         @functools.wraps(reset)
         def wrapped(*args, **kwargs):
             before = self.look()

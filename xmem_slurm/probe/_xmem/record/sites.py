@@ -124,6 +124,7 @@ class Sites:
         return number
 
     def _of_backward_node(self):
+        """Return the number of the site of the backward node at hand: that of its operator in the forward pass."""
         node = self._node()
         if node is None:
             return NOWHERE

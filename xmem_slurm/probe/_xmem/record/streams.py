@@ -6,26 +6,25 @@ device, so that is at once; on a GPU it takes as long as the work that was queue
 
 import functools
 
-_recorded = []
-"""Bytes of the tensors that were recorded."""
 
+class Streams:
+    """The calls from Python: the script's own, and FSDP1's. NCCL's, from C++, have the doubt of its buffers."""
 
-def install(torch):
-    """Note the calls from Python: the script's own, and FSDP1's. NCCL's, from C++, have the doubt of its buffers."""
-    record_stream = torch.Tensor.record_stream
+    def __init__(self):
+        self._recorded = []  # bytes of the tensors
 
-    @functools.wraps(record_stream)
-    def noted(tensor, *args, **kwargs):
-        _recorded.append(tensor.nbytes)
-        return record_stream(tensor, *args, **kwargs)
+    def noted(self, record_stream, _owner):
+        """Around Tensor.record_stream."""
 
-    noted.__module__, noted.__qualname__ = "torch", "Tensor.record_stream"  # as pickle finds it
-    torch.Tensor.record_stream = noted
+        @functools.wraps(record_stream)
+        def noted(tensor, *args, **kwargs):
+            self._recorded.append(tensor.nbytes)
+            return record_stream(tensor, *args, **kwargs)
 
+        noted.__module__, noted.__qualname__ = "torch", "Tensor.record_stream"  # as pickle finds it
+        return noted
 
-def doubts():
-    """Return that there were such calls, in the form of a trace's doubts."""
-    if not _recorded:
-        return []
-    detail = "tensors of up to %d MiB" % (max(_recorded) >> 20)
-    return [{"code": "record-stream", "detail": detail, "count": len(_recorded)}]
+    def doubt(self, note):
+        """Say that there were such calls."""
+        if self._recorded:
+            note("record-stream", "tensors of up to %d MiB" % (max(self._recorded) >> 20), len(self._recorded))

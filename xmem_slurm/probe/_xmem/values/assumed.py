@@ -20,17 +20,16 @@ import collections
 import os
 import sys
 
-from _xmem import FOLDER
+from _xmem import FOLDER, doubts
 
 Mark = collections.namedtuple("Mark", "text decides")
 """What was assumed and where; and whether it is more than a figure to print."""
 
 
 class Assumed:
-    """Tells `doubt(code, detail)` of assumed values that are read, or decide a shape."""
+    """Says where assumed values are read, or decide a shape."""
 
-    def __init__(self, torch, doubt):
-        self._doubt = doubt
+    def __init__(self, torch):
         self._call, self._gradients = torch.nn.Module._call_impl.__code__, torch.is_grad_enabled
         self._ours = os.path.dirname(torch.__file__) + os.sep, FOLDER + os.sep
 
@@ -41,19 +40,19 @@ class Assumed:
     def shaped(self, mark):
         """A shape follows from what has this mark, or none."""
         if mark is not None:
-            self._doubt("assumed-values", mark.text)
+            doubts.note("assumed-values", mark.text)
 
     def read(self, mark):
         """The host reads what has this mark, or none."""
         if mark is not None and (mark.decides or self._place()[1]):
-            self._doubt("assumed-values", mark.text)
+            doubts.note("assumed-values", mark.text)
 
     def unknown(self, tensor):
         """The host reads one number that is not known."""
         if not tensor.is_floating_point() and not tensor.is_complex():
             place, forward = self._place()
             if not (forward and self._gradients()):
-                self._doubt("assumed-values", "a number that is not known, zero here (%s)" % place)
+                doubts.note("assumed-values", "a number that is not known, zero here (%s)" % place)
 
     def _place(self):
         """Return the script's line at hand, and whether it is in a module's forward pass."""

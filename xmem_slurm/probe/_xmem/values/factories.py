@@ -6,54 +6,41 @@ import importlib
 from _xmem.values import lazy
 from _xmem.values.table import computed
 
-_FACTORIES = """
-    tensor as_tensor zeros ones full arange linspace logspace eye triu_indices tril_indices
-    zeros_like ones_like full_like
-"""
-_METHODS = "new_zeros new_ones new_full new_tensor"
-"""What makes tensors of values that are on the host."""
-_DRAWS = "randint randperm randint_like"
-"""What makes tensors of numbers that only a GPU draws."""
-_CONSTRUCTORS = """
-    tensor as_tensor zeros ones full arange linspace logspace eye triu_indices tril_indices randint randperm
-"""
-"""Those of them that a default device applies to."""
 _COPIES = {"tensor", "as_tensor", "new_tensor"}
 """Those of them that may be given a tensor to copy, as `data`."""
 
 
 class Factories:
-    """Wraps them over the table `values`; `assumed` gives the marks of what is drawn."""
+    """Wraps them over a table of values, once there is one; `torch` is the job's."""
 
-    def __init__(self, torch, values, assumed):
-        self._torch, self._values, self._assumed = torch, values, assumed
+    def __init__(self, torch):
+        self._torch, self._values, self._assumed = torch, None, None
+        self._functions = []  # ours in the place of torch's own
 
-    def register(self):
-        """Put ours in their places."""
-        for place, names, wrapped in (
-            (self._torch, _FACTORIES, self._factory),
-            (self._torch.Tensor, _METHODS, self._factory),
-            (self._torch, _DRAWS, self._draw),
-        ):
-            for name in names.split():
-                setattr(place, name, wrapped(place, name))
+    def keep(self, values, assumed):
+        """From now on note what is made in the table `values`, with marks of `assumed` on what is drawn."""
+        self._values, self._assumed = values, assumed
+
+    def stand_in(self):
+        """Let torch take ours for its own where it asks by identity."""
         # `with torch.device(...)` is told of the originals; it lists its functions once, and may not have so far.
         constructors = importlib.import_module("torch.utils._device")._device_constructors()
-        constructors.update(getattr(self._torch, name).__wrapped__ for name in _CONSTRUCTORS.split())
+        constructors.update(made.__wrapped__ for made in self._functions if not made.__name__.endswith("_like"))
         # TorchScript knows its functions by identity; where it has listed them already, ours are told to it.
         listed = self._torch.jit._builtins._builtin_table or {}
-        for name in (_FACTORIES + _DRAWS).split():
-            made = getattr(self._torch, name)
+        for made in self._functions:
             if id(made.__wrapped__) in listed:
                 listed[id(made)] = listed[id(made.__wrapped__)]
 
-    def _factory(self, place, name):
-        make, place_of_data = getattr(place, name), int(place is self._torch.Tensor)
+    def factory(self, make, owner):
+        """Return what takes the place of a function that makes tensors of values that are on the host."""
+        name, place_of_data = make.__name__, int(owner is self._torch.Tensor)
 
         @functools.wraps(make)
         def made(*args, **kwargs):
+            """Make the tensor, and note its values or how they are made."""
             out = make(*args, **kwargs)
-            if not self._values.applies(out) or out.is_inference() or "out" in kwargs:
+            if self._values is None or not self._values.applies(out) or out.is_inference() or "out" in kwargs:
                 return out
             data = kwargs.get("data", args[place_of_data] if len(args) > place_of_data else None)
             copies = name in _COPIES
@@ -71,7 +58,7 @@ class Factories:
                 self._values.make(out, computed(self._recipe, name, out, *args, **kwargs))
             return out
 
-        return self._named(made, place, name)
+        return self._named(made, owner)
 
     def _recipe(self, name, out, *args, **kwargs):
         """Return what makes the values of a large tensor that a factory made; None where none is kept."""
@@ -90,23 +77,27 @@ class Factories:
             return lazy.arange(torch, given[0], given[2], out.dtype)
         return None
 
-    def _draw(self, place, name):
-        make = getattr(place, name)
+    def draw(self, make, owner):
+        """Return what takes the place of a function that makes tensors of numbers that only a GPU draws."""
+        name = make.__name__
 
         @functools.wraps(make)
         def made(*args, **kwargs):
             out = make(*args, **kwargs)
-            if self._values.keeps(out):
+            if self._values is not None and self._values.keeps(out):
                 every = self._torch.arange(out.numel(), dtype=out.dtype, device="cpu") if name == "randperm" else None
                 self._values.note(out, every, self._assumed.mark("numbers by %s, not drawn here" % name))
             return out
 
-        return self._named(made, place, name)
+        return self._named(made, owner)
 
-    def _named(self, made, place, name):
+    def _named(self, made, owner):
         """Give it the names that pickle finds it by; the original's are those of a class that holds only originals."""
-        made.__module__, made.__name__ = "torch", name
-        made.__qualname__ = name if place is self._torch else "Tensor." + name
+        made.__module__, made.__qualname__ = "torch", made.__name__
+        if owner is self._torch.Tensor:
+            made.__qualname__ = "Tensor." + made.__name__
+        else:
+            self._functions.append(made)
         return made
 
 

@@ -22,93 +22,106 @@ off meanwhile, whatever an autocast of the script's own switches on within.
 
 import contextlib
 import functools
-import importlib
 import threading
 import warnings
 
+from _xmem import doubts
+from _xmem.values.factories import Factories
 from _xmem.values.rules import Rules
 from _xmem.values.table import Values
 
-_ASSUMED = "assumed-values"
-_MOST_PLACES = 8
-"""Where something was assumed, of which as many are told, the most met."""
-_doubts = {}
-_tables = []
-"""The one table of known values, once there is one."""
 
+class KnownValues:
+    """Keeps the values of one process. `of` and `forget` are for whoever else has tensors."""
 
-def install(torch, environ):
-    """Keep values from now on; where this torch lacks what that needs, nothing is known, as before."""
-    _print_without_doubt(torch)
-    _infer_without_gradients(torch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
-        try:
-            values, most = Values(torch), environ.get("XMEM_SHAPES", "most") == "most"
-            Rules(torch, values, most, _doubt).register()
-            _tables.append(values)
-        except (AttributeError, TypeError, RuntimeError):
-            _doubt("values-unknown", "this torch does not let kernels be wrapped")
+    def __init__(self, torch, environ):
+        self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
+        self.table = None
+        """Of known values, once there is one (`Values`)."""
+        self._factories = Factories(torch)
+        self._casts = _Casts(torch)
 
+    def begin(self):
+        """Keep values from now on; where this torch lacks what that needs, nothing is known, as without us."""
+        self._factories.stand_in()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
+            try:
+                table = Values(self._torch)
+                rules = Rules(self._torch, table, self._most)
+                rules.register()
+                self._factories.keep(table, rules.assumed)
+                self.table = table
+            except (AttributeError, TypeError, RuntimeError):
+                doubts.note("values-unknown", "this torch does not let kernels be wrapped")
 
-def of(tensor):
-    """Return the values of a tensor as one on the host; None where they are not known."""
-    if not tensor.is_cuda:
-        return tensor
-    return _tables[0].of(tensor) if _tables else None
+    def of(self, tensor):
+        """Return the values of a tensor as one on the host; None where they are not known."""
+        if not tensor.is_cuda:
+            return tensor
+        return self.table.of(tensor) if self.table is not None else None
 
-
-def forget(arguments):
-    """Whichever of these are tensors have been written to: what they hold is not known any more."""
-    for table in _tables:
+    def forget(self, arguments):
+        """Whichever of these are tensors have been written to: what they hold is not known any more."""
         for each in arguments:
-            if getattr(each, "is_cuda", False):
-                table.forget(each)
+            if self.table is not None and getattr(each, "is_cuda", False):
+                self.table.forget(each)
 
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
 
-def doubts():
-    """Return what was assumed of values, in the form of a trace's doubts."""
-    assumed = sorted((each for each in _doubts if each[0] == _ASSUMED), key=_doubts.get)[:-_MOST_PLACES]
-    return [
-        {"code": code, "detail": detail, "count": count}
-        for (code, detail), count in _doubts.items()
-        if (code, detail) not in assumed
-    ]
+    def printed(self, text, _owner):
+        """What a tensor looks like in print hangs on its values, and nothing on what it looks like."""
 
+        def _str(*args, **kwargs):
+            with doubts.kept():
+                return text(*args, **kwargs)
 
-def _print_without_doubt(torch):
-    """What a tensor looks like in print hangs on its values, and nothing on what it looks like."""
-    strings = importlib.import_module("torch._tensor_str")
-    text = strings._str
+        return _str
 
-    def _str(*args, **kwargs):
-        kept = dict(_doubts)
-        try:
-            return text(*args, **kwargs)
-        finally:
-            _doubts.clear()
-            _doubts.update(kept)
+    def entered(self, enter, _owner):
+        """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it was."""
+        torch, casts = self._torch, self._casts
 
-    strings._str = _str
+        @functools.wraps(enter)
+        def entered(self):
+            context = contextlib.ExitStack()
+            if self.mode:
+                context.enter_context(torch.no_grad())
+            else:
+                enter(self)
+                context.push(self._inference_mode_context)
+            context.enter_context(casts.cached(not self.mode))
+            self._inference_mode_context = context
 
+        return entered
 
-def _infer_without_gradients(torch):
-    """Let torch.inference_mode act as torch.no_grad; switched off (mode=False), it is what it was."""
-    inference_mode = torch.inference_mode
-    enter, casts = inference_mode.__enter__, _Casts(torch)
+    def cache_switched(self, switch, _owner):
+        """Around the switch of autocast's cache."""
+        return self._casts.switched(switch)
 
-    @functools.wraps(enter)
-    def entered(self):
-        context = contextlib.ExitStack()
-        if self.mode:
-            context.enter_context(torch.no_grad())
-        else:
-            enter(self)
-            context.push(self._inference_mode_context)
-        context.enter_context(casts.cached(not self.mode))
-        self._inference_mode_context = context
+    def cache_is_on(self, ask, _owner):
+        """Around the question whether that is on."""
+        return functools.wraps(ask)(lambda: self._casts.is_on)
 
-    inference_mode.__enter__ = entered
+    def loaded(self, move, _owner):
+        """Around what copies a storage to the device: the tensor that torch.load makes over it has its bytes."""
+
+        @functools.wraps(move)
+        def moved(storage, *args, **kwargs):
+            out = move(storage, *args, **kwargs)
+            if self.table is not None and out.device.type == "cuda" and storage.device.type == "cpu":
+                self.table.loaded(out.untyped(), storage.untyped())
+            return out
+
+        return moved
+
+    def factory(self, make, owner):
+        """Around a function that makes tensors of values that are on the host."""
+        return self._factories.factory(make, owner)
+
+    def draw(self, make, owner):
+        """Around a function that makes tensors of numbers that only a GPU draws."""
+        return self._factories.draw(make, owner)
 
 
 class _Casts:
@@ -119,16 +132,20 @@ class _Casts:
         self._here = threading.local()
         self._inference_does = None
 
-        @functools.wraps(self._set)
+    def switched(self, switch):
+        """Return a switch in place of torch's, which holds where the cache is allowed at all."""
+        self._set = switch
+
+        @functools.wraps(switch)
         def set_autocast_cache_enabled(enabled):
             self._here.on = enabled
-            self._set(enabled and getattr(self._here, "allowed", True))
+            switch(enabled and getattr(self._here, "allowed", True))
 
-        torch.set_autocast_cache_enabled = set_autocast_cache_enabled
-        torch.is_autocast_cache_enabled = functools.wraps(torch.is_autocast_cache_enabled)(lambda: self._is_on)
+        return set_autocast_cache_enabled
 
     @property
-    def _is_on(self):
+    def is_on(self):
+        """Whether this thread of the script has it switched on."""
         return getattr(self._here, "on", True)
 
     @contextlib.contextmanager
@@ -145,7 +162,7 @@ class _Casts:
 
     def _allow(self, allowed):
         self._here.allowed = allowed
-        self._set(allowed and self._is_on)
+        self._set(allowed and self.is_on)
 
     def _looked(self):
         """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped to."""
@@ -155,7 +172,3 @@ class _Casts:
             torch.mm(row, weight)
             weight.data.fill_(1)
             return torch.mm(row, weight).item() == 0
-
-
-def _doubt(code, detail):
-    _doubts[code, detail] = _doubts.get((code, detail), 0) + 1

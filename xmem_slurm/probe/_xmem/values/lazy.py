@@ -2,7 +2,7 @@
 
 Note [Lazy values]: of a large tensor that came from the host or is made of numbers (ones, arange, a triangle of such, a
 comparison of such), what is kept is how to make it. Slices, picks and reductions whose result is small are computed
-from that, and are exact. Limits: what is looked at is bounded, at once and in a process (`Budget`); beyond that the
+from that, and are exact. Limits: what is looked at is bounded, at once and in a process (`LookQuota`); beyond that the
 values are not known, as before. Of a host tensor a reference is kept, no copy. Where the script lets go of it, it lives
 on within `MOST_HELD` bytes in all, so that `torch.from_numpy(corpus).cuda()` stays known; larger ones, batches that
 loaders share between processes, and floating point are known for as long as the script itself keeps them. A host tensor
@@ -28,7 +28,7 @@ SAMPLE = 64
 """Elements that tell whether a host tensor is still the same."""
 
 
-class Budget:
+class LookQuota:
     """What may still be looked at, and held."""
 
     def __init__(self):
@@ -70,7 +70,7 @@ class Full:
         return self._one.expand(places.shape)
 
 
-class Source:
+class HostSource:
     """A host tensor that was copied to the device; elements have the same order there."""
 
     depth = 0
@@ -163,6 +163,7 @@ def elementwise(torch, operator, shape, args, kwargs):
     strides = [_strides(each, shape) if isinstance(each, tuple) else None for each in args]
 
     def at(places):
+        """Compute the elements from those of the arguments at the same places."""
         found, indices = [], []
         for length in reversed(shape):
             indices.insert(0, places % length)

@@ -13,8 +13,8 @@ from _xmem import FOLDER
 _MOST_PLACES = 8
 
 
-class Values:
-    """The places of one process."""
+class Reads:
+    """The places in one process where values were read."""
 
     def __init__(self):
         self._places = {}
@@ -47,13 +47,9 @@ class Values:
         if self._runtime is not None:
             self._runtime.xmem_on_read(None)
 
-    def doubts(self):
-        """Return the places as doubts: [{code, detail, count}], the most read first."""
-        most = sorted(self._places.items(), key=lambda each: -each[1])[:_MOST_PLACES]
-        optimizers = [
-            {"code": "optimizer-read", "detail": name, "count": count} for name, count in self._optimizers.items()
-        ]
-        return optimizers + [
-            {"code": "forward-read", "detail": "%s:%d" % (os.path.basename(file), line), "count": count}
-            for (file, line), count in most
-        ]
+    def doubt(self, note):
+        """Say which optimizers read values, and at which places models did, the most read first."""
+        for name, count in list(self._optimizers.items()):
+            note("optimizer-read", name, count)
+        for (file, line), count in sorted(self._places.items(), key=lambda place: -place[1])[:_MOST_PLACES]:
+            note("forward-read", "%s:%d" % (os.path.basename(file), line), count)

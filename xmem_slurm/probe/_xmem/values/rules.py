@@ -8,7 +8,6 @@ import functools
 
 from _xmem.values import lazy
 from _xmem.values.assumed import Assumed
-from _xmem.values.factories import Factories
 from _xmem.values.plausible import Plausible
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
@@ -50,13 +49,13 @@ _NUMBERS = {bool, int, float, complex}
 
 
 class Rules:
-    """Wraps operators of torch over the table `values`; `most` and `doubt` as for `Shapes`."""
+    """Wraps operators of torch over the table `values`; `most` as for `Shapes`."""
 
-    def __init__(self, torch, values, most, doubt):
+    def __init__(self, torch, values, most):
         self._torch, self._values = torch, values
-        self._assumed = Assumed(torch, doubt)
-        self._plausible = Plausible(torch, values, most, self._assumed)
-        self._shapes = Shapes(torch, values, most, doubt, self._assumed)
+        self.assumed = Assumed(torch)
+        self._plausible = Plausible(torch, values, most, self.assumed)
+        self._shapes = Shapes(torch, values, most, self.assumed)
         self._below = torch._C._after_ADInplaceOrView_keyset
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
@@ -85,23 +84,9 @@ class Rules:
             *self._shapes.kernels(),
         ):
             self._wrap(operator, kernel)
-        Factories(self._torch, self._values, self._assumed).register()
-        for name in ("to", "cuda"):
-            self._watch_loading(self._torch.storage._StorageBase, name)
-
-    def _watch_loading(self, storages, name):
-        move = getattr(storages, name)
-
-        @functools.wraps(move)
-        def moved(storage, *args, **kwargs):
-            out = move(storage, *args, **kwargs)
-            if out.device.type == "cuda" and storage.device.type == "cpu":
-                self._values.loaded(out.untyped(), storage.untyped())
-            return out
-
-        setattr(storages, name, moved)
 
     def _wrap(self, operator, kernel):
+        """Put a kernel where torch dispatches the operator to below autograd."""
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
         past = "(none)" in _line(self._torch._C._dispatch_dump(operator.name()), "Autograd[alias]")
         redispatch, below = operator.redispatch, self._torch._C._after_autograd_keyset if past else self._below
@@ -134,10 +119,12 @@ class Rules:
     # -- operators that are computed -----------------------------------------------------------------------------------
 
     def _computed(self, operator):
+        """Return the kernel of an operator that is computed on the host beside."""
         name = operator._schema.name.rpartition("::")[2]
         by_element = name not in _NOT_BY_ELEMENT.split()
 
         def kernel(real, *args, **kwargs):
+            """Note what comes out: computed, made up, or with the mark of what it was computed from."""
             out = real(*args, **kwargs)
             first = out[0] if isinstance(out, tuple) else out
             if not self._values.keeps(first):
@@ -207,6 +194,8 @@ class Rules:
         return out
 
     def _in_place(self, operator):
+        """Return the kernel of an operator that writes to its first argument."""
+
         def kernel(real, target, *args, **kwargs):
             kept = self._values.of(target) if self._values.keeps(target) else None
             known = None if kept is None else self._values.on_host(args)
@@ -229,7 +218,7 @@ class Rules:
             real(target, *args, **kwargs)
             self._written_over(target)
             if draws and self._values.keeps(target) and not target.is_floating_point():
-                self._values.note(target, None, self._assumed.mark("numbers by random_, not drawn here"))
+                self._values.note(target, None, self.assumed.mark("numbers by random_, not drawn here"))
             return target
 
         return kernel
@@ -238,14 +227,15 @@ class Rules:
 
     def _local_scalar_dense(self, real, tensor):
         mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
-        self._assumed.read(mark)
+        self.assumed.read(mark)
         if known is not None:
             return known.item()
         if mark is None and self._values.applies(tensor):
-            self._assumed.unknown(tensor)
+            self.assumed.unknown(tensor)
         return real(tensor)
 
     def _to_copy(self, real, tensor, **kwargs):
+        """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
         if not tensor.is_cuda:
             out = real(tensor, **kwargs)
             if out.is_cuda:
@@ -253,7 +243,7 @@ class Rules:
             return out
         device = kwargs.get("device")
         if device is not None and device.type == "cpu":
-            self._assumed.read(self._values.mark((tensor,)))
+            self.assumed.read(self._values.mark((tensor,)))
             known = self._values.seen(tensor)
             return real(tensor, **kwargs) if known is None else known.clone().to(kwargs.get("dtype") or tensor.dtype)
         out = real(tensor, **kwargs)
@@ -264,7 +254,7 @@ class Rules:
         known = self._values.on_host((one, other)) if one.is_cuda else None  # else below would come here again
         if known is None:
             return real(one, other)
-        self._assumed.read(self._values.mark((one, other)))
+        self.assumed.read(self._values.mark((one, other)))
         return self._torch.equal(*known)
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -292,8 +282,9 @@ class Rules:
         self._values.forget(target)
 
     def _copy_(self, real, target, source, non_blocking=False):
+        """The same where there is a target."""
         if source.is_cuda and not target.is_cuda:
-            self._assumed.read(self._values.mark((source,)))
+            self.assumed.read(self._values.mark((source,)))
             known = self._values.seen(source)
             if known is not None:
                 real(target, known, non_blocking)

@@ -3,17 +3,18 @@
 The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
 """
 
+from _xmem import doubts
 from _xmem.values.table import computed
 
 
 class Shapes:
     """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else nothing.
 
-    `doubt(code, detail)` is told where a shape is not known, `assumed` where it follows from what is made up.
+    `assumed` is told where a shape follows from what is made up.
     """
 
-    def __init__(self, torch, values, most, doubt, assumed):
-        self._torch, self._values, self._most, self._doubt = torch, values, most, doubt
+    def __init__(self, torch, values, most, assumed):
+        self._torch, self._values, self._most = torch, values, most
         self._assumed = assumed
 
     def kernels(self):
@@ -45,7 +46,7 @@ class Shapes:
             if isinstance(found, tuple):
                 return tuple(self._values.on_device(each, device, mark) for each in found)
             return self._values.on_device(found, device, mark)
-        self._doubt("value-shape", "shapes follow from values")
+        doubts.note("value-shape", "shapes follow from values")
         return upper() if self._most else real(*args)
 
     def _nonzero(self, real, tensor):
@@ -118,7 +119,7 @@ class Shapes:
             mark = self._values.mark((repeats,))
             self._assumed.shaped(mark)
             return self._values.on_device(found, repeats.device, mark)
-        self._doubt("value-shape", "shapes follow from values")
+        doubts.note("value-shape", "shapes follow from values")
         return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
 
     def _index(self, real, tensor, indices):

@@ -43,7 +43,7 @@ class Values:
         self._known = {}
         self._purge_at = PURGE
         self._storages = torch.UntypedStorage
-        self._budget = lazy.Budget()
+        self._budget = lazy.LookQuota()
         self._marked = False  # most scripts make up nothing: then nobody looks for marks
 
     def applies(self, tensor):
@@ -146,7 +146,7 @@ class Values:
             return
         if values.stride() != tensor.stride() or values.layout is not self._torch.strided:
             return
-        source = lazy.Source(self._torch, values, tensor.dtype)
+        source = lazy.HostSource(self._torch, values, tensor.dtype)
         host = values.untyped_storage()
         if not values.is_floating_point() and not host.is_shared():
             held = self._budget.holds(self._weak(storage), source, host.nbytes())
@@ -184,7 +184,7 @@ class Values:
             return place if tensor.dtype is dtype else None
         own = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
         own = own.set_(found[1], 0, (found[1].nbytes() // tensor.element_size(),), (1,)).clone()
-        source = lazy.Source(self._torch, own, own.dtype)
+        source = lazy.HostSource(self._torch, own, own.dtype)
         source.held = own
         return source, tensor.size(), tensor.stride(), tensor.storage_offset()
 
