@@ -50,12 +50,11 @@ def limited() -> Iterator[Cluster]:
 def test_an_option_beyond_the_limits_of_the_qos_never_starts(limited: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(limited.environ) - set(os.environ) | {"PATH"}:
         monkeypatch.setenv(name, limited.environ[name])
-    sbatch = Path(shutil.which("sbatch") or "")
 
     def never(*words: str) -> set[str]:
         site = load_site(Path(limited.environ["XMEM_SITE"]))
         job = Submission((*words, "job.sh"), limited.environ, b"#!/bin/sh\n")
-        answers = start_times.expected(sbatch, job, site, list(site.option))
+        answers = start_times.expected(job, site, list(site.option))
         assert answers.keys() == site.option.keys()
         return {name for name, start in answers.items() if start == float("inf")}
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from xmem_slurm.cluster import client, limits
 from xmem_slurm.errors import UsageError
@@ -18,9 +17,7 @@ MOST_SECONDS = 5.0
 _AT_ONCE = 4
 
 
-def expected(
-    sbatch: Path, job: Submission, site: Site, names: Sequence[str], component: int = 0
-) -> Mapping[str, float]:
+def expected(job: Submission, site: Site, names: Sequence[str], component: int = 0) -> Mapping[str, float]:
     """Return when Slurm expects to start the job on each option, in seconds since the epoch; of a share, on its least.
 
     Infinity where it would refuse the job, or never start it: more GPUs than there are of that kind, in this partition
@@ -30,8 +27,11 @@ def expected(
 
     Slurm's answer is that of `sbatch --test-only`, with the limits that this does not look at. Options about which it
     does not answer in time are left out, and so are those that the job cannot be rewritten to.
+
+    Raises:
+        SlurmError: there is no sbatch.
     """
-    until = time.monotonic() + MOST_SECONDS
+    sbatch, until = client.find_sbatch(job.environ), time.monotonic() + MOST_SECONDS
     asked = job.request.alone(component)
     gpus = asked.gpus_total or (asked.gpus_per_node or 1) * (asked.nodes or 1)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from xmem_slurm.cluster import start_times
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.job import from_submission
@@ -21,15 +22,7 @@ from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
 
-Starts = Callable[[Sequence[str], int], Mapping[str, float]]
-"""Says when each of these options would be free for a component, in seconds since the epoch; infinity: never."""
-
-
 _NOTHING = Asked()
-
-
-def _no_starts(_names: Sequence[str], _component: int) -> Mapping[str, float]:
-    return {}
 
 
 CHANGES: Mapping[Change, tuple[str, str]] = {
@@ -79,14 +72,13 @@ def size(
     budget: Budget,
     *,
     asked: Asked = _NOTHING,
-    starts: Starts = _no_starts,
 ) -> Orders[Sizing]:
     """Find the best GPU option of the site on which `job` fits, by the site's own order.
 
     Raises:
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
     """
-    (found,) = (yield from size_components(job, [0], site, gpus, budget, asked=asked, starts=starts)).values()
+    (found,) = (yield from size_components(job, [0], site, gpus, budget, asked=asked)).values()
     if isinstance(found, NoEstimate):
         raise found
     return found
@@ -100,14 +92,14 @@ def size_components(
     budget: Budget,
     *,
     asked: Asked = _NOTHING,
-    starts: Starts = _no_starts,
+    ask_slurm: bool = False,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
 
     The job is shown GPUs smaller by what the site's policy wants spared. Components are placed so that they can start
     together: what one has or names is no other's. A component has a NoEstimate where it fails on the GPU that it asks
     for, too, where none of its processes was seen, and where it asks for shares and the site lets none of that kind be
-    changed.
+    changed. With `ask_slurm` options on which Slurm would never start it are none.
     """
     kept = 1 - site.policy.spare
     gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
@@ -119,6 +111,8 @@ def size_components(
 
     def size_one(index: int) -> Orders[Sizing]:
         others = [each for number, each in named.items() if number != index]
+        names = candidates(demands[index], site, gpus, others)
+        starts = start_times.expected(job, site, names, index) if ask_slurm else {}
         found = yield from _size(demands[index], index, site, dry_runs, starts, taken=others)
         if found.placement.choice is not None:
             named[index] = Taken(demands[index], found.placement.choice)
@@ -196,17 +190,21 @@ def _each(
 
 
 def _size(
-    demand: Demand, component: int, site: Site, dry_runs: DryRunsByKind, starts: Starts, *, taken: Sequence[Taken]
+    demand: Demand,
+    component: int,
+    site: Site,
+    dry_runs: DryRunsByKind,
+    starts: Mapping[str, float],
+    *,
+    taken: Sequence[Taken],
 ) -> Orders[Sizing]:
     started, gpus = time.monotonic(), dry_runs.gpus
-    names = candidates(demand, site, gpus, taken)
-    known = starts(names, component)
-    names = [name for name in names if known.get(name) != NEVER]
+    names = [name for name in candidates(demand, site, gpus, taken) if starts.get(name) != NEVER]
     if demand.share is not None and not names:
         raise NoEstimate(f"the site file has no {demand.share} that this job could be given another number of")
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = ComponentEstimates(dry_runs, component, demand.option or largest)
-    placement = yield from _placed(place(demand, site, gpus, known, taken=taken), demand, site, estimates)
+    placement = yield from _placed(place(demand, site, gpus, starts, taken=taken), demand, site, estimates)
     found = yield from estimates.on(placement.choice or largest)
     named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
     without = without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""

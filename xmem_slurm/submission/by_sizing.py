@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xmem_slurm import resources
-from xmem_slurm.cluster import client, start_times
 from xmem_slurm.decision import Decision, Kind, Part, stopped_by
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
@@ -72,10 +71,6 @@ def _sizings(
     tell: "Tell",
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry when its turn has come, and return what that says of each component that is sized."""
-
-    def starts(names: Sequence[str], component: int) -> Mapping[str, float]:
-        return start_times.expected(client.find_sbatch(job.environ), job, site, names, component)
-
     with (
         admission.turn(site.dry_run, wishes.queue_seconds, tell),
         terminal.progress("running the job dry to see how much GPU memory it needs"),
@@ -87,7 +82,7 @@ def _sizings(
             gpus,
             Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
             asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
-            starts=starts,
+            ask_slurm=True,
         )
         return dispatch.one(orders, site.dry_run)
 
