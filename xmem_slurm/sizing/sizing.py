@@ -198,6 +198,11 @@ def _each(
 def _size(
     demand: Demand, component: int, site: Site, dry_runs: DryRunsByKind, starts: Starts, *, taken: Sequence[Taken]
 ) -> Orders[Sizing]:
+    """Size one component, beside what others have `taken`.
+
+    Raises:
+        NoEstimate: there is none on the GPU that it is meant for.
+    """
     started, gpus = time.monotonic(), dry_runs.gpus
     names = candidates(demand, site, gpus, taken)
     known = starts(names, component)
