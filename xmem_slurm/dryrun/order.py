@@ -4,7 +4,7 @@ How a user wants it is asked by options, and by variables in the job's environme
 XMEM_RANKS, XMEM_ARRAY_TASKS. They are read here and nowhere else; and what the probe and the stand-ins for launchers do
 in a dry run they are told by variables that are written here and nowhere else:
 
-    XMEM_ENGINE     "device", "profile", or "auto" (`probe/_xmem_engine.py`)
+    XMEM_ENGINE     "device", "profile", or "auto" (`probe/_xmem/start.py`)
     XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first alone
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
     XMEM_SITES      it says which line of the script asked for each allocation

@@ -99,7 +99,7 @@ def _put(row, part):
 def _missing(row):
     if row.doubt is ESSENTIAL:
         raise CannotRecordError("this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source))
-    doubts.note(row.doubt, "no %s in this release" % row)
+    doubts.note(row.doubt, "no %s in this release" % (row,))
 
 
 def _owner(row):
