@@ -1,6 +1,8 @@
 """The loop that applies the probe's table of hooks, on a package made up for it; and what the table says of itself."""
 
+import ast
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +108,24 @@ def test_every_row_says_where_its_name_is_defined(patches: ModuleType) -> None:
     rows = [*patches.DEVICE, *patches.CPU, *patches.OFFLINE, *(row for rows in patches.ADVICE.values() for row in rows)]
     assert all(row.source.endswith((".py", ".cpp", ".pyi")) for row in rows)
     assert all(row.late for row in rows if not row.owner.startswith(("torch", "urllib")))
+
+
+ASKED_AT_ONCE = {
+    "_c10d_functional": "`Collectives.begin` notes the doubt",
+    "_cuda_init": "`Workspaces.of` leaves its questions unasked",
+    "_index_put_impl_": "an operator",
+}
+"""Private names of torch that stand in no row, and why none ends a script."""
+
+
+def test_every_private_name_of_torch_stands_in_the_table(patches: ModuleType) -> None:
+    rows = [*patches.DEVICE, *patches.CPU]
+    listed = {row.name for row in rows} | {part for row in rows for part in row.owner.replace(":", ".").split(".")}
+    read = {
+        node.attr
+        for path in (PROBE / "_xmem").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and re.match(r"_(?!_)", node.attr)
+        if ast.unparse(node.value).startswith(("torch.", "self._torch.", "native", "c10d", "_c10d()"))
+    }
+    assert read - listed == set(ASKED_AT_ONCE)
