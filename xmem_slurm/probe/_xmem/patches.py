@@ -99,7 +99,7 @@ def _put(row, part):
 def _missing(row):
     if row.doubt is ESSENTIAL:
         raise CannotRecordError("this torch has no %s, as releases up to 2.15 have (%s)" % (row, row.source))
-    doubts.note(row.doubt, "no %s in this release" % row)
+    doubts.note(row.doubt, "no %s in this release" % (row,))
 
 
 def _owner(row):
@@ -369,6 +369,8 @@ CPU = (
     Patch("torch", "get_autocast_gpu_dtype", "redirect.gpu_type", "torch/csrc/autograd/init.cpp"),
     Patch("torch.amp.grad_scaler:GradScaler", "__init__", "redirect.scaler", "torch/amp/grad_scaler.py"),
     Patch("torch", "load", "redirect.load", "torch/serialization.py"),
+    *_each("torch:_C", "_get_mkldnn_enabled _set_mkldnn_enabled", "lstm", "torch/csrc/Module.cpp"),
+    Patch("torch.autograd", "_disable_profiler", "engine", "torch/csrc/autograd/init.cpp", ESSENTIAL),
     Patch("torch.nn:Parameter", "__new__", "redirect.parameter", "torch/nn/parameter.py"),
     Patch(
         "torch.utils._device:DeviceContext", "__torch_function__", "redirect.device_context", "torch/utils/_device.py"

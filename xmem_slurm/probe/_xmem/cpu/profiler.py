@@ -69,10 +69,15 @@ class Profiler(ProbeEngine):
         torch, environ = self._torch, self._environ
         self._redirect = Redirect(torch, self._start)
         major = int(environ["XMEM_DEVICE_CAPABILITY"].partition(".")[0])
-        return {"redirect": self._redirect, "gpu": SiteGpu(torch, environ), "ways": GpuWays(torch, major)}
+        return {
+            "redirect": self._redirect,
+            "lstm": self._redirect,
+            "gpu": SiteGpu(torch, environ),
+            "ways": GpuWays(torch, major),
+        }
 
     def _hooked(self):
-        self._redirect.begin()
+        self._redirect.begin("lstm" in self._away)
 
     def module_entered(self, register, _owner):
         """Have torch tell of modules that are called."""

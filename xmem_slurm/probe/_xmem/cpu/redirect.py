@@ -25,8 +25,10 @@ class Redirect:
         self._torch = torch
         self._mode = _mode_class(torch)(torch, on_first_use)
 
-    def begin(self):
-        """Redirect from now on, for as long as this process runs."""
+    def begin(self, with_onednn):
+        """Redirect from now on, for as long as this process runs; oneDNN is never left out if it is `with_onednn`."""
+        if with_onednn:
+            self._mode.keep_onednn()
         self._mode.__enter__()
 
     # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
@@ -196,6 +198,10 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             with self._torch.autocast("cpu", enabled=False):
                 wide = {name: widened(value) for name, value in kwargs.items()}
                 return self._marked_like(func(*[widened(value) for value in args], **wide), args, kwargs)
+
+        def keep_onednn(self):
+            """This torch cannot be told to do without."""
+            del self._special[self._torch.lstm]
 
         def _lstm(self, func, args, kwargs):
             """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does not ask."""

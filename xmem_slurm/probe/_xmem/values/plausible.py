@@ -18,19 +18,6 @@ class Plausible:
     def __init__(self, torch, values, most, assumed):
         self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
 
-    def kernels(self):
-        """Return pairs of an operator and its kernel."""
-        aten = self._torch.ops.aten
-        return (
-            (aten.topk.default, self._topk),
-            (aten.sort.default, functools.partial(self._sort, aten.sort.default)),
-            (aten.sort.stable, functools.partial(self._sort, aten.sort.stable)),
-            (aten.multinomial.default, self._multinomial),
-            (aten.normal.Tensor_Tensor, self._normal),
-            (aten.normal.Tensor_float, self._normal),
-            (aten.normal.float_Tensor, self._normal),
-        )
-
     def of(self, name, args, out):
         """Return what every element of a result is that is not known, or None: see Note [Plausible values]."""
         tensor, other = args[0], args[1] if len(args) > 1 else None
@@ -57,7 +44,7 @@ class Plausible:
             return None
         return mark._replace(decides=False) if name in COUNTS else mark
 
-    def _topk(self, real, tensor, k, dim=-1, *options):
+    def topk(self, real, tensor, k, dim=-1, *options):
         """Of values that are not known the places are all different, and each is as frequent as any: even routing."""
         out = real(tensor, k, dim, *options)
         if self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1]):
@@ -73,6 +60,10 @@ class Plausible:
                 places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
                 self._values.note(out[1], places, self._assumed.mark("places by topk, assumed evenly used"))
         return out
+
+    def sort(self, operator):
+        """Return the kernel of a sort."""
+        return functools.partial(self._sort, operator)
 
     def _sort(self, operator, real, tensor, *args, **options):
         """Values that are not known come out in the order in which they are: each place once."""
@@ -91,7 +82,7 @@ class Plausible:
                 self._values.note(out[1], places.transpose(dim, -1), mark)
         return out
 
-    def _multinomial(self, real, weights, count, replacement=False, *, generator=None):
+    def multinomial(self, real, weights, count, replacement=False, *, generator=None):
         """A draw of one reads whether the weights are valid (aten/src/ATen/native/Distributions.cpp)."""
         if not weights.is_cuda:
             return real(weights, count, replacement, generator=generator)
@@ -107,7 +98,7 @@ class Plausible:
             self._values.note(out, None, self._assumed.mark("samples by multinomial, zeros here"))
         return out
 
-    def _normal(self, real, mean, deviation=1.0, *, generator=None):
+    def normal(self, real, mean, deviation=1.0, *, generator=None):
         """A tensor of deviations is read for negative ones (aten/src/ATen/native/DistributionTemplates.h)."""
         device = next(each for each in (mean, deviation) if isinstance(each, self._torch.Tensor))
         if not device.is_cuda:

@@ -6,44 +6,12 @@ only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 
 
 import functools
 
-from _xmem.values import lazy
+from _xmem import doubts
+from _xmem.values import lazy, operators
 from _xmem.values.assumed import Assumed
 from _xmem.values.plausible import Plausible
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
-
-_COMPUTED = """
-    eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
-    ge.Tensor logical_not logical_and logical_or bitwise_not bitwise_and.Tensor bitwise_or.Tensor isnan isinf
-    sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum prod
-    clone cat stack index_select gather repeat flip roll where.self floor_divide remainder.Scalar
-    remainder.Tensor _is_all_true _is_any_true
-    add.Scalar add.Tensor sub.Scalar sub.Tensor rsub.Scalar rsub.Tensor mul.Scalar mul.Tensor div.Scalar div.Tensor
-    div.Scalar_mode div.Tensor_mode neg abs reciprocal
-    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar sqrt rsqrt exp log sin cos floor ceil round trunc sign
-    minimum maximum clamp clamp_min clamp_max logical_xor bitwise_xor.Tensor
-"""
-"""Operators whose values are computed where those of all their tensors are known."""
-
-_NOT_BY_ELEMENT = """
-    sum max min amax amin all any count_nonzero cumsum prod cat stack index_select gather repeat flip roll _is_all_true
-    _is_any_true
-"""
-"""Those of them, by their names, whose elements are not each made from one of each argument."""
-
-_IN_PLACE = """
-    add_.Scalar add_.Tensor sub_.Scalar sub_.Tensor mul_.Scalar mul_.Tensor div_.Scalar div_.Tensor neg_ clamp_
-    clamp_min_ clamp_max_ logical_not_ logical_and_ logical_or_ __iand__.Tensor __ior__.Tensor bitwise_and_.Tensor
-    bitwise_or_.Tensor
-"""
-"""The same of those that write to their first."""
-
-_OVER = """
-    random_ random_.from random_.to uniform_ normal_ bernoulli_.float bernoulli_.Tensor exponential_
-    masked_fill_.Scalar masked_fill_.Tensor masked_scatter_ scatter_.src scatter_.value scatter_add_
-    index_fill_.int_Scalar index_copy_ index_add_
-"""
-"""Those after which their first is not known, not even as the `x.data` of a tensor that has another version counter."""
 
 _NUMBERS = {bool, int, float, complex}
 
@@ -62,28 +30,14 @@ class Rules:
 
     def register(self):
         """Put every kernel in its place."""
-        aten = self._torch.ops.aten
-        for names, kernel in ((_COMPUTED, self._computed), (_IN_PLACE, self._in_place), (_OVER, self._over)):
-            for name in names.split():
-                packet, _, overload = name.partition(".")
-                operator = getattr(getattr(aten, packet), overload or "default", None)
-                if operator is not None:
-                    self._wrap(operator, kernel(operator))
-        for operator, kernel in (
-            (aten._local_scalar_dense.default, self._local_scalar_dense),
-            (aten._to_copy.default, self._to_copy),
-            (aten.copy_.default, self._copy_),
-            (aten.fill_.Scalar, self._fill_),
-            (aten.fill_.Tensor, self._fill_with),
-            (aten.zero_.default, self._zero_),
-            (aten._foreach_add_.Scalar, self._foreach_add_),
-            (aten.equal.default, self._equal),
-            (aten.triu.default, functools.partial(self._triangle, aten.triu.default)),
-            (aten.tril.default, functools.partial(self._triangle, aten.tril.default)),
-            *self._plausible.kernels(),
-            *self._shapes.kernels(),
-        ):
-            self._wrap(operator, kernel)
+        parts = {"rules": self, "plausible": self._plausible, "shapes": self._shapes}
+        for rule, name, operator in operators.found(self._torch.ops.aten):
+            if operator is None:
+                doubts.note("values-unknown", "no torch.ops.aten.%s in this release" % name)
+                continue
+            part, _, method = rule.partition(".")
+            kernel = getattr(parts[part], method)
+            self._wrap(operator, kernel(operator) if rule in operators.MADE_FOR_ONE else kernel)
 
     def _wrap(self, operator, kernel):
         """Put a kernel where torch dispatches the operator to below autograd."""
@@ -118,10 +72,17 @@ class Rules:
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 
-    def _computed(self, operator):
+    def by_element(self, operator):
+        """Return the kernel of an operator that is computed on the host beside, element by element."""
+        return self._computed(operator, True)
+
+    def as_a_whole(self, operator):
         """Return the kernel of an operator that is computed on the host beside."""
+        return self._computed(operator, False)
+
+    def _computed(self, operator, by_element):
+        """Return a kernel that computes its operator on the host where that is known whole, or kept by `by_element`."""
         name = operator._schema.name.rpartition("::")[2]
-        by_element = name not in _NOT_BY_ELEMENT.split()
 
         def kernel(real, *args, **kwargs):
             """Note what comes out: computed, made up, or with the mark of what it was computed from."""
@@ -179,6 +140,10 @@ class Rules:
             made = lazy.elementwise(self._torch, operator, out.shape, given, kwargs)
             self._values.make(out, made, self._values.mark(args))
 
+    def triangle(self, operator):
+        """Return the kernel of triu or tril."""
+        return functools.partial(self._triangle, operator)
+
     def _triangle(self, operator, real, tensor, diagonal=0):
         out = real(tensor, diagonal)
         if self._values.keeps(out):
@@ -193,7 +158,7 @@ class Rules:
             self._values.make(out, made, self._values.mark((tensor,)))
         return out
 
-    def _in_place(self, operator):
+    def in_place(self, operator):
         """Return the kernel of an operator that writes to its first argument."""
 
         def kernel(real, target, *args, **kwargs):
@@ -211,7 +176,7 @@ class Rules:
 
         return kernel
 
-    def _over(self, operator):
+    def over(self, operator):
         draws = operator._schema.name.endswith("::random_")
 
         def kernel(real, target, *args, **kwargs):
@@ -225,7 +190,7 @@ class Rules:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def _local_scalar_dense(self, real, tensor):
+    def local_scalar_dense(self, real, tensor):
         mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
         self.assumed.read(mark)
         if known is not None:
@@ -234,7 +199,7 @@ class Rules:
             self.assumed.unknown(tensor)
         return real(tensor)
 
-    def _to_copy(self, real, tensor, **kwargs):
+    def to_copy(self, real, tensor, **kwargs):
         """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
         if not tensor.is_cuda:
             out = real(tensor, **kwargs)
@@ -250,7 +215,7 @@ class Rules:
         self._values.copied(out, tensor)
         return out
 
-    def _equal(self, real, one, other):
+    def equal(self, real, one, other):
         known = self._values.on_host((one, other)) if one.is_cuda else None  # else below would come here again
         if known is None:
             return real(one, other)
@@ -281,7 +246,7 @@ class Rules:
         self._raise_version(target)
         self._values.forget(target)
 
-    def _copy_(self, real, target, source, non_blocking=False):
+    def copy_(self, real, target, source, non_blocking=False):
         """The same where there is a target."""
         if source.is_cuda and not target.is_cuda:
             self.assumed.read(self._values.mark((source,)))
@@ -300,11 +265,11 @@ class Rules:
             self._values.note(target, source)
         return target
 
-    def _fill_(self, real, target, value):
+    def fill_(self, real, target, value):
         real(target, value)
         return self._written(target, lambda host: host.fill_(value))
 
-    def _fill_with(self, real, target, value):
+    def fill_with(self, real, target, value):
         known = self._values.on_host((value,))
         real(target, value)
         if known is None:
@@ -312,11 +277,11 @@ class Rules:
             return target
         return self._written(target, lambda host: host.fill_(known[0]), self._values.mark((value,)))
 
-    def _zero_(self, real, target):
+    def zero_(self, real, target):
         real(target)
         return self._written(target, lambda host: host.zero_())
 
-    def _foreach_add_(self, real, targets, number):
+    def foreach_add_(self, real, targets, number):
         """Optimizers count their steps by this where the counts are on the device."""
         known = [self._values.of(each) if self._values.keeps(each) else None for each in targets]
         real(targets, number)

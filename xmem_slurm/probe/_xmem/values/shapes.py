@@ -17,22 +17,6 @@ class Shapes:
         self._torch, self._values, self._most = torch, values, most
         self._assumed = assumed
 
-    def kernels(self):
-        """Return pairs of an operator and its kernel."""
-        aten = self._torch.ops.aten
-        return (
-            (aten.nonzero.default, self._nonzero),
-            (aten.masked_select.default, self._masked_select),
-            (aten._unique2.default, self._unique2),
-            (aten.unique_consecutive.default, self._unique_consecutive),
-            (aten.unique_dim.default, self._unique_dim),
-            (aten.bincount.default, self._bincount),
-            (aten.repeat_interleave.Tensor, self._repeat_interleave),
-            (aten.index.Tensor, self._index),
-            (aten.index_put_.default, self._index_put_),
-            (aten._index_put_impl_.default, self._index_put_),
-        )
-
     def _shape(self, real, args, host, upper):
         """Return what `host` gives of known arguments, on the device; else `upper()`, or what zeros lead to."""
         first = args[0]
@@ -49,13 +33,13 @@ class Shapes:
         doubts.note("value-shape", "shapes follow from values")
         return upper() if self._most else real(*args)
 
-    def _nonzero(self, real, tensor):
+    def nonzero(self, real, tensor):
         def upper():
             return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=self._torch.long)
 
         return self._shape(real, (tensor,), self._torch.nonzero, upper)
 
-    def _masked_select(self, real, tensor, mask):
+    def masked_select(self, real, tensor, mask):
         def upper():
             return self._torch.broadcast_tensors(tensor, mask)[0].reshape(-1).clone()
 
@@ -67,7 +51,7 @@ class Shapes:
             return tensor.new_empty(int(known.expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum()))
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
-    def _unique2(self, real, tensor, *options):
+    def unique2(self, real, tensor, *options):
         def upper():
             flat = tensor.reshape(-1)
             return (
@@ -79,14 +63,14 @@ class Shapes:
         aten = self._torch.ops.aten
         return self._shape(real, (tensor, *options), aten._unique2.default, upper)
 
-    def _unique_consecutive(self, real, tensor, *options):
+    def unique_consecutive(self, real, tensor, *options):
         def upper():
             long = self._torch.zeros_like(tensor, dtype=self._torch.long)
             return tensor.clone(), long, self._ones(tensor.numel(), tensor)
 
         return self._shape(real, (tensor, *options), self._torch.ops.aten.unique_consecutive.default, upper)
 
-    def _unique_dim(self, real, tensor, dim, *options):
+    def unique_dim(self, real, tensor, dim, *options):
         def upper():
             count = tensor.shape[dim]
             return tensor.clone(), self._ones(count, tensor) * 0, self._ones(count, tensor)
@@ -96,7 +80,7 @@ class Shapes:
     def _ones(self, count, like):
         return like.new_ones(count, dtype=self._torch.long)
 
-    def _bincount(self, real, tensor, weights=None, minlength=0):
+    def bincount(self, real, tensor, weights=None, minlength=0):
         known, given = self._values.seen(tensor), self._values.on_host((weights,))
         weighed = given[0] if given else None
         counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
@@ -110,7 +94,7 @@ class Shapes:
         kept = weights.dtype is self._torch.float
         return tensor.new_empty(counted.shape, dtype=self._torch.float if kept else self._torch.double)
 
-    def _repeat_interleave(self, real, repeats, *, output_size=None):
+    def repeat_interleave(self, real, repeats, *, output_size=None):
         if not repeats.is_cuda:
             return real(repeats, output_size=output_size)
         known = self._values.seen(repeats)
@@ -122,7 +106,7 @@ class Shapes:
         doubts.note("value-shape", "shapes follow from values")
         return repeats.new_zeros(repeats.numel() if output_size is None else output_size, dtype=self._torch.long)
 
-    def _index(self, real, tensor, indices):
+    def index(self, real, tensor, indices):
         if not tensor.is_cuda:
             return real(tensor, indices)
         out = real(tensor, self._without_masks(indices))
@@ -136,7 +120,7 @@ class Shapes:
                     self._values.note(out, values, self._values.mark((tensor, indices)))
         return out
 
-    def _index_put_(self, real, tensor, indices, values, *options):
+    def index_put_(self, real, tensor, indices, values, *options):
         if tensor.is_cuda:
             indices = self._without_masks(indices, self._selected(tensor, indices, values))
         kept = self._values.of(tensor) if tensor.is_cuda and self._values.small(tensor) else None
@@ -175,7 +159,7 @@ class Shapes:
         found = []
         for each in indices:
             if each is not None and self._is_mask(each) and each.is_cuda:
-                places = self._nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
+                places = self.nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
                 if self._values.seen(each) is None and selected not in (None, 1):
                     places = places.new_zeros((selected, each.dim()))
                 found += places.unbind(1)

@@ -1,0 +1,86 @@
+"""Run by a job's Python in a dry run: a training script once for each hook of the probe, under a torch without it.
+
+`hook_faults.py TABLE SCRIPT` imports torch once, unhooked, and forks for each name that `_xmem.patches.TABLE` reads and
+for each replacement: in the child these are not there. What is read is taken away, where torch itself can do without;
+else the row asks for another name. A line of JSON on stdout says of each child which names those were and how it ended.
+"""
+
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+import runpy
+import sys
+
+from _xmem import engine, patches
+
+OF_TORCH_ITSELF = {
+    "_builtin_table",
+    "_call_impl",
+    "_cuda_memoryStats",
+    "_InferenceMode",
+    "_len_torch_dispatch_stack",
+    "_wrapped_call_impl",
+}
+"""What torch needs in any training script."""
+
+
+def unhooked():
+    """Import torch and what is waited for; return (recorder that has not hooked in, torch)."""
+    hook_in, recorders = engine.ProbeEngine.after_torch, []
+    engine.ProbeEngine.after_torch = lambda recorder, _torch: recorders.append(recorder)
+    torch = importlib.import_module("torch")
+    engine.ProbeEngine.after_torch = hook_in
+    return recorders[0], torch
+
+
+def is_there(row):
+    """Whether the module of a row is, which is imported: what is waited for may be no part of this Python."""
+    module = row.owner.partition(":")[0]
+    try:
+        return bool(importlib.import_module(module))
+    except ImportError:
+        return False
+
+
+def without(table, missing):
+    """Return the table for a torch that has not what these rows name."""
+    for row in missing:
+        if row.is_read and row.name.startswith("_") and row.name not in OF_TORCH_ITSELF:
+            delattr(patches._owner(row), row.name)
+    renamed = {row: row._replace(name=row.name + "_once") for row in missing if hasattr(patches._owner(row), row.name)}
+    return tuple(renamed.get(row, row) for row in table)
+
+
+def kinds(table):
+    """Return the rows that are taken away together: those of one replacement; of what is read, those of one name."""
+
+    def kind(row):
+        return row.by, row.name if row.is_read else ""
+
+    return [list(rows) for _, rows in itertools.groupby(sorted(set(table), key=kind), kind)]
+
+
+def main():
+    """Fork for each."""
+    name, script = sys.argv[1:]
+    recorder, torch = unhooked()
+    table = tuple(filter(is_there, (*getattr(patches, name), *patches.OFFLINE)))
+    patches.OFFLINE = ()
+    for missing in kinds(table):
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            recorder._begin()
+            recorder.table = without(table, missing)
+            recorder.after_torch(torch)
+            sys.argv = [script]
+            runpy.run_path(script, run_name="__main__")
+            return
+        _, status = os.waitpid(child, 0)
+        names = [(str(row), row.doubt) for row in missing]
+        sys.stdout.write(json.dumps({"pid": child, "status": status, "names": names}) + "\n")
+
+
+main()
