@@ -99,6 +99,7 @@ def noted(found: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
 
 
 def _from_file(raw: trace_schema.TraceFile) -> Trace:
+    """Give what was checked its meaning: numbers for addresses, categories, origins."""
     columns = raw.events
     history = list(zip(columns.action, columns.address, columns.size, columns.stream, strict=True))
     requests, events, freed_at = _number(history)

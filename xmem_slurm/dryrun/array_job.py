@@ -39,6 +39,7 @@ def run(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | Sl
 
 
 def _array(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | SlurmError]:
+    """Run what is ordered as one array job, in a folder that goes with it."""
     place, parent = cpu_node.named(where), platformdirs.user_cache_path("xmem-slurm")
     with signals.clearing_up():  # whoever ends us ends the tasks
         try:

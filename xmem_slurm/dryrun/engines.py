@@ -59,6 +59,7 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
 
 
 def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
     traces = yield from _with_or_without_origins(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:

@@ -232,6 +232,7 @@ def _write_program(path: Path, text: bytes) -> Path:
 
 
 def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
+    """Say why nothing is known of GPU memory: in the words of a shim, by how the script ended, or by what was met."""
     note = _first_note(traces / "notes.jsonl")
     if note is not None:
         return note

@@ -55,6 +55,7 @@ class DryRunsByKind:
         return gpu.capability, gpu.multiprocessors
 
     def _run(self, name: str) -> Orders[Sequence[Trace] | NoEstimate]:
+        """Want the job, or the tasks of its array that stand for it, run on this option's kind of GPU."""
         before, job = self.budget.spent, self.order.job
         try:
             traces: list[Trace] = []
@@ -151,6 +152,7 @@ class ComponentEstimates:
             return False
 
     def _estimate(self, name: str) -> Orders[Estimate | NoEstimate]:
+        """Make an estimate of the component's own traces; all that was read counts, whoever of the job read it."""
         try:
             traces = yield from self.dry_runs.on(name)
         except NoEstimate as error:

@@ -198,6 +198,11 @@ def _size(
     *,
     taken: Sequence[Taken],
 ) -> Orders[Sizing]:
+    """Size one component, beside what others have `taken`.
+
+    Raises:
+        NoEstimate: there is none on the GPU that it is meant for.
+    """
     started, gpus = time.monotonic(), dry_runs.gpus
     names = [name for name in candidates(demand, site, gpus, taken) if starts.get(name) != NEVER]
     if demand.share is not None and not names:
