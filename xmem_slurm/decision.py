@@ -4,7 +4,6 @@ Read on the way of jobs that must not wait, so it imports little.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,8 +55,7 @@ class Part(NamedTuple):
     in_a_copy: bool = False
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """What was decided of the job that was `written`, and what sbatch is given: `ready`.
 
     It was sized from its `parts`, by component, which are empty where nothing was sized now: at the time `known_since`
@@ -69,8 +67,8 @@ class Decision:
     kind: Kind
     written: Submission
     ready: Submission
-    parts: Mapping[int, Part] = field(default_factory=dict)
-    left: Mapping[int, str] = field(default_factory=dict)
+    parts: Mapping[int, Part] = {}
+    left: Mapping[int, str] = {}
     why: str = ""
     error: str = ""
     lines: Sequence[str] = ()

@@ -6,7 +6,6 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def keep(*files: File, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
     name = known.key(job, [])
-    known.keep(name, replace(DECISION, written=job), files, days)
+    known.keep(name, DECISION._replace(written=job), files, days)
     return name
 
 
@@ -44,7 +43,7 @@ def test_an_answer_comes_back_whole(model: Path) -> None:
     found = known.look_up(name, JOB)
     assert found is not None
     assert found.known_since is not None
-    assert replace(found, known_since=None) == DECISION
+    assert found._replace(known_since=None) == DECISION
     lines = decided.lines(found)
     assert lines[:2] == DECISION.lines
     assert "nothing that the dry run read has changed" in lines[2]
@@ -205,7 +204,7 @@ def test_no_room_is_no_error(model: Path) -> None:
 
 def _write_and_read(arguments: tuple[int, str]) -> bool:
     number, model = arguments
-    known.keep("shared", replace(DECISION, lines=[str(number) * 10_000]), [known.as_it_is(Path(model))])
+    known.keep("shared", DECISION._replace(lines=[str(number) * 10_000]), [known.as_it_is(Path(model))])
     found = known.look_up("shared", JOB)
     return found is not None and len(set(found.lines[0])) <= 3 and found.ready == READY
 

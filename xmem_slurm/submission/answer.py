@@ -84,14 +84,15 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         Busy: its turn to be run dry did not come in time.
     """
     not_sized = _not_sized(job.request)
-    from xmem_slurm.dryrun import admission  # noqa: PLC0415
-    from xmem_slurm.site import places  # noqa: PLC0415
     from xmem_slurm.submission import known  # noqa: PLC0415
 
     name = name or known.key(job, wishes)
     kept = known.look_up(name, job) if wishes.report is None and not wishes.fresh else None
     if kept is not None:
         return kept
+    from xmem_slurm.dryrun import admission  # noqa: PLC0415
+    from xmem_slurm.site import places  # noqa: PLC0415
+
     began, seconds = time.time(), wishes.queue_seconds
     if seconds is None:
         tables = places.tables(wishes.site, job.environ, b"queue_seconds")

@@ -4,7 +4,6 @@ Everything heavy is imported here, where a GPU job waits seconds anyway.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,9 +53,9 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
         return decision
-    decision = replace(_with_parts(job, wishes, site, gpus, sized), left=left)
+    decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
     lines = terminal.decision_lines(decision, dry_run=wishes.dry_run)
-    decision = replace(decision, lines=[*lines, *_report(wishes, sized, site)])
+    decision = decision._replace(lines=[*lines, *_report(wishes, sized, site)])
     known.keep(name, decision, *_lasts(decision, site, basis))
     return decision
 

@@ -26,12 +26,15 @@ import stat
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from xmem_slurm import __version__
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
-from xmem_slurm.trace import File
+
+if TYPE_CHECKING:
+    from xmem_slurm.trace import File
 
 SCHEMA_VERSION = 3
 _FOLDER = "estimates"
@@ -72,7 +75,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         age, days = time.time() - kept["made"], kept["days"]
         if age < -_DAY or (age > days * _DAY if waited_since is None else kept["made"] < waited_since):
             return None
-        if not all(is_unchanged(File(*each)) for each in kept["files"]):
+        if not all(_is_unchanged(*each) for each in kept["files"]):
             return None
         environ = {k: v for k, v in job.environ.items() if k not in kept["removed"]} | kept["set"]
         script = None if kept["script"] is None else bytes.fromhex(kept["script"])
@@ -89,19 +92,19 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         return None
 
 
-def keep(name: str, decision: Decision, files: Iterable[File], days: float = MOST_DAYS) -> None:
+def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = MOST_DAYS) -> None:
     """Keep a decision whose dry run read `files`, unless one of them is no longer as it was, or there is no room.
 
     A file that the dry run wrote before it read it is the job's own, and no file of this machine. What it was sized
     from is not kept: traces are large.
     """
-    first: dict[str, File] = {}
+    first = dict[str, "File"]()
     for file in files:
         if file.kind == "T":
             return
         first.setdefault(file.path, file)
     of_machine = [file for file in first.values() if file.kind != "W"]
-    if not all(map(is_unchanged, of_machine)):
+    if not all(_is_unchanged(*each) for each in of_machine):
         return
     ready, before, after = decision.ready, decision.written.environ, decision.ready.environ
     content = {
@@ -123,8 +126,10 @@ def keep(name: str, decision: Decision, files: Iterable[File], days: float = MOS
         own_files.write(folder / f"{name}.json", json.dumps(content).encode())
 
 
-def as_it_is(path: Path) -> File:
+def as_it_is(path: Path) -> "File":
     """Return what there is at a path now."""
+    from xmem_slurm.trace import File  # noqa: PLC0415 - not to look up what is known
+
     try:
         status = path.stat()
     except OSError:
@@ -132,15 +137,15 @@ def as_it_is(path: Path) -> File:
     return File("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns, str(path))
 
 
-def is_unchanged(file: File) -> bool:
+def _is_unchanged(kind: str, size: int, mtime_ns: int, path: str) -> bool:
     """Whether a path is as it was. Of a folder only the time counts: its size is the file system's affair."""
     try:
-        status = os.stat(file.path)  # noqa: PTH116 - thousands of them
+        status = os.stat(path)  # noqa: PTH116 - thousands of them
     except OSError:
-        return file.kind == "A"
-    if file.kind == "A":
+        return kind == "A"
+    if kind == "A":
         return False
-    return status.st_mtime_ns == file.mtime_ns and (file.kind == "D" or status.st_size == file.size)
+    return status.st_mtime_ns == mtime_ns and (kind == "D" or status.st_size == size)
 
 
 def _prune(folder: Path) -> None:

@@ -11,7 +11,6 @@ import stat
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,7 +40,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
             written = _read(written, sbatch)
             decision = answer(written, wishes, _say_nothing if written.command_line.has("quiet") else _say)
             if not wishes.dry_run:
-                decision = replace(decision, ready=_with_script_kept(decision.ready, written))
+                decision = decision._replace(ready=_with_script_kept(decision.ready, written))
             ready = decision.ready
             if ready != written:
                 once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
