@@ -12,7 +12,7 @@ from tests.conftest import EXAMPLE_SITE
 from xmem_slurm import trace_file
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.dryrun import runner
-from xmem_slurm.sandbox import sandbox
+from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.slurm import command_line, script
 from xmem_slurm.slurm.options import Option
 from xmem_slurm.submission import handover
@@ -50,7 +50,7 @@ def nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise SystemExit(0)
 
     monkeypatch.setattr(handover, "become", become)
-    monkeypatch.setattr(runner, "run", lambda *_: runner.DryRun([ran], sandbox.Outcome(0, None, 1.0, 0, b"")))
+    monkeypatch.setattr(runner, "run", lambda _order: DryRunResult([ran]))
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setenv("XMEM_SBATCH", "/bin/true")
