@@ -1,4 +1,5 @@
-# make demo: the whole way once, on a throw-away Slurm cluster.   make test: every test.   make lint: style, types, layers.
+# make demo: the whole way once, on a throw-away Slurm cluster.   make lint: style, types, layers.
+# make test: every test but the slow ones that are not due (tests/harness/rotation.py).   make test-all: every test.
 # make docs: the documentation as a site, in build/docs.   make capture: docs/capture.svg, a terminal of today.
 # make coverage: which lines the unit tests reach.   make changelog [VERSION=x.y.z]: the news since the last version.
 SHELL := /bin/bash
@@ -8,14 +9,15 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test lint docs tree capture coverage changelog setup test-torch-matrix test-debian-13 clean
+.PHONY: demo test test-all lint docs tree capture coverage changelog setup test-torch-matrix test-debian-13 test-cgroup2 clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
 
-test: setup
+test: ROTATE := --rotate
+test test-all: setup
 	.ci/system-packages test
-	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest -n 3 --dist loadfile $(ROTATE) $(PYTEST_ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check
@@ -67,7 +69,11 @@ test-torch-matrix: .venv/ready
 
 # Every test with another Slurm (24.11) and Python (3.13), on a Debian 13 of its own; as root.
 test-debian-13:
-	.ci/on-debian trixie make test PYTEST_ARGS="$(PYTEST_ARGS)"
+	.ci/on-debian trixie make test-all PYTEST_ARGS="$(PYTEST_ARGS)"
+
+# What control groups v2 hold a dry run to, under a Linux of its own that has them: Debian's, in an emulator; minutes.
+test-cgroup2: .venv/ready
+	.ci/on-cgroup2 $(BIN)/pytest -p no:cacheprovider tests/integration/test_control_group.py $(PYTEST_ARGS)
 
 setup: .venv/ready .venvs/torch-$(TORCH)/ready
 	.ci/system-packages

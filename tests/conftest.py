@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import rotation, unsandboxed, warm
 from xmem_slurm import lab, resources
+from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_site
 
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
@@ -35,8 +37,15 @@ for _ in range(5):
 """A training script that fits the smallest GPU there is: it needs less than 2 GiB."""
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make test` gives."""
+    parser.addoption("--rotate", action="store_true", help="leave out slow tests, but for those of this day and change")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Give our children the signals as a shell gives them: whoever runs us in the background may ignore them."""
+    if config.getoption("rotate"):
+        config.pluginmanager.register(rotation.Rotation(), "rotation")
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -58,6 +67,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def job_python() -> Path:
     """Return the Python of a user's job: one that has a CUDA build of torch."""
     return Path(os.environ["XMEM_TEST_PYTHON"])
+
+
+@pytest.fixture(scope="session")
+def warm_python(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return what behaves as that Python, and has torch at hand: for tests that are not of how a Python starts."""
+    return warm.installed(job_python, tmp_path_factory.mktemp("warm") / "bin")
+
+
+@pytest.fixture
+def without_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let dry runs of this test be no more than processes, as a warm Python has to be."""
+    monkeypatch.setattr(sandbox, "run", unsandboxed.run)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ leaves no estimate (`NO_ESTIMATE`).
 
 from enum import Enum
 
-BASE_MARGIN = 0.02
+LEAST = 0.02
 """The least prior, for doubts that by themselves change no size."""
 
-_NOT_MEASURED = "no measurements yet"
+_PRIOR = " (no measurements yet)"
 
 
 class Doubt(Enum):
@@ -29,92 +29,64 @@ class Doubt(Enum):
     )
     CUDNN_BENCHMARK = "cudnn-benchmark", 0.10, "cudnn.benchmark keeps the fastest plan, which only a GPU can tell"
     CUDNN_BATCHNORM = "cudnn-batchnorm", 0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"
-    CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace is not known ({_NOT_MEASURED})"
-    CUDNN_CTC = "cudnn-ctc", 0.10, f"cuDNN's CTC workspace is not known ({_NOT_MEASURED})"
-    CUSOLVER = "cusolver", 0.10, f"cuSOLVER's workspace is not known ({_NOT_MEASURED})"
-    CUSPARSE = "cusparse", 0.10, f"cuSPARSE's workspace is not known ({_NOT_MEASURED})"
-    CUSPARSELT = "cusparselt", 0.10, f"cuSPARSELt's workspace is not known ({_NOT_MEASURED})"
-    MANAGED = "managed", 0.10, f"managed memory may lie on the GPU or not ({_NOT_MEASURED})"
-    CUFFT = "cufft", 0.10, f"cuFFT's workspace is not known ({_NOT_MEASURED})"
-    NCCL = "nccl", 0.10, f"NCCL's buffers are not known ({_NOT_MEASURED})"
+    CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace is not known{_PRIOR}"
+    CUDNN_CTC = "cudnn-ctc", 0.10, f"cuDNN's CTC workspace is not known{_PRIOR}"
+    CUSOLVER = "cusolver", 0.10, f"cuSOLVER's workspace is not known{_PRIOR}"
+    CUSPARSE = "cusparse", 0.10, f"cuSPARSE's workspace is not known{_PRIOR}"
+    CUSPARSELT = "cusparselt", 0.10, f"cuSPARSELt's workspace is not known{_PRIOR}"
+    MANAGED = "managed", 0.10, f"managed memory may lie on the GPU or not{_PRIOR}"
+    CUFFT = "cufft", 0.10, f"cuFFT's workspace is not known{_PRIOR}"
+    NCCL = "nccl", 0.10, f"NCCL's buffers are not known{_PRIOR}"
     PROFILE_ENGINE = "profile-engine", 0.05, "real steps on this machine's CPU stand for the GPU's"
-    FORWARD_READ = (
-        "forward-read",
-        0.10,
-        f"the model reads values in its forward pass ({{detail}}), zeros here ({_NOT_MEASURED})",
-    )
-    NEVER_STEPPED = (
-        "never-stepped",
-        0.10,
-        f"{{detail}}: the script is taken for one that only evaluates ({_NOT_MEASURED})",
-    )
-    OPTIMIZER_READ = (
-        "optimizer-read",
-        0.10,
-        f"{{detail}} decides by values, zeros here, how far it goes ({_NOT_MEASURED})",
-    )
-    ENGINE = "engine", BASE_MARGIN, "{detail}"
-    VALUE_SHAPE = "value-shape", BASE_MARGIN, "{detail}: where they are not known, everything counts as selected"
-    VALUE_SHAPE_LEAST = "value-shape-least", BASE_MARGIN, "with nothing selected the peak would be {detail}"
-    STAND_IN_DATA = (
-        "stand-in-data",
-        BASE_MARGIN,
-        "{detail} is not on this machine: stand-in data of its shape took its place",
-    )
+    FORWARD_READ = "forward-read", 0.10, f"the model reads values in its forward pass ({{detail}}), zeros here{_PRIOR}"
+    NEVER_STEPPED = "never-stepped", 0.10, f"{{detail}}: the script is taken for one that only evaluates{_PRIOR}"
+    OPTIMIZER_READ = "optimizer-read", 0.10, f"{{detail}} decides by values, zeros here, how far it goes{_PRIOR}"
+    ENGINE = "engine", LEAST, "{detail}"
+    VALUE_SHAPE = "value-shape", LEAST, "{detail}: where they are not known, everything counts as selected"
+    VALUE_SHAPE_LEAST = "value-shape-least", LEAST, "with nothing selected the peak would be {detail}"
+    STAND_IN_DATA = "stand-in-data", LEAST, "{detail} is not on this machine: stand-in data of its shape took its place"
     STAND_IN_WEIGHTS = (
         "stand-in-weights",
-        BASE_MARGIN,
+        LEAST,
         "the weights of {detail} are not on this machine: others took their place",
     )
-    NOT_REACHED = "not-reached", 0.10, f"{{detail}} was not reached: what it needs was not seen ({_NOT_MEASURED})"
-    SEEN_EARLY = (
-        "seen-early",
-        BASE_MARGIN,
-        "{detail} was seen before the first step only, without the optimizer's state",
-    )
-    LARGEST_DRAWN = "largest-drawn", BASE_MARGIN, "batches differ in size, and {detail} was trained on"
-    VARYING = "varying", BASE_MARGIN, "{detail}"
-    EXTRAPOLATED = "extrapolated", BASE_MARGIN, "{detail}"
+    NOT_REACHED = "not-reached", 0.10, f"{{detail}} was not reached: what it needs was not seen{_PRIOR}"
+    SEEN_EARLY = "seen-early", LEAST, "{detail} was seen before the first step only, without the optimizer's state"
+    LARGEST_DRAWN = "largest-drawn", LEAST, "batches differ in size, and {detail} was trained on"
+    VARYING = "varying", LEAST, "{detail}"
+    EXTRAPOLATED = "extrapolated", LEAST, "{detail}"
     DDP_BUCKETS = (
         "ddp-buckets",
         0.10,
         "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)",
     )
-    RANKS = "ranks", 0.10, f"{{detail}} may need more than those that were run ({_NOT_MEASURED})"
-    ARRAY = "array", 0.10, f"{{detail}} ({_NOT_MEASURED})"
+    RANKS = "ranks", 0.10, f"{{detail}} may need more than those that were run{_PRIOR}"
+    ARRAY = "array", 0.10, f"{{detail}}{_PRIOR}"
     NO_TRITON = (
         "no-triton",
         0.10,
         (
             "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the"
-            f" job fails ({_NOT_MEASURED})"
+            f" job fails{_PRIOR}"
         ),
     )
     AUTOTUNED = (
         "autotuned",
         0.10,
-        f"max-autotune measures on the GPU which kernels it takes and what it fuses into them ({_NOT_MEASURED})",
+        f"max-autotune measures on the GPU which kernels it takes and what it fuses into them{_PRIOR}",
     )
-    RECORD_STREAM = (
-        "record-stream",
-        0.10,
-        f"memory used on other streams is free later on a GPU than here ({_NOT_MEASURED})",
-    )
+    RECORD_STREAM = "record-stream", 0.10, f"memory used on other streams is free later on a GPU than here{_PRIOR}"
     PRIVATE_POOL = (
         "private-pool",
-        BASE_MARGIN,
+        LEAST,
         "CUDA graphs keep pools of their own, which are not released where memory is short",
     )
-    ASSUMED_VALUES = "assumed-values", 0.10, f"{{detail}}: what the job does next may hang on it ({_NOT_MEASURED})"
-    VALUES_UNKNOWN = (
-        "values-unknown",
-        0.10,
-        f"{{detail}}: what is decided by values on the GPU is not known ({_NOT_MEASURED})",
-    )
-    HOOK_MISSING = "hook-missing", 0.10, f"{{detail}}: what is seen by it was not ({_NOT_MEASURED})"
-    SITES_UNKNOWN = "sites-unknown", BASE_MARGIN, "{detail}: reports cannot say which line asked for memory"
-    STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen ({_NOT_MEASURED})"
-    GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat ({_NOT_MEASURED})"
+    ASSUMED_VALUES = "assumed-values", 0.10, f"{{detail}}: what the job does next may hang on it{_PRIOR}"
+    VALUES_UNKNOWN = "values-unknown", 0.10, f"{{detail}}: what is decided by values on the GPU is not known{_PRIOR}"
+    HOOK_MISSING = "hook-missing", 0.10, f"{{detail}}: what is seen by it was not{_PRIOR}"
+    SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
+    STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen{_PRIOR}"
+    GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat{_PRIOR}"
 
     TASKS = "tasks", None, "{detail}"
     RANK_ALONE = "rank-alone", None, "{detail}"

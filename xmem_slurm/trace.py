@@ -35,7 +35,6 @@ by the probe, so that a reader sees either the last complete state of a process 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -45,11 +44,18 @@ from xmem_slurm.doubts import Doubt
 
 SCHEMA_VERSION = 1
 
-_OF_NO_GPU = re.compile(
-    r"(ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|Permission|Name|UnboundLocal|Syntax"
-    r"|Indentation|Tab|EOF|Unicode\w+)Error\b|.*a dry run has no network"
+CRASH = "a crash or a kill"
+"""Stands for the type where a process ended without an exception, and without a word."""
+
+_OF_NO_GPU = frozenset(
+    f"{name}Error"
+    for name in (
+        *("ModuleNotFound", "FileNotFound", "FileExists", "IsADirectory", "NotADirectory", "Permission", "EOF"),
+        *("Name", "UnboundLocal", "Syntax", "Indentation", "Tab"),
+        *("UnicodeDecode", "UnicodeEncode", "UnicodeTranslate"),
+    )
 )
-"""Errors that no GPU has a part in: neither its kind nor the values on it. The last: probe/_xmem/process/network.py."""
+"""Exceptions that no GPU has a part in: neither its kind nor the values on it."""
 
 
 class Op(IntEnum):
@@ -184,6 +190,23 @@ class ShownGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptFailure:
+    """What ended a script, in words; `type` is that of the exception, as Python names it, "" where it was none.
+
+    `offline` is set where the script had asked for something that a dry run cannot reach: that may be why.
+    """
+
+    words: str
+    type: str = ""
+    offline: bool = False
+
+    @property
+    def of_no_gpu(self) -> bool:
+        """Whether no GPU can be why, nor a value on one."""
+        return self.offline or self.type in _OF_NO_GPU
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """The process that was watched, by either engine; the fields are those of the file."""
 
@@ -192,11 +215,16 @@ class Process:
     world_size: int
     component: int
     state: str
-    error: str | None
+    failure: ScriptFailure | None
     torch_version: str
     cuda_version: str | None
     allocator_settings: str
     gpu: ShownGpu
+
+    @property
+    def error(self) -> str | None:
+        """What ended the script, in words; None where nothing was wrong."""
+        return None if self.failure is None else self.failure.words
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +269,7 @@ class Trace(Process):
     @property
     def failed(self) -> bool:
         """Whether the script stopped before two steps, with an error: too early to be an answer."""
-        return self.error is not None and self.steps < 2
+        return self.failure is not None and self.steps < 2
 
     @property
     def fails_on_any_gpu(self) -> bool:
@@ -250,12 +278,12 @@ class Trace(Process):
         Either it had not touched a GPU yet, or its error is one that has nothing to do with them.
         """
         untouched = self.state == "exit" and not self.recorded and not self.allocations
-        return self.failed and (untouched or _OF_NO_GPU.match(self.error or "") is not None)
+        return self.failed and (untouched or (self.failure is not None and self.failure.of_no_gpu))
 
     @property
     def is_whole(self) -> bool:
         """Whether the run came to its end, or to where it only repeats itself."""
-        return not self.growing and self.error is None
+        return not self.growing and self.failure is None
 
     def beside(self, other: "Trace") -> bool:
         """Whether the two processes were on one GPU at once. What was not noted was not."""

@@ -29,6 +29,7 @@ from xmem_slurm.trace import (
     Origin,
     Phase,
     Process,
+    ScriptFailure,
     Seen,
     ShownGpu,
     Trace,
@@ -73,9 +74,23 @@ def read_files(log: Path) -> list[File]:
     return [File(n[1].decode(), int(n[2]), int(n[3]), os.fsdecode(n[4])) if n else File("T", 0, 0, "") for n in noted]
 
 
+_TYPE = re.compile(r"(?:\w+\.)*\w+(?=$|:| ?\()")
+"""How an error begins: "ValueError: ...", "KeyError (train.py:3)", "os._exit(3)"."""
+_OFFLINE = "a dry run has no network"
+"""What the probe adds where that may be why (`probe/_xmem/process/network.py`)."""
+
+
+def failure(error: str) -> ScriptFailure:
+    """Read what the probe says of how a script ended: an exception's type, then its words."""
+    of_type = _TYPE.match(error)
+    return ScriptFailure(error, of_type[0] if of_type is not None else "", error.endswith(_OFFLINE))
+
+
 def process_fields(found: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
     """Return the fields of a `Process` from a file."""
-    return {each.name: getattr(found, each.name) for each in fields(Process)} | {"gpu": ShownGpu(**dict(found.gpu))}
+    same = {each.name: getattr(found, each.name) for each in fields(Process) if each.name not in ("failure", "gpu")}
+    failed = None if found.error is None else failure(found.error)
+    return same | {"failure": failed, "gpu": ShownGpu(**dict(found.gpu))}
 
 
 def noted(found: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
@@ -84,6 +99,7 @@ def noted(found: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
 
 
 def _from_file(raw: trace_schema.TraceFile) -> Trace:
+    """Give what was checked its meaning: numbers for addresses, categories, origins."""
     columns = raw.events
     history = list(zip(columns.action, columns.address, columns.size, columns.stream, strict=True))
     requests, events, freed_at = _number(history)

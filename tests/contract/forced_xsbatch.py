@@ -6,6 +6,7 @@ from pathlib import Path
 
 from xmem_slurm import trace_file
 from xmem_slurm.cli.xsbatch import main
+from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.estimate import estimate
@@ -23,9 +24,10 @@ def answer(options: Sequence[str]) -> None:
 
     def size_components(
         _job: object, components: Sequence[int], _site: object, gpus: Mapping[str, Gpu], *_: object, **__: object
-    ) -> Mapping[int, sizing.Sizing]:
+    ) -> Orders[Mapping[int, sizing.Sizing]]:
         chosen = {index: options[min(index, len(options) - 1)] for index in components}
         return {index: size(option, gpus[option]) for index, option in chosen.items()}
+        yield  # a generator that wants no dry run
 
     sizing.size_components = size_components
 

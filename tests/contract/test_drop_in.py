@@ -28,6 +28,11 @@ from xmem_slurm.slurm.options import SBATCH, Option
 
 pytestmark = pytest.mark.slurm
 
+OF_SUBMISSION = pytest.mark.slow(
+    covers=["xmem_slurm/slurm/*", "xmem_slurm/*submit*", "xmem_slurm/*answer*", "xmem_slurm/*handover*",
+            "xmem_slurm/cli/xsbatch*", "launchers/*", "tests/contract/odd_jobs.py"],
+)  # fmt: skip
+
 XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 
 OF_THE_MOMENT = {
@@ -126,6 +131,7 @@ def test_an_odd_script(case: Case, place: Place) -> None:
     assert_same(place, argv, script if case.stdin else b"", case.environ)
 
 
+@OF_SUBMISSION
 @pytest.mark.parametrize("where", ["script", "command line", "environment"])
 @pytest.mark.parametrize("option", [o for o in SBATCH.options if o.name not in ENDS_SBATCH], ids=lambda o: o.name)
 def test_an_option(option: Option, where: str, place: Place) -> None:
@@ -143,6 +149,7 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
     assert_same(place, argv, environ=environ)
 
 
+@OF_SUBMISSION
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
 def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:

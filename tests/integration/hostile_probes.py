@@ -316,6 +316,16 @@ def control_groups() -> None:
             denied(lambda folder=folder: (folder / "xmem-hostile").mkdir())  # type: ignore[misc]
 
 
+def its_own_control_group() -> None:
+    """And those above it, which a user whose subtree it is owns, too."""
+    line = next((line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::")), "0::/")
+    here = Path("/sys/fs/cgroup", line[3:].lstrip("/"))
+    for folder in (here, *here.parents[:2], *here.parent.glob("*/")):
+        for name in ("cgroup.procs", "cgroup.threads", "cgroup.kill", "memory.max", "pids.max", "cpu.max"):
+            denied(lambda path=folder / name: os.open(path, os.O_WRONLY))  # type: ignore[misc]
+        denied(lambda folder=folder: (folder / "xmem-hostile").mkdir())  # type: ignore[misc]
+
+
 def a_device() -> None:
     denied(lambda: os.mknod("/tmp/disk", 0o60600, os.makedev(254, 0)))
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from xmem_slurm.errors import SandboxError
-from xmem_slurm.sandbox import mounts, sandbox
+from xmem_slurm.sandbox import first_process, mounts, sandbox, syscalls
 
 
 def main() -> int:
@@ -24,6 +24,9 @@ def main() -> int:
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as after an exec by that user
     if request.get("old_kernel"):
         mounts.tmpfs_keeps_marks = lambda: False
+    if request.get("unwatched"):
+        syscalls.give_up = lambda: None
+        first_process.WATCH_SECONDS = 1e6
     stdin = request["stdin"]
     os.set_inheritable(os.open("/", os.O_RDONLY), True)  # one that a careless caller left open: a way out
     try:

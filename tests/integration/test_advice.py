@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.placement import Placement, Verdict
 from xmem_slurm.sizing.sizing import CHANGES, Advice, Sizing, advised, on_one
 from xmem_slurm.slurm.submission import Submission
@@ -14,6 +16,7 @@ from xmem_slurm.slurm.submission import Submission
 pytestmark = pytest.mark.torch
 
 GPU = load_catalogue()["a100-sxm4-80gb"].model_copy(update={"total_bytes": 1 << 30})
+HERE = DryRuns()
 TRAIN = """
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -56,9 +59,9 @@ def tried(folder: Path, python: Path, script: str) -> tuple[Sizing, dict[str, Ad
     (folder / "train.py").write_text(script)
     job = Submission((f"--chdir={folder}", "job.sh"), dict(os.environ), f"#!/bin/sh\nexec {python} train.py\n".encode())
     budget = Budget(seconds=100)
-    sized = on_one(job, [0], "small", GPU, budget)[0]
+    sized = dispatch.one(on_one(job, [0], "small", GPU, budget), HERE)[0]
     assert isinstance(sized, Sizing), sized
-    found = advised(sized, job, 0, budget).advice
+    found = dispatch.one(advised(sized, job, 0, budget), HERE).advice
     assert [each.option for each in found] == ["small"] * len(CHANGES)
     return sized, dict(zip(CHANGES, found, strict=True))
 
@@ -90,4 +93,4 @@ def test_what_would_change_nothing_is_not_advised(tmp_path: Path, job_python: Pa
 
 def test_where_no_option_is_too_small_nothing_is_run(tmp_path: Path) -> None:
     fits = Sizing(None, Placement([Verdict("small", GPU, True)], "small"), 1.0)  # type: ignore[arg-type] # not looked at
-    assert advised(fits, Submission(("job.sh",), {}, b""), 0, Budget()) is fits
+    assert dispatch.one(advised(fits, Submission(("job.sh",), {}, b""), 0, Budget()), HERE) is fits

@@ -50,9 +50,10 @@ ESTIMATED = {
 }
 
 
+@pytest.mark.usefixtures("without_sandbox")
 @pytest.mark.parametrize("case", ESTIMATED)
-def test_is_estimated(case: str, job_python: Path, tmp_path: Path) -> None:
-    found = dry_run(tmp_path, job_python, SETUP + ESTIMATED[case])
+def test_is_estimated(case: str, warm_python: Path, tmp_path: Path) -> None:
+    found = dry_run(tmp_path, warm_python, SETUP + ESTIMATED[case])
     assert found.largest.replay.peak_allocated_bytes >= 4096 * 4096 * 4
     stopped = [reason for reason in found.reasons if reason.startswith("the script stopped with")]
     assert bool(stopped) == ("when it has trained" in case)
@@ -64,10 +65,12 @@ os.environ["CUDA_HOME"] = "/nowhere"
 open("a.cu", "w").close()
 from torch.utils import cpp_extension
 """
-NOT_ESTIMATED = {
-    "no data set": ("open('corpus/train.bin')", "FileNotFoundError: .*corpus/train.bin"),
+OF_THE_NETWORK = {
     "a download": ("urllib.request.urlopen('http://example.org/data.tar')", "URLError: .*name resolution"),
     "a hub": ("torch.hub.load('pytorch/vision', 'resnet18')", "RuntimeError: .*no internet connection"),
+}
+NOT_ESTIMATED = {
+    "no data set": ("open('corpus/train.bin')", "FileNotFoundError: .*corpus/train.bin"),
     "an extension that nobody built": ("import flash_attn_2_cuda", "ModuleNotFoundError: .*'flash_attn_2_cuda'"),
     "an extension for another machine": (
         "open('mine.so', 'wb').write(b'?' * 4096)\nsys.path.insert(0, '.')\nimport mine",
@@ -104,11 +107,19 @@ while True:
     assert found.largest.replay.peak_allocated_bytes >= 2 * 4096 * 4096 * 4
 
 
-@pytest.mark.parametrize("case", NOT_ESTIMATED)
-def test_says_what_was_missing(case: str, job_python: Path, tmp_path: Path) -> None:
-    code, why = NOT_ESTIMATED[case]
+@pytest.mark.parametrize("case", OF_THE_NETWORK)
+def test_says_that_there_is_no_network(case: str, job_python: Path, tmp_path: Path) -> None:
+    code, why = OF_THE_NETWORK[case]
     with pytest.raises(NoEstimate, match=why):
         dry_run(tmp_path, job_python, SETUP + code)
+
+
+@pytest.mark.usefixtures("without_sandbox")
+@pytest.mark.parametrize("case", NOT_ESTIMATED)
+def test_says_what_was_missing(case: str, warm_python: Path, tmp_path: Path) -> None:
+    code, why = NOT_ESTIMATED[case]
+    with pytest.raises(NoEstimate, match=why):
+        dry_run(tmp_path, warm_python, SETUP + code)
 
 
 TIME_BOXED = {
@@ -131,17 +142,19 @@ def test_what_hides_from_the_probe_is_named(script: str, job_python: Path, tmp_p
         dry_run(tmp_path, job_python, code, script)
 
 
-def test_of_runs_one_after_another_the_largest_counts(job_python: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_sandbox")
+def test_of_runs_one_after_another_the_largest_counts(warm_python: Path, tmp_path: Path) -> None:
     code = SETUP + "for _ in range(5): step(int(sys.argv[1]))"
     script = "for rows in 8 4096 16; do python train.py $rows; done"
-    found = dry_run(tmp_path, job_python, code, script)
+    found = dry_run(tmp_path, warm_python, code, script)
     assert [rank.trace.argv[-1] for rank in found.ranks if rank is found.largest] == ["4096"]
 
 
-def test_runs_at_once_on_one_gpu_add_up(job_python: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_sandbox")
+def test_runs_at_once_on_one_gpu_add_up(warm_python: Path, tmp_path: Path) -> None:
     code = SETUP + "for _ in range(9): step(int(sys.argv[1]))\ntime.sleep(5)\nstep(int(sys.argv[1]))"
-    alone = dry_run(tmp_path, job_python, code, "python train.py 4096", seconds=180)
-    both = dry_run(tmp_path, job_python, code, "python train.py 4096 & python train.py 8 & wait", seconds=180)
+    alone = dry_run(tmp_path, warm_python, code, "python train.py 4096", seconds=180)
+    both = dry_run(tmp_path, warm_python, code, "python train.py 4096 & python train.py 8 & wait", seconds=180)
     small = min(rank.required_bytes - rank.beside_bytes for rank in both.ranks)
     assert both.required_bytes == alone.required_bytes + small
     assert "processes that ran at once on one GPU are added up" in both.reasons
@@ -149,10 +162,11 @@ def test_runs_at_once_on_one_gpu_add_up(job_python: Path, tmp_path: Path) -> Non
     assert both.fits(H200.model_copy(update={"total_bytes": both.required_bytes + 2**21}))
 
 
-def test_runs_at_once_on_gpus_of_their_own_do_not(job_python: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_sandbox")
+def test_runs_at_once_on_gpus_of_their_own_do_not(warm_python: Path, tmp_path: Path) -> None:
     code = SETUP + "for _ in range(9): step(8)\ntime.sleep(5)\nstep(8)"
     script = "CUDA_VISIBLE_DEVICES=0 python train.py & CUDA_VISIBLE_DEVICES=1 python train.py & wait"
-    found = dry_run(tmp_path, job_python, code, script, seconds=180, gpus=2)
+    found = dry_run(tmp_path, warm_python, code, script, seconds=180, gpus=2)
     assert [rank.beside_bytes for rank in found.ranks] == [0, 0]
 
 
@@ -195,7 +209,20 @@ LAUNCHED = {
 }
 
 
+OF_PYTHON = (
+    "a module",
+    "exec",
+    "no PYTHONPATH",
+    "exec in an environment without PYTHONPATH",
+    "another shell that unsets it",
+)
+"""What is of the start of a Python, and not of what starts it."""
+
+
 @pytest.mark.parametrize("way", LAUNCHED)
-def test_is_estimated_however_it_is_started(way: str, job_python: Path, tmp_path: Path) -> None:
-    found = dry_run(tmp_path, job_python, SETUP + "for _ in range(5): step()", LAUNCHED[way])
+def test_is_estimated_however_it_is_started(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if way not in OF_PYTHON:
+        request.getfixturevalue("without_sandbox")
+    python = request.getfixturevalue("job_python" if way in OF_PYTHON else "warm_python")
+    found = dry_run(tmp_path, python, SETUP + "for _ in range(5): step()", LAUNCHED[way])
     assert found.largest.trace.steps == 5

@@ -15,7 +15,12 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow(
+        covers=["xmem_slurm/probe/*triton*", "xmem_slurm/probe/*pools*", "xmem_slurm/device/src/*"], as_one=True
+    ),
+]
 
 MIB = 1 << 20
 H200 = load_catalogue()["h200"]

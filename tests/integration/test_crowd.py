@@ -11,7 +11,13 @@ from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, XSBATCH, Cluster, running_l
 from xmem_slurm.filter import hooks
 from xmem_slurm.site.loading import load_site
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.slow(
+        covers=["xmem_slurm/*admission*", "xmem_slurm/*audit*", "xmem_slurm/filter/*", "benchmarks/crowd.py"],
+        as_one=True,
+    ),
+]
 
 JOB = "#!/bin/sh\n#SBATCH --gres=gpu:h200:2\nsleep 1\nexit 3\n"
 

@@ -14,7 +14,17 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow(
+        covers=[
+            "xmem_slurm/probe/*datasets*",
+            "xmem_slurm/probe/*downloads*",
+            "xmem_slurm/probe/*weights*",
+            "xmem_slurm/probe/*network*",
+        ]
+    ),
+]
 
 H200 = load_catalogue()["h200"]
 

@@ -7,14 +7,28 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start
-from xmem_slurm.dryrun import gpu_environment, ranks
+from xmem_slurm.dryrun import dispatch, gpu_environment, ranks
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import SharedBudget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow(
+        covers=[
+            "xmem_slurm/probe/*ranks*",
+            "xmem_slurm/probe/*collectives*",
+            "xmem_slurm/probe/*peers*",
+            "xmem_slurm/probe/*mail*",
+            "xmem_slurm/probe/*checkpoints*",
+            "xmem_slurm/device/src/libraries/nccl*",
+        ],
+        as_one=True,
+    ),
+]
 
 TRAIN = """
 import gc, json, os, sys, time
@@ -135,6 +149,7 @@ def test_a_job_is_estimated(launcher: str, deepspeed_python: Path, tmp_path: Pat
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
     environ = {"HOME": str(tmp_path), "PATH": f"{deepspeed_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
-    found = estimate(ranks.run(DryRunOrder.of(job, H100, Budget(seconds=300)), DryRuns()), "h100", H100)
+    order = DryRunOrder.of(job, H100, Budget(seconds=300))
+    found = estimate(dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns()), "h100", H100)
     assert [(each.trace.rank, each.trace.world_size) for each in found.ranks] == [(0, RANKS)]
     assert found.largest.trace.state == "steady"

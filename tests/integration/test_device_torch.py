@@ -17,7 +17,7 @@ import pytest
 from xmem_slurm.device import generate, needs
 from xmem_slurm.device.builder import build
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow(covers=["xmem_slurm/device/*"])]
 
 GIB = 1 << 30
 CACHE = Path(__file__).parents[2] / "build" / "device"

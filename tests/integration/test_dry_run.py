@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from tests.conftest import as_of_22_05
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.slurm.submission import Submission
@@ -62,7 +64,7 @@ class Place:
         argv = ("--gres=gpu:1", *options, "job.sh", *arguments)
         return from_submission(Submission(argv, base | environ, script.encode()))
 
-    def run(self, script: str, *arguments: str, budget: Budget = BUDGET, **environ: str) -> runner.DryRun:
+    def run(self, script: str, *arguments: str, budget: Budget = BUDGET, **environ: str) -> DryRunResult:
         """Run it dry."""
         job = self.job(script, (), arguments, **environ)
         return runner.run(DryRunOrder.of(job, load_catalogue()[NAME], budget))
@@ -71,7 +73,7 @@ class Place:
         """Return the last line of what a script prints that uses no GPU."""
         job = self.job(f"{script}\nexit 9\n{after}", options, arguments, **environ)
         with pytest.raises(NoEstimate, match="ended with code 9"):
-            runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET))
+            assert runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET)).traces
         return self.tails[-1].decode().rstrip("\n").rpartition("\n")[2]
 
     def why(self, script: str, budget: Budget = BUDGET, **environ: str) -> str:
@@ -298,7 +300,7 @@ def test_the_steps_of_a_heterogeneous_job_are_those_of_a_real_one(place: Place, 
     subprocess.run(["sbatch", "-W", "-o", str(out), *HET, "job.sh"], env=cluster.environ, check=True)
     job = from_submission(Submission((*HET, "job.sh"), cluster.environ, f"{script}exit 9\n".encode()))
     with pytest.raises(NoEstimate, match="ended with code 9"):
-        runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET))
+        assert runner.run(DryRunOrder.of(job, load_catalogue()[NAME], BUDGET)).traces
     real, ours = (re.split(r"step \d\n", text)[1:] for text in (out.read_text(), place.tails[-1].decode()))
     for (step, count), theirs, own in zip(STEPS.items(), real, ours, strict=True):
         lines = own.splitlines()
@@ -423,7 +425,7 @@ def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
         ("--gres=gpu:1", "job.sh"), {"PATH": f"{place.python.parent}:/usr/bin:/bin"}, b"#!/bin/sh\npython train.py\n"
     )
     gpu = load_catalogue()["v100-sxm2-16gb"].model_copy(update={"capability": "3.5"})  # of no release that is supported
-    (found,) = sizing.on_one(job, [0], "k40", gpu, BUDGET).values()
+    (found,) = dispatch.one(sizing.on_one(job, [0], "k40", gpu, BUDGET), DryRuns()).values()
     assert re.match(r"the job's torch has no kernels for k40 \(compute capability 3\.5\): it has sm_", str(found)), (
         found
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.dryrun import engines, gpu_environment, runner
+from xmem_slurm.dryrun import dispatch, gpu_environment, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -19,7 +19,6 @@ from xmem_slurm.profile import attention, orchestrator, reductions, workspaces
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 
-PYTHON = os.environ.get("XMEM_TEST_PYTHON", "")
 RTX_3060 = load_catalogue()["rtx-3060"]
 DATA = Path(__file__).parents[1] / "data" / "values"
 BUDGET = Budget(seconds=240.0)
@@ -31,17 +30,17 @@ ONLY_ON_GPUS = (
     workspaces.convolutions,
 )
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with a CUDA build of torch")
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
 
 
-def job(*words: str, engine: str = "auto") -> Job:
-    text = f'#!/bin/sh\nexec "{PYTHON}" "$@"\n'.encode()
+def job(python: Path, *words: str, engine: str = "auto") -> Job:
+    text = f'#!/bin/sh\nexec "{python}" "$@"\n'.encode()
     return Job(text, words, DATA, {**os.environ, "XMEM_ENGINE": engine})
 
 
-def own_account(model: str, traces: Path) -> int:
+def own_account(python: Path, model: str, traces: Path) -> int:
     """Return the bytes. A CUDA build loads only with CUDA libraries at hand: the stand-ins, which it never calls."""
-    command = [PYTHON, str(DATA / "accounting.py"), str(DATA / "job.py"), model, "cpu"]
+    command = [python, str(DATA / "accounting.py"), str(DATA / "job.py"), model, "cpu"]
     environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
     environment |= gpu_environment.environment(RTX_3060, 1, traces, None) | {"XMEM_ENGINE": "device"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -57,18 +56,20 @@ def own_account(model: str, traces: Path) -> int:
     ],
 )
 def test_a_job_that_hangs_on_values_takes_real_steps(
-    model: str, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model: str, why: str, warm_python: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = (str(DATA / "job.py"), model, "cuda")
-    on_stand_ins = engines.run(DryRunOrder.of(job(*words, engine="device"), RTX_3060, BUDGET))
+    on_stand_ins = dispatch.here(DryRunOrder.of(job(warm_python, *words, engine="device"), RTX_3060, BUDGET)).traces
     doubted = {doubt.code for trace in on_stand_ins for doubt in trace.doubts}
     assert doubted & {"value-shape", "forward-read"}
     monkeypatch.setattr(orchestrator, "RULES", [rule for rule in orchestrator.RULES if rule not in ONLY_ON_GPUS])
-    found = estimate(engines.run(DryRunOrder.of(job(*words), RTX_3060, BUDGET)), "rtx-3060", RTX_3060)
+    found = estimate(
+        dispatch.here(DryRunOrder.of(job(warm_python, *words), RTX_3060, BUDGET)).traces, "rtx-3060", RTX_3060
+    )
     assert found.engine == "profile"
     assert any(reason.startswith(f"not run on stand-ins, as {why}") for reason in found.reasons), found.reasons
     peak = replay(found.largest.trace).peak_allocated_bytes
-    assert peak == pytest.approx(own_account(model, tmp_path), rel=0.03)
+    assert peak == pytest.approx(own_account(warm_python, model, tmp_path), rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -84,19 +85,19 @@ def test_a_job_that_hangs_on_values_takes_real_steps(
         "cnn SGD start",
     ],
 )
-def test_both_engines_say_the_same_to_the_byte(words: str) -> None:
+def test_both_engines_say_the_same_to_the_byte(words: str, warm_python: Path) -> None:
     """What zero_grad, accumulation, a fused optimizer, a state in bytes, autocast, convolutions do to memory."""
     script = (str(DATA.with_name("profiles") / "job.py"), *words.split())
     peaks = {
         engine: replay(
-            engines.run(DryRunOrder.of(job(*script, engine=engine), RTX_3060, BUDGET))[0]
+            dispatch.here(DryRunOrder.of(job(warm_python, *script, engine=engine), RTX_3060, BUDGET)).traces[0]
         ).peak_allocated_bytes
         for engine in ("device", "profile")
     }
     assert peaks["profile"] == peaks["device"]
 
 
-def test_a_job_that_stops_on_zeros_takes_real_steps() -> None:
+def test_a_job_that_stops_on_zeros_takes_real_steps(warm_python: Path) -> None:
     script = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()
@@ -109,13 +110,17 @@ for step in range(4):
     loss.backward()
     optimizer.step()
 """
-    found = estimate(engines.run(DryRunOrder.of(job("-c", script), RTX_3060, BUDGET)), "rtx-3060", RTX_3060)
+    found = estimate(
+        dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, BUDGET)).traces, "rtx-3060", RTX_3060
+    )
     assert found.engine == "profile"
     stopped = "with zeros for values the script stops: ValueError: the loss is nothing (<string>:8)"
     assert f"not run on stand-ins, as {stopped}" in found.reasons
 
 
-def test_without_time_for_real_steps_the_first_answer_stands_and_says_what_they_would_need() -> None:
+def test_without_time_for_real_steps_the_first_answer_stands_and_says_what_they_would_need(
+    warm_python: Path,
+) -> None:
     script = """
 import torch
 layers = [torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024))]
@@ -132,14 +137,16 @@ for step in range(4):
     optimizer.step()
 """
     small = Budget(seconds=240.0, memory_bytes=8_000_000_000)
-    found = estimate(engines.run(DryRunOrder.of(job("-c", script), RTX_3060, small)), "rtx-3060", RTX_3060)
+    found = estimate(
+        dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, small)).traces, "rtx-3060", RTX_3060
+    )
     assert found.engine == "device"
     (reason,) = [reason for reason in found.reasons if reason.startswith("no real steps on the CPU, though")]
     assert "it needs about 2" in reason
     assert "and has 8.0 GB" in reason
 
 
-def test_a_missing_package_is_not_looked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_not_looked_for_twice(warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     run = runner.run
 
@@ -148,7 +155,6 @@ def test_a_missing_package_is_not_looked_for_twice(monkeypatch: pytest.MonkeyPat
         return run(order)
 
     monkeypatch.setattr(runner, "run", noted)
-    engines.run(
-        DryRunOrder.of(job("-c", "import torch; torch.ones(1).cuda(); import no_such_package"), RTX_3060, BUDGET)
-    )
+    script = "import torch; torch.ones(1).cuda(); import no_such_package"
+    dispatch.here(DryRunOrder.of(job(warm_python, "-c", script), RTX_3060, BUDGET))
     assert asked == ["auto"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import warm
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
@@ -14,9 +15,17 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox", "ticking")]
 
 GPU = load_catalogue()["a100-sxm4-80gb"]
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch has 3,125 batches: 6 seconds."""
+    monkeypatch.setenv(warm.TICK, "0.001")
+
+
 TRAIN = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -54,10 +63,10 @@ def dry_run(tmp_path: Path, python: Path, script: str) -> Trace:
     ("loader", "accumulate"), [("", 1), ("num_workers=2, persistent_workers=True", 1), ("", 16)], ids=str
 )
 def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
-    tmp_path: Path, job_python: Path, loader: str, accumulate: int
+    tmp_path: Path, warm_python: Path, loader: str, accumulate: int
 ) -> None:
-    training = dry_run(tmp_path, job_python, TRAIN.format(loader=loader, accumulate=accumulate, after="pass"))
-    whole = dry_run(tmp_path, job_python, TRAIN.format(loader=loader, accumulate=accumulate, after=EVALUATE))
+    training = dry_run(tmp_path, warm_python, TRAIN.format(loader=loader, accumulate=accumulate, after="pass"))
+    whole = dry_run(tmp_path, warm_python, TRAIN.format(loader=loader, accumulate=accumulate, after=EVALUATE))
     assert (training.state, whole.state) == ("steady", "steady")
     batch = 65536 * 4 * (256 + 1024)  # the input and the first layer's output, in fp32
     assert whole.recorded["requested_bytes"] - training.recorded["requested_bytes"] > batch
@@ -66,17 +75,17 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     assert whole.seen.evaluation == (2, 2)
 
 
-def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, job_python: Path) -> None:
+def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, warm_python: Path) -> None:
     """It would die of an early end of the data; so that comes when nothing else does, after 3,125 batches."""
     loop = "for index, (batch,) in enumerate(loader):"
     script = TRAIN.format(loader="", accumulate=1, after=EVALUATE)
     by_next = "batches = iter(loader)\n    for index in range(len(loader)):\n        (batch,) = next(batches)"
-    trace = dry_run(tmp_path, job_python, script.replace(loop, by_next))
+    trace = dry_run(tmp_path, warm_python, script.replace(loop, by_next))
     assert (trace.state, trace.error) == ("steady", None)
     assert trace.recorded["requested_bytes"] > 65536 * 4 * (256 + 1024)
 
 
-def test_an_evaluation_that_is_not_reached_is_a_doubt(tmp_path: Path, job_python: Path) -> None:
+def test_an_evaluation_that_is_not_reached_is_a_doubt(tmp_path: Path, warm_python: Path) -> None:
     script = """
 import torch
 model = torch.nn.Linear(256, 256).cuda()
@@ -87,12 +96,12 @@ for step in range(10_000_000):
     if step % 10_000 == 9_999:
         evaluate(model)
 """
-    found = estimate([dry_run(tmp_path, job_python, script)], "a100", GPU)
+    found = estimate([dry_run(tmp_path, warm_python, script)], "a100", GPU)
     assert found.confidence == "medium"
     assert re.match(r"`evaluate\(model\)` \(train.py:9, [\d,]+ iterations later\) was not reached", found.reasons[0])
 
 
-def test_a_loader_has_no_more_workers_than_there_are_cpus(tmp_path: Path, job_python: Path) -> None:
+def test_a_loader_has_no_more_workers_than_there_are_cpus(tmp_path: Path, warm_python: Path) -> None:
     script = """
 import multiprocessing, os, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -102,4 +111,4 @@ for batch, in DataLoader(TensorDataset(torch.zeros(1000, 256)), batch_size=10, n
     assert len(multiprocessing.active_children()) == len(os.sched_getaffinity(0))
     break
 """
-    assert dry_run(tmp_path, job_python, script).error is None
+    assert dry_run(tmp_path, warm_python, script).error is None

@@ -30,6 +30,10 @@ from xmem_slurm.slurm.submission import Submission
 
 __all__ = ["user"]
 
+pytestmark = pytest.mark.slow(
+    covers=["xmem_slurm/dryrun/*", "xmem_slurm/*sandbox*", "xmem_slurm/*untrusted*", "xmem_slurm/*trace*"]
+)
+
 SYSTEM_PYTHON = "/usr/bin/python3"
 GPU = load_catalogue()["h100-sxm5-80gb"]
 BUDGET = Budget(seconds=60, memory_bytes=512 * MIB, scratch_bytes=64 * MIB, processes=64, cpus=1)
@@ -59,6 +63,7 @@ def tried(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         yield json.loads(outcome["output_tail"].splitlines()[-1])
 
 
+@pytest.mark.slow(covers=["xmem_slurm/dryrun/*", "xmem_slurm/*sandbox*"], as_one=True)
 @pytest.mark.parametrize("attempt", hostile_probes.attempts())
 def test_an_attempt_on_the_machine_fails(tried: dict[str, str], attempt: str) -> None:
     assert tried[attempt] == "held"
@@ -155,7 +160,7 @@ def job(place: Path, script: str, **environ: str) -> Job:
 def why(place: Path, script: str, **environ: str) -> str:
     """Return why there is no estimate."""
     with pytest.raises(NoEstimate) as caught:
-        runner.run(DryRunOrder.of(job(place, script, **environ), GPU, BUDGET))
+        assert runner.run(DryRunOrder.of(job(place, script, **environ), GPU, BUDGET)).traces
     return str(caught.value)
 
 

@@ -22,7 +22,9 @@ from xmem_slurm.lab import processes
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Site
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm, pytest.mark.slow(covers=["xmem_slurm/lab/*", "templates/lab/*", "xmem_slurm/site/schema.py"])
+]  # fmt: skip
 
 EXAMPLE = resources.tree("site-config") / "example.toml"
 SMALL = Site.model_validate(

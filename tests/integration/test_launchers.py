@@ -15,7 +15,7 @@ from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
 
 H200 = load_catalogue()["h200"]
 TRAIN = """
@@ -91,11 +91,11 @@ def has(python: Path, module: str) -> bool:
 
 
 @pytest.mark.parametrize("way", LAUNCHES)
-def test_the_first_and_the_last_rank_of_two_nodes(way: str, job_python: Path, tmp_path: Path) -> None:
+def test_the_first_and_the_last_rank_of_two_nodes(way: str, warm_python: Path, tmp_path: Path) -> None:
     """Both are what they would be among all eight, each on its own node's GPU, so nothing is added up."""
-    if way.startswith("accelerate") and not (job_python.parent / "accelerate").exists():
+    if way.startswith("accelerate") and not (warm_python.parent / "accelerate").exists():
         pytest.skip("the Python of XMEM_TEST_PYTHON has no accelerate")
-    found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, job_python, RunRanks((0, 7), 8))
+    found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, warm_python, RunRanks((0, 7), 8))
     assert [(trace.rank, trace.world_size, trace.place) for trace in found] == [(0, 8, "0"), (7, 8, "1:3")]
     assert [rank.beside_bytes for rank in estimate(found, "h200", H200).ranks] == [0, 0]
 
@@ -107,22 +107,22 @@ PROGRAMS = """# tasks  program
 """
 
 
-def test_of_several_programs_the_first_task_of_each_runs(job_python: Path, tmp_path: Path) -> None:
+def test_of_several_programs_the_first_task_of_each_runs(warm_python: Path, tmp_path: Path) -> None:
     (tmp_path / "programs.conf").write_text(PROGRAMS)
     script = f"#SBATCH --ntasks=4 --gpus=4\n{MASTER}srun --multi-prog programs.conf"
-    found = dry_run(script, tmp_path, job_python)
+    found = dry_run(script, tmp_path, warm_python)
     assert [(trace.rank, trace.world_size, trace.argv[-1]) for trace in found] == [(0, 4, "256"), (1, 4, "1024")]
 
 
-def test_tasks_that_share_gpus_run_together(job_python: Path, tmp_path: Path) -> None:
+def test_tasks_that_share_gpus_run_together(warm_python: Path, tmp_path: Path) -> None:
     share = "RANK=$SLURM_PROCID LOCAL_RANK=$((SLURM_LOCALID % 2)) exec python train.py"
-    found = dry_run(f"#SBATCH --ntasks=4 --gpus=2\n{MASTER}srun bash -c '{share}'", tmp_path, job_python)
+    found = dry_run(f"#SBATCH --ntasks=4 --gpus=2\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python)
     assert [(trace.rank, trace.place) for trace in found] == [(0, "0"), (1, "1"), (2, "0"), (3, "1")]
 
 
-def test_more_tasks_on_a_gpu_than_can_be_run_are_no_estimate(job_python: Path, tmp_path: Path) -> None:
+def test_more_tasks_on_a_gpu_than_can_be_run_are_no_estimate(warm_python: Path, tmp_path: Path) -> None:
     share = "RANK=$SLURM_PROCID LOCAL_RANK=0 exec python train.py"
-    found = dry_run(f"#SBATCH --ntasks=9 --gpus=1\n{MASTER}srun bash -c '{share}'", tmp_path, job_python)
+    found = dry_run(f"#SBATCH --ntasks=9 --gpus=1\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python)
     assert {doubt.detail for trace in found for doubt in trace.doubts if doubt.code == "tasks"} == {
         "1 more tasks share the GPUs than a dry run starts at once"
     }
@@ -147,10 +147,10 @@ Trainer(Model(), told, train_dataset=data).train()
 """
 
 
-def test_a_trainer_of_many_tasks(job_python: Path, tmp_path: Path) -> None:
-    if not has(job_python, "accelerate"):
+def test_a_trainer_of_many_tasks(warm_python: Path, tmp_path: Path) -> None:
+    if not has(warm_python, "accelerate"):
         pytest.skip("the Python of XMEM_TEST_PYTHON has no accelerate, which the Trainer needs")
     (tmp_path / "trainer.py").write_text(TRAINER)
     run = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python trainer.py"
-    found = dry_run(f"{TWO_NODES}\n{TASKS}{MASTER}srun bash -c '{run}'", tmp_path, job_python)
+    found = dry_run(f"{TWO_NODES}\n{TASKS}{MASTER}srun bash -c '{run}'", tmp_path, warm_python)
     assert [(trace.rank, trace.world_size, trace.steps) for trace in found] == [(0, 8, 4)]

@@ -37,7 +37,7 @@ def why_not(folder: Path, script: str, path: str = "/usr/bin:/bin") -> str:
     text = f"#!/bin/sh\ncd {folder}\n{script}\n"
     job = from_submission(Submission(("--gres=gpu:1", "job.sh"), {"PATH": path, "HOME": str(folder)}, text.encode()))
     with pytest.raises(NoEstimate) as caught:
-        runner.run(DryRunOrder.of(job, load_catalogue()["l4"], BUDGET))
+        assert runner.run(DryRunOrder.of(job, load_catalogue()["l4"], BUDGET)).traces
     return str(caught.value)
 
 

@@ -15,6 +15,19 @@ import pytest
 
 from xmem_slurm.cli.pages import SHARE
 
+pytestmark = pytest.mark.slow(
+    covers=[
+        "pyproject.toml",
+        "Makefile",
+        "launchers/*",
+        "share/*",
+        "templates/*",
+        "xmem_slurm/resources.py",
+        "xmem_slurm/cli/pages.py",
+    ],
+    as_one=True,
+)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,107 +1,41 @@
 """The probe in a real job's Python: what it records, and that neither the script's ways nor its end lose the trace.
 
 Each test is one script under the torch of XMEM_TEST_PYTHON, on the stand-ins, with the probe on PYTHONPATH as in a dry
-run but without the sandbox.
+run but without the sandbox. Most find torch warm (`tests.harness.probe`); what is of a Python's start or end does not.
 """
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.harness import probe
+from tests.harness.probe import HANG_SECONDS, Run
+from tests.harness.warm import TICK
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.device.builder import build
-from xmem_slurm.dryrun import gpu_environment
-from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import Category, Op, Trace
-from xmem_slurm.trace_file import read
 
 pytestmark = pytest.mark.torch
-
-CACHE = Path(__file__).parents[2] / "build" / "device"
-HANG_SECONDS = 120
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A script that has ended, and the traces of its processes, those that used no GPU memory included."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-    traces: Sequence[Trace]
-
-    @property
-    def trace(self) -> Trace:
-        """The only trace."""
-        (trace,) = self.traces
-        return trace
-
-    @property
-    def out(self) -> dict[str, Any]:
-        """What the script printed, as JSON."""
-        found: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
-        return found
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="session")
 def stand_ins(job_python: Path) -> Path:
-    find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    found = subprocess.run([job_python, "-c", find], capture_output=True, text=True, check=True)
-    return build(Path(found.stdout.strip()), CACHE)
+    return probe.stand_ins(job_python)
 
 
 @pytest.fixture
-def run(job_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
-    """Run a script; `python` are words for the job's Python in its place, other keywords environment variables."""
-    traces = tmp_path / "traces"
-    traces.mkdir()
-    script = tmp_path / "train.py"
-
-    def run(
-        code: str,
-        python: Sequence[str] = (str(script),),
-        seconds: float | None = None,
-        gpus: int = 1,
-        without: Sequence[str] = (),
-        **environment: str,
-    ) -> Ran:
-        script.write_text(code, encoding="utf-8")
-        gpu = load_catalogue()["h100-sxm5-80gb"]
-        environ = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        environ |= gpu_environment.environment(gpu, gpus, traces, environment.pop("PYTHONPATH", None))
-        environ["XMEM_DEVICE_BUILD"] = json.dumps([sys.executable, "-c", f"print({str(stand_ins)!r})"])
-        if seconds is not None:
-            environ["XMEM_DEADLINE"] = str(time.monotonic() + seconds)
-        ran = subprocess.run(
-            [job_python, *python],
-            env={name: value for name, value in (environ | environment).items() if name not in without},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=HANG_SECONDS,
-        )
-        found = [read(file) for file in sorted(traces.glob("*.json.gz"))]
-        return Ran(ran.returncode, ran.stdout, ran.stderr, found)
-
-    return run
+def run(warm_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
+    """Run a script in a warm Python."""
+    return probe.runs(warm_python, stand_ins, tmp_path)
 
 
-def used(ran: Ran) -> list[Trace]:
-    """The traces of the processes that used GPU memory."""
-    return [trace for trace in ran.traces if trace.allocations]
+@pytest.fixture
+def cold(job_python: Path, stand_ins: Path, tmp_path: Path) -> Run:
+    """Run a script in a Python that starts: for what is of its start, of its import of torch, or of its very end."""
+    return probe.runs(job_python, stand_ins, tmp_path)
 
 
 TRAIN = """
@@ -150,11 +84,15 @@ ENDS = {
 }
 
 
+OF_PYTHON = ("its end", "an exception", "an exception that the script's own hook takes", "sys.exit", "os._exit at exit")
+"""Ends that are Python's own to make."""
+
+
 @pytest.mark.parametrize("end", ENDS)
-def test_the_trace_is_whole_whatever_ends_the_process(run: Run, end: str) -> None:
+def test_the_trace_is_whole_whatever_ends_the_process(run: Run, cold: Run, end: str) -> None:
     code, state, error, returncode = ENDS[end]
     whole = TRAIN + "for _ in range(4): step()\n" + code
-    ran = run(whole)
+    ran = (cold if end in OF_PYTHON else run)(whole)
     error = error and error.replace("LAST", str(len(whole.splitlines())))
     assert (ran.trace.state, ran.trace.error, ran.returncode) == (state, error, returncode)
     assert ran.trace.steps >= 4
@@ -166,32 +104,32 @@ def test_what_a_script_allocates_at_its_exit_is_seen(run: Run) -> None:
     assert (77 << 22) in [each.size for each in run(code + TRAIN).trace.allocations]
 
 
-def test_a_torch_that_cannot_be_imported_is_a_reason(run: Run) -> None:
-    ran = run("import sys\nsys.modules['torch._C'] = None\nimport torch")
+def test_a_torch_that_cannot_be_imported_is_a_reason(cold: Run) -> None:
+    ran = cold("import sys\nsys.modules['torch._C'] = None\nimport torch")
     assert ran.trace.state == "failed"
     assert ran.trace.error is not None
     assert "ImportError" in ran.trace.error or "ModuleNotFoundError" in ran.trace.error
 
 
-def test_stand_ins_that_cannot_be_built_end_the_process_with_the_reason(run: Run) -> None:
+def test_stand_ins_that_cannot_be_built_end_the_process_with_the_reason(cold: Run) -> None:
     broken = json.dumps([sys.executable, "-c", "import sys; sys.exit('no C compiler: install gcc')"])
-    ran = run("import torch\nprint('computing for real')", XMEM_DEVICE_BUILD=broken)
+    ran = cold("import torch\nprint('computing for real')", XMEM_DEVICE_BUILD=broken)
     assert (ran.trace.state, ran.trace.error) == ("failed", "no C compiler: install gcc")
     assert "computing" not in ran.stdout
 
 
-def test_a_cpu_build_of_torch_is_named(run: Run, tmp_path: Path) -> None:
+def test_a_cpu_build_of_torch_is_named(cold: Run, tmp_path: Path) -> None:
     folder = tmp_path / "torch"
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda: str | None = None\n")
-    ran = run("import torch")
+    ran = cold("import torch")
     assert ran.trace.error == f"torch 2.11.0+cpu in {folder} is not a CUDA build"
     assert ran.returncode == 1
 
 
-def test_the_allocator_of_cuda_which_torch_cannot_record_is_replaced(run: Run) -> None:
-    trace = run(TRAIN + "step(); step()", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync").trace
+def test_the_allocator_of_cuda_which_torch_cannot_record_is_replaced(cold: Run) -> None:
+    trace = cold(TRAIN + "step(); step()", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync").trace
     assert (trace.steps, trace.allocator_settings) == (2, "backend:cudaMallocAsync")
 
 
@@ -214,23 +152,23 @@ STARTS = {
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_it_gets_into_python_however_it_is_started(run: Run, start: str) -> None:
-    trace = run(TRAIN + "step(); step()", python=STARTS[start]).trace
+def test_it_gets_into_python_however_it_is_started(cold: Run, start: str) -> None:
+    trace = cold(TRAIN + "step(); step()", arguments=STARTS[start]).trace
     assert (trace.state, trace.steps) == ("exit", 2)
     assert trace.argv[1:] == STARTS[start]
 
 
 @pytest.mark.parametrize("way", ["-I", "-E", "unset PYTHONPATH"])
-def test_what_hides_from_it_leaves_no_trace(run: Run, way: str) -> None:
-    hidden = {"python": [way, "train.py"]} if way.startswith("-") else {"without": ["PYTHONPATH"]}
-    assert run("import sys; print(sys.path)", **hidden).traces == []
+def test_what_hides_from_it_leaves_no_trace(cold: Run, way: str) -> None:
+    hidden = {"arguments": [way, "train.py"]} if way.startswith("-") else {"without": ["PYTHONPATH"]}
+    assert cold("import sys; print(sys.path)", **hidden).traces == []
 
 
 SITE = "import builtins, sys\nbuiltins.chained = __file__\nsys.path.append('/added')\n"
 
 
 @pytest.mark.parametrize("where", ["PYTHONPATH", "site-packages"])
-def test_the_sitecustomize_that_was_there_runs(run: Run, job_python: Path, tmp_path: Path, where: str) -> None:
+def test_the_sitecustomize_that_was_there_runs(cold: Run, job_python: Path, tmp_path: Path, where: str) -> None:
     """So does usercustomize; sys.path is what it would be without us."""
     folder = tmp_path / "site"
     folder.mkdir()
@@ -250,7 +188,7 @@ def test_the_sitecustomize_that_was_there_runs(run: Run, job_python: Path, tmp_p
         folder, packages = installed, {}
     code = code.replace("USER", "user_chained" if packages else "True")
     start = f"import os, sys; os.execv({python}, [{python}, 'train.py'])"
-    ran = run(code, python=["-c", start], **packages)
+    ran = cold(code, arguments=["-c", start], **packages)
     chained, known, user, path = json.loads(ran.stdout)
     assert user
     assert chained == known == str(folder / "sitecustomize.py")
@@ -258,17 +196,17 @@ def test_the_sitecustomize_that_was_there_runs(run: Run, job_python: Path, tmp_p
     assert not [entry for entry in path if "probe" in entry]
 
 
-def test_an_error_in_that_sitecustomize_is_told_as_python_does(run: Run, tmp_path: Path) -> None:
+def test_an_error_in_that_sitecustomize_is_told_as_python_does(cold: Run, tmp_path: Path) -> None:
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("raise RuntimeError('theirs')")
-    ran = run(TRAIN + "step(); step()", PYTHONPATH=str(folder))
+    ran = cold(TRAIN + "step(); step()", PYTHONPATH=str(folder))
     assert "Error in sitecustomize" in ran.stderr
     assert ran.trace.steps == 2
 
 
-def test_without_a_sitecustomize_there_is_none(run: Run) -> None:
-    ran = run("import sys\nprint('_xmem.record.recorder' in sys.modules)")
+def test_without_a_sitecustomize_there_is_none(cold: Run) -> None:
+    ran = cold("import sys\nprint('_xmem.record.recorder' in sys.modules)")
     assert (ran.returncode, ran.stdout.strip(), ran.traces) == (0, "False", [])
 
 
@@ -304,9 +242,12 @@ HABITS = {
 }
 
 
+IMPORTING = ("a failed import first", "a finder of its own, which asks no other")
+
+
 @pytest.mark.parametrize("habit", HABITS)
-def test_habits_of_scripts_do_not_disturb_it(run: Run, habit: str) -> None:
-    ran = run(HABITS[habit] + "step(); step()\n")
+def test_habits_of_scripts_do_not_disturb_it(run: Run, cold: Run, habit: str) -> None:
+    ran = (cold if habit in IMPORTING else run)(HABITS[habit] + "step(); step()\n")
     assert ran.returncode == 0, ran.stderr
     trace = ran.trace
     assert (trace.state, trace.error) == ("exit", None)
@@ -347,30 +288,40 @@ torch.cuda.memory._snapshot = once_wrong
 @pytest.mark.parametrize("before", ["", CONFUSED], ids=["killed", "killed, and one look went wrong"])
 def test_what_is_on_the_gpu_is_in_the_trace_soon(run: Run, before: str) -> None:
     """A process that is killed leaves it, whatever holds its interpreter until then."""
-    (trace,) = used(run(f"import os, signal, time, torch\n{before}\nx = torch.ones(5 << 20).cuda()\n{KILLED}"))
+    (trace,) = run(f"import os, signal, time, torch\n{before}\nx = torch.ones(5 << 20).cuda()\n{KILLED}").used
     assert (trace.state, trace.allocations[0].size) == ("running", 20 << 20)
 
 
+METER = """
+import glob, gzip, struct
+traces = os.environ["XMEM_TRACE_DIR"]
+meter = open(os.path.join(traces, "spent"), "wb", buffering=0)
+def spend(seconds):
+    meter.seek(0)
+    meter.write(struct.pack("d", seconds))
+def is_over():
+    return any(b'"state":"budget"' in gzip.open(trace).read() for trace in glob.glob(traces + "/*.json.gz"))
+"""
+"""The sandbox writes what was spent into a file beside the traces; here the script does."""
+
+
 def test_a_budget_of_the_whole_dry_run_ends_with_what_all_its_processes_spent(run: Run) -> None:
-    """The sandbox writes what was spent into a file beside the traces; here the script does."""
     code = """
-import struct
-with open(os.path.join(os.environ["XMEM_TRACE_DIR"], "spent"), "wb", buffering=0) as meter:
-    for spent, steps, seconds in ((9.0, 3, 1.5), (11.0, 1, 60)):
-        for _ in range(steps): step()
-        kept = torch.empty(1 << 20, device="cuda")
-        meter.seek(0)
-        meter.write(struct.pack("d", spent))
-        time.sleep(seconds)
+for spent, steps in (9.0, 3), (11.0, 1):
+    for _ in range(steps): step()
+    kept = torch.empty(1 << 20, device="cuda")
+    spend(spent)
+    while spent > 10 and not is_over(): time.sleep(0.1)
+    time.sleep(1.5)
 step()
 """
-    trace = run(TRAIN + code, seconds=60, XMEM_CPU_SECONDS="10").trace
+    trace = run(TRAIN + METER + code, seconds=60, XMEM_CPU_SECONDS="10").trace
     assert (trace.state, trace.steps) == ("budget", 4)
 
 
-def test_the_loader_of_torch_is_its_own_afterwards(run: Run) -> None:
+def test_the_loader_of_torch_is_its_own_afterwards(cold: Run) -> None:
     code = "import torch, inspect, json; print(json.dumps([type(torch.__loader__).__name__, inspect.getfile(torch)]))"
-    name, file = run(code).out
+    name, file = cold(code).out
     assert name == "SourceFileLoader"
     assert file.endswith("torch/__init__.py")
 
@@ -422,7 +373,7 @@ if __name__ == "__main__":
         train = TRAIN.replace("\nmodel", "\nif __name__ == '__main__':\n  model").replace(
             "\noptimizer", "\n  optimizer"
         )
-    (trace,) = used(run(train + code))
+    (trace,) = run(train + code).used
     assert (trace.state, trace.error, trace.steps) == ("exit", None, 4)
 
 
@@ -435,7 +386,7 @@ if child:
     assert os.waitpid(child, 0)[1] == 0
 """
     ran = run(code)
-    assert sorted(trace.allocations[0].size for trace in used(ran)) == [1 << 20, 2 << 20]
+    assert sorted(trace.allocations[0].size for trace in ran.used) == [1 << 20, 2 << 20]
 
 
 def test_children_of_a_process_that_used_the_gpu_are_silent(run: Run) -> None:
@@ -447,8 +398,11 @@ if child == 0:
     raise ValueError("the child's own end")
 os.waitpid(child, 0)
 import multiprocessing
-process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+fork = multiprocessing.get_context("fork")
+sleeps = fork.Event()
+process = fork.Process(target=lambda: (sleeps.set(), time.sleep(60)))
 process.start()
+sleeps.wait()
 process.terminate()
 process.join()
 step()
@@ -555,12 +509,11 @@ large = torch.nn.Linear(2048, 2048).cuda()
 seldom = torch.optim.AdamW(large.parameters())
 for i in range(100000):
     step()
-    time.sleep(0.1)
     if i % 25 == 24:
         large(torch.ones(1, 2048, device="cuda")).sum().backward()
         seldom.step()
 """
-    trace = run(TRAIN + code, seconds=100).trace
+    trace = run(TRAIN + code, seconds=100, **{TICK: "0.1"}).trace
     assert trace.state == "steady"
     assert trace.recorded["allocated_bytes"] > 4 * 4 * 2048 * 2048
 
@@ -572,7 +525,7 @@ while True:
     step()
     kept.append(torch.empty(1 << 20, device="cuda"))
 """
-    trace = run(TRAIN + code, seconds=100).trace
+    trace = run(TRAIN + code, seconds=100, **{TICK: "0.05"}).trace
     (grows,) = [doubt.detail for doubt in trace.doubts if doubt.code == "still-growing"]
     assert grows == "each step left 4.0 MiB more on the GPU"
 
@@ -593,10 +546,11 @@ last = torch.empty(55 << 20, device="cuda")
 
 def test_an_endless_run_without_steps_ends_with_its_budget_and_a_short_trace(run: Run) -> None:
     code = """
-end = float(os.environ["XMEM_DEADLINE"]) + 5
-while time.monotonic() < end: torch.empty(512, device='cuda')
+for _ in range(100_000): torch.empty(512, device='cuda')
+spend(11.0)
+while not is_over(): torch.empty(512, device='cuda')
 """
-    trace = run(TRAIN + code, seconds=15).trace
+    trace = run(TRAIN + METER + code, seconds=60, XMEM_CPU_SECONDS="10").trace
     assert trace.state == "budget"
     assert len(trace.allocations) < 200_000
 

@@ -45,7 +45,7 @@ def job(folder: Path, script: str, *options: str, **environ: str) -> Job:
 def why_not(found: Job) -> str:
     """Return why there is no estimate."""
     with pytest.raises(NoEstimate) as caught:
-        runner.run(DryRunOrder.of(found, GPU, BUDGET))
+        assert runner.run(DryRunOrder.of(found, GPU, BUDGET)).traces
     return str(caught.value)
 
 

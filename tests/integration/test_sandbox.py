@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm.sandbox import linux, new_root
+from xmem_slurm.sandbox import cgroup, linux, new_root
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -63,6 +63,7 @@ class User:
             "user": self.number,
             "groups": [NOBODY, GROUP],
             "old_kernel": settings.get("old_kernel", False),
+            "unwatched": settings.get("unwatched", False),
         }
         process = subprocess.Popen(
             [*settings.get("within", []), sys.executable, str(DRIVER), self.marker],
@@ -175,8 +176,12 @@ def test_layers_on_disk_where_a_tmpfs_will_not_do(user: User) -> None:
     assert (outcome["returncode"], outcome["output_tail"], outcome["read_only"]) == (0, "", [])
     assert tree(user.work) == before
     script = f"mkdir x; chmod 0 x; for n in $(seq 20); do head -c {20 * MIB} /dev/zero > $n || exit; done; sleep 30"
-    outcome = user.run(script, old_kernel=True)
-    assert outcome["stopped"] == (None if user.number is None and IS_ROOT else "scratch")
+    held = (
+        f'for n in $(seq 11 19); do eval "exec $n> x"; rm x; head -c {20 * MIB} /dev/zero >&$n || exit; done; sleep 30'
+    )
+    for each in (script, held):
+        outcome = user.run(each, old_kernel=True)
+        assert outcome["stopped"] == (None if user.number is None and IS_ROOT else "scratch")
     assert not list(Path("/var/tmp").glob("xmem-layers-*"))
 
 
@@ -409,7 +414,8 @@ def test_memory_is_limited(user: User, how: str) -> None:
     program = "import mmap, os, time\n" + FILL[how]
     outcome = user.run("", argv=[python(), "-c", program, user.marker])
     assert outcome["stopped"] == "memory"
-    assert outcome["peak_memory_bytes"] > LIMITS["memory_bytes"]
+    held = user.number is None and cgroup.divisible() is not None  # by a group, which lets none pass the limit
+    assert outcome["peak_memory_bytes"] > LIMITS["memory_bytes"] - held
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can hide parts of /proc")

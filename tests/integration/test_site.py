@@ -40,11 +40,12 @@ def test_a_discovered_site_is_the_one_that_the_cluster_was_made_from(cluster: Cl
 
 def test_a_file_that_is_not_as_the_cluster_is(cluster: Cluster, tmp_path: Path) -> None:
     text = EXAMPLE_SITE.read_text().replace('type = "h200"', 'type = "h100"').replace("c1", "c9")
-    (tmp_path / "site.toml").write_text(text)
+    (tmp_path / "site.toml").write_text(f'{text}\n[audit]\nfolder = "/nowhere/record"\n')
     done = site(cluster, "check", "--site", str(tmp_path / "site.toml"))
     assert done.returncode == 2
     assert "node h1: has 0 of gpu:h100, the file says 4" in done.stdout
     assert "node c9: the cluster has none of this name" in done.stdout
+    assert "[audit] folder /nowhere/record: No such file or directory" in done.stdout
     refused = [line for line in done.stdout.splitlines() if line.startswith("option ")]
     assert len(refused) == 1
     assert "option h200: sbatch --partition=gpu --time=1 --ntasks=1 --gres=gpu:h100:1" in refused[0]

@@ -18,6 +18,7 @@ def test_there_is_one_for_each_common_style() -> None:
 
 
 @pytest.mark.slurm
+@pytest.mark.slow(covers=["site-config/*", "xmem_slurm/site/*", "xmem_slurm/lab/*", "templates/lab/*"])
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_is_a_cluster(example: Path) -> None:
     site = load_site(example)

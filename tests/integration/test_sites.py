@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import engines, runner
+from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import Category, Origin, Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
 
 GPU = load_catalogue()["a100-sxm4-80gb"]
 MODEL = """\
@@ -69,8 +69,8 @@ def of_size(found: Trace, size: int, *categories: Category) -> Iterator[Origin]:
 
 
 @pytest.mark.parametrize("mode", ["plain", "reentrant", "not reentrant"])
-def test_each_allocation_names_its_line_and_module(tmp_path: Path, job_python: Path, mode: str) -> None:
-    found = dry_run(tmp_path, job_python, f"MODE = {mode!r}\n{MODEL}")
+def test_each_allocation_names_its_line_and_module(tmp_path: Path, warm_python: Path, mode: str) -> None:
+    found = dry_run(tmp_path, warm_python, f"MODE = {mode!r}\n{MODEL}")
     assert found.error is None
     seen = {(site.function, LINES.get(site.line, "").partition(" ")[0], site.module) for site in of_size(found, WIDE)}
     expected = (
@@ -84,8 +84,8 @@ def test_each_allocation_names_its_line_and_module(tmp_path: Path, job_python: P
     assert seen == {(node, line, module.format(block)) for block in range(3) for node, line, module in expected}
 
 
-def test_parameters_and_their_optimizer_state_have_their_names(tmp_path: Path, job_python: Path) -> None:
-    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}")
+def test_parameters_and_their_optimizer_state_have_their_names(tmp_path: Path, warm_python: Path) -> None:
+    found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}")
     names = {f"blocks.{block}.{layer}.weight" for block in range(3) for layer in ("wide", "narrow")}
     for category, line in ((Category.PARAM, "net = Net().cuda()"), (Category.OPT, "optimizer.step()")):
         sites = list(of_size(found, WEIGHT, category))
@@ -93,20 +93,20 @@ def test_parameters_and_their_optimizer_state_have_their_names(tmp_path: Path, j
         assert {LINES[site.line] for site in sites} == {line}
 
 
-def test_wrappers_and_compiled_code_are_not_the_script(tmp_path: Path, job_python: Path) -> None:
+def test_wrappers_and_compiled_code_are_not_the_script(tmp_path: Path, warm_python: Path) -> None:
     wrapped = MODEL.replace("Net().cuda()", "torch.nn.Sequential(Net()).cuda()").replace(
         "net(x)", "torch.compile(net)(x)"
     )
-    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{wrapped}")
+    found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{wrapped}")
     assert {site.file for site in of_size(found, WIDE)} == {str(tmp_path / "train.py")}
 
 
-def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, job_python: Path) -> None:
+def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, warm_python: Path) -> None:
     job = Job(
         b"#!/bin/sh\nexec python -c 'import torch\nx = torch.ones(3, 1 << 20).cuda()'\n",
         [],
         tmp_path,
-        {**os.environ, "PATH": f"{job_python.parent}:{os.environ['PATH']}"},
+        {**os.environ, "PATH": f"{warm_python.parent}:{os.environ['PATH']}"},
     )
     (found,) = [
         t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=True))).traces if t.allocations
@@ -114,7 +114,7 @@ def test_a_command_that_is_a_script_has_lines_too(tmp_path: Path, job_python: Pa
     assert list(of_size(found, 3 * 4 << 20)) == [Origin("<string>", 2, "<module>", "")]
 
 
-def test_a_thread_of_the_scripts_own_is_told_apart(tmp_path: Path, job_python: Path) -> None:
+def test_a_thread_of_the_scripts_own_is_told_apart(tmp_path: Path, warm_python: Path) -> None:
     in_thread = """
 def fetch():
     global batch
@@ -123,7 +123,7 @@ thread = threading.Thread(target=fetch)
 thread.start()
 thread.join()
 """
-    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}{in_thread}")
+    found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}{in_thread}")
     (site,) = of_size(found, 3 * 4 << 20)
     assert (site.function, site.module) == ("fetch", "")
 
@@ -143,16 +143,16 @@ for _ in range(3):
 """
 
 
-def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, job_python: Path) -> None:
+def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, warm_python: Path) -> None:
     """torch's hook loses it, so without a report there is no hook, and a run that stops is made again without."""
     (tmp_path / "train.py").write_text(HANDLED)
     for origins in (False, True):
-        job = Job(f"#!/bin/sh\nexec {job_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
-        (trace,) = engines.run(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins)))
+        job = Job(f"#!/bin/sh\nexec {warm_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+        (trace,) = dispatch.here(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins))).traces
         assert (trace.error, trace.steps, trace.made_at) == (None, 3, [0] * len(trace.allocations))
 
 
-def test_the_lines_cost_little_of_a_trace(tmp_path: Path, job_python: Path) -> None:
-    found = dry_run(tmp_path, job_python, f"MODE = 'plain'\n{MODEL}")
+def test_the_lines_cost_little_of_a_trace(tmp_path: Path, warm_python: Path) -> None:
+    found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}")
     assert len(found.sites) < 100 < len(found.made_at)
     assert len(json.dumps(found.made_at)) < 4 * len(found.made_at)

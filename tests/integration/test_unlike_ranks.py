@@ -8,8 +8,9 @@ import pytest
 
 from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start, traces
 from xmem_slurm import trace
-from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun import dispatch, ranks
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import SharedBudget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
@@ -204,7 +205,8 @@ def dry_run(way: str, script: str, folder: Path, job_python: Path, seconds: floa
     (folder / "train.py").write_text(STAGES + FOREVER)
     environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{script} train.py '{way}'\n".encode(), (), folder, environ, (RANKS,))
-    return ranks.run(DryRunOrder.of(job, H100, Budget(seconds=seconds)), DryRuns())
+    order = DryRunOrder.of(job, H100, Budget(seconds=seconds))
+    return dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns())
 
 
 def test_a_pipeline_is_sized_by_its_largest_stage(job_python: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import engines, runner
+from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder, Shapes
@@ -14,7 +14,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
 
 H200 = load_catalogue()["h200"]
 
@@ -410,15 +410,15 @@ for _ in range(6):
 """
 
 
-def run(folder: Path, job_python: Path, code: str, shapes: Shapes = "most") -> Trace:
-    order = DryRunOrder.of(job(folder, job_python, code), H200, Budget(seconds=60))
+def run(folder: Path, warm_python: Path, code: str, shapes: Shapes = "most") -> Trace:
+    order = DryRunOrder.of(job(folder, warm_python, code), H200, Budget(seconds=60))
     (trace,) = runner.run(replace(order, shapes=shapes)).traces
     return trace
 
 
-def job(folder: Path, job_python: Path, code: str, **environ: str) -> Job:
+def job(folder: Path, warm_python: Path, code: str, **environ: str) -> Job:
     (folder / "train.py").write_text("import torch\ndevice = 'cuda'\n" + code)
-    environ |= {"HOME": str(folder), "PATH": f"{job_python.parent}:{os.environ['PATH']}"}
+    environ |= {"HOME": str(folder), "PATH": f"{warm_python.parent}:{os.environ['PATH']}"}
     return Job(b"#!/bin/bash\npython train.py\n", (), folder, environ)
 
 
@@ -427,46 +427,46 @@ def job(folder: Path, job_python: Path, code: str, **environ: str) -> Job:
     [KNOWN, STALE, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS],
     ids=["known", "stale", "scripted", "plausible", "large", "gone", "casts"],
 )
-def test_values_are_as_on_a_gpu_or_plausible(code: str, job_python: Path, tmp_path: Path) -> None:
-    found = run(tmp_path, job_python, code)
+def test_values_are_as_on_a_gpu_or_plausible(code: str, warm_python: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, warm_python, code)
     assert found.error is None
     assert "value-shape" not in {doubt.code for doubt in found.doubts}
 
 
-def test_what_a_script_may_do_raises_nothing(job_python: Path, tmp_path: Path) -> None:
-    assert run(tmp_path, job_python, f"ORDINARY = {ORDINARY!r}\n{EACH}").error is None
+def test_what_a_script_may_do_raises_nothing(warm_python: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, warm_python, f"ORDINARY = {ORDINARY!r}\n{EACH}").error is None
 
 
-def test_what_came_from_the_host_is_read_without_a_doubt(job_python: Path, tmp_path: Path) -> None:
-    assert "value-read" not in {doubt.code for doubt in run(tmp_path, job_python, KNOWN).doubts}
+def test_what_came_from_the_host_is_read_without_a_doubt(warm_python: Path, tmp_path: Path) -> None:
+    assert "value-read" not in {doubt.code for doubt in run(tmp_path, warm_python, KNOWN).doubts}
 
 
-def test_what_was_assumed_is_said_where_it_may_decide(job_python: Path, tmp_path: Path) -> None:
-    found = run(tmp_path, job_python, ASSUMED)
+def test_what_was_assumed_is_said_where_it_may_decide(warm_python: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, warm_python, ASSUMED)
     assert found.error is None
     reasons = estimate([found], "h200", H200).reasons
     assert any(each.startswith("places by topk, assumed evenly used (train.py:") for each in reasons)
 
 
-def test_figures_of_what_was_assumed_are_no_doubt(job_python: Path, tmp_path: Path) -> None:
-    found = run(tmp_path, job_python, FIGURES)
+def test_figures_of_what_was_assumed_are_no_doubt(warm_python: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, warm_python, FIGURES)
     assert found.error is None
     assert "assumed-values" not in {doubt.code for doubt in found.doubts}
 
 
 @pytest.mark.parametrize(("shapes", "count"), [("most", 12), ("least", 0)])
 def test_of_an_unknown_mask_all_or_nothing_is_selected(
-    shapes: Shapes, count: int, job_python: Path, tmp_path: Path
+    shapes: Shapes, count: int, warm_python: Path, tmp_path: Path
 ) -> None:
-    found = run(tmp_path, job_python, SHAPES.replace("COUNT", str(count)), shapes)
+    found = run(tmp_path, warm_python, SHAPES.replace("COUNT", str(count)), shapes)
     assert found.error is None
     assert "value-shape" in {doubt.code for doubt in found.doubts}
 
 
-def test_both_ends_of_what_hangs_on_values_are_said(job_python: Path, tmp_path: Path) -> None:
-    traces = engines.run(
-        DryRunOrder.of(job(tmp_path, job_python, MASKED, XMEM_ENGINE="device"), H200, Budget(seconds=120))
-    )
+def test_both_ends_of_what_hangs_on_values_are_said(warm_python: Path, tmp_path: Path) -> None:
+    traces = dispatch.here(
+        DryRunOrder.of(job(tmp_path, warm_python, MASKED, XMEM_ENGINE="device"), H200, Budget(seconds=120))
+    ).traces
     found = estimate(traces, "h200", H200)
     scores = 4096 * 1024
     assert found.largest.replay.peak_allocated_bytes > 2 * (4 + 8 + 8) * scores  # selected values, two indices of each

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.errors import Busy, NoEstimate
 from xmem_slurm.report import decided
-from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
 from xmem_slurm.submission.answer import Wishes, answer
@@ -39,7 +39,7 @@ def dry_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DryRuns:
     monkeypatch.setenv("SLURM_CONF", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     found = DryRuns()
-    monkeypatch.setattr(sizing, "size_components", found)
+    monkeypatch.setattr(dispatch, "one", found)
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_job_whose_turn_does_not_come_goes_as_written_and_nothing_is_known_of_
             answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
         return dry_runs()
 
-    monkeypatch.setattr(sizing, "size_components", waits)
+    monkeypatch.setattr(dispatch, "one", waits)
     with pytest.raises(NoEstimate):
         answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
     assert dry_runs.count == 1

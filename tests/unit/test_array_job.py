@@ -1,69 +1,43 @@
-"""Jobs that are sized together: each dry run that one wants is made once, and no job is asked without end."""
+"""An array job's answers are taken as its tasks leave them, and its folder goes, and what another left."""
 
-import itertools
-import json
+import errno
+import platform
+from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import array_job, cpu_node
-from xmem_slurm.dryrun.budget import Budget
-from xmem_slurm.errors import NoEstimate, SlurmError
+from xmem_slurm.dryrun import array_job, exchange
+from xmem_slurm.dryrun.budget import Budget, Spent
+from xmem_slurm.dryrun.exchange import DryRunResult
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.state import throwaway
 
 WHERE = DryRuns(where="srun", partition="cpu")
-clock = itertools.count()
+ORDER = DryRunOrder(Job(b"#!/bin/sh\n", (), Path("/"), {}), load_catalogue()["h200"], Budget())
+KNOWN = DryRunResult([], Spent(3.0))
 
 
-def order(job: str, gpu: str) -> str:
-    environ = {"JOB": job, "SLURM_JOB_START_TIME": str(next(clock))}
-    return json.dumps({"job": {"environ": environ}, "gpu": gpu, "budget": next(clock)})
+def test_what_was_answered_counts_whatever_is_left_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a killed one left goes first."""
 
+    def answered(folder: Path, count: int, _budget: Budget, _where: DryRuns) -> str:
+        assert [each.name for each in folder.parent.iterdir()] == [folder.name]
+        for index in range(count):
+            assert exchange.order_from_json((folder / f"{index}.json").read_text()).job.script == ORDER.job.script
+            (folder / f"{index}.answer").write_text(exchange.result_to_json(KNOWN))
+        return ""
 
-def wants(job: str, *gpus: str) -> str:
-    """Stand for a sizing that looks at one GPU after the other."""
-    return " ".join(cpu_node.ask.get()(order(job, gpu), Budget(), WHERE).decode() for gpu in gpus)
+    def busy(folder: Path) -> None:
+        raise OSError(errno.EBUSY, "busy", str(folder))
 
-
-@pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    seen: list[list[str]] = []
-
-    def run(orders: list[str], _budget: Budget, _where: DryRuns) -> list[bytes | SlurmError]:
-        what = [json.loads(each) for each in orders]
-        seen.append([f"{each['job']['environ']['JOB']}:{each['gpu']}" for each in what])
-        return [SlurmError("its node died") if said == "broken:l4" else said.encode() for said in seen[-1]]
-
-    monkeypatch.setattr(array_job, "run", run)
-    monkeypatch.setattr(cpu_node, "by_srun", lambda *order: run([order[0]], Budget(), WHERE)[0])
-    return seen
-
-
-def test_each_dry_run_is_made_once_and_all_that_are_wanted_at_once(rounds: list[list[str]]) -> None:
-    def fails() -> str:
-        raise NoEstimate("no script")
-
-    sizes = [
-        lambda: wants("a", "l4"),
-        lambda: wants("b", "l4", "h200"),
-        lambda: wants("a", "l4"),
-        lambda: wants("broken", "l4", "h200"),
-        fails,
-    ]
-    found = array_job.together(sizes, WHERE)
-    assert found[:3] == ["a:l4", "b:l4 b:h200", "a:l4"]
-    assert list(map(str, found[3:])) == ["its node died", "no script"]
-    assert rounds == [["a:l4", "b:l4", "broken:l4"], ["b:h200"]]
-
-
-def test_a_job_that_wants_ever_more_is_given_up(rounds: list[list[str]]) -> None:
-    more = itertools.count()
-    endless, other = array_job.together(
-        [lambda: wants("a", *(str(next(more)) for _ in range(100))), lambda: wants("b", "l4")], WHERE
-    )
-    assert isinstance(endless, SlurmError)
-    assert other == "b:l4"
-    assert len(rounds) == array_job.MOST_ROUNDS
-
-
-def test_where_dry_runs_are_made_here_nothing_is_asked() -> None:
-    assert array_job.together([lambda: "a", lambda: "b"], DryRuns()) == ["a", "b"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    left = tmp_path / "xmem-slurm" / f"xmem-dry-runs-{platform.node()}-killed"
+    left.mkdir(parents=True)
+    (left / "0.json").write_text("{}")
+    monkeypatch.setattr(array_job, "_submit", answered)
+    assert array_job.run([ORDER, ORDER], WHERE) == [KNOWN] * 2
+    monkeypatch.setattr(throwaway, "remove", busy)
+    assert array_job.run([ORDER, ORDER], WHERE) == [KNOWN] * 2

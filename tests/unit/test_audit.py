@@ -21,7 +21,7 @@ TYPES = {"h200", "l4"}
 
 def record(folder: Path, ready: list[str] | None = None) -> None:
     tables = {"audit": {"folder": str(folder)}}
-    outcome = audit.Outcome("changed", "", ready or ["gpu:l4:2"])
+    outcome = audit.AuditOutcome("changed", "", ready or ["gpu:l4:2"])
     audit.record(tables, "xsbatch", JOB, outcome, began=time.monotonic() - 1)
 
 
@@ -38,6 +38,27 @@ def test_a_line_says_who_what_and_for_how_long_and_nothing_of_the_script(tmp_pat
     assert 1 <= said["seconds"] < 60
     assert not any(word in line for word in ("secret", "python", "train"))
     assert file(tmp_path).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        (0o1733, None),
+        (0o1770, None),
+        (0o1755, "users can make no file there"),
+        (0o733, "users can remove each other's files there"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_folder_where_users_cannot_keep_a_record_is_told(tmp_path: Path, mode: int | None, said: str | None) -> None:
+    folder = tmp_path / "record"
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    told = audit.unusable(folder)
+    assert told == (said and f"[audit] folder {folder}: {said}; `install -d -m 1733 {folder}` makes it")
+    (tmp_path / "file").touch()
+    assert "no folder" in (audit.unusable(tmp_path / "file") or "")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +105,8 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, wha
     record(folder)
     assert precious.read_text() == "before"
     assert what != "not ours" or file(folder).read_text() == "before"
-    audit.record({}, "xsbatch", JOB, audit.Outcome(), began=0)
-    audit.record({"audit": 7}, "xsbatch", JOB, audit.Outcome(), began=0)
+    audit.record({}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
+    audit.record({"audit": 7}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
 
 
 def _write(folder: str) -> None:

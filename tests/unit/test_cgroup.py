@@ -1,6 +1,8 @@
 """Which control group a dry run's own can be made in, told from what the kernel says and who may write where."""
 
 import os
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -64,3 +66,29 @@ def test_it_is_made_with_all_limits_and_what_was_left_goes_first(
             each.unlink()
         assert {each.name for each in tmp_path.iterdir()} == {group.name, "xmem-slurm-1"}
     assert not group.exists()
+
+
+@pytest.mark.parametrize("bus", ["none", "a file", "one that does not answer"])
+def test_where_the_user_s_systemd_does_not_answer_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bus: str
+) -> None:
+    monkeypatch.setattr(cgroup, "_RUNTIME", tmp_path)
+    monkeypatch.setattr(cgroup, "divisible", lambda: None)
+    place = tmp_path / str(os.geteuid())
+    place.mkdir()
+    begun = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as listening:
+        if bus == "a file":
+            (place / "bus").touch()
+        elif bus != "none":
+            listening.bind(str(place / "bus"))
+            listening.listen()
+        assert cgroup.scope(1 << 30, 64, 2) is None
+        assert "a filter of system calls and a watch" in cgroup.told()
+    assert time.monotonic() - begun < (20 if bus == "one that does not answer" else 1)
+
+
+def test_what_the_user_s_systemd_gives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroup, "divisible", lambda: None)
+    monkeypatch.setattr(cgroup, "_manager", lambda *_call: True)
+    assert cgroup.told().endswith("by a control group of their own, from this user's systemd")

@@ -251,12 +251,19 @@ def test_a_cache_that_cannot_be_written(fake_torch: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives files away")
-@pytest.mark.parametrize("how", ["everybody may write", "somebody else's folder", "somebody else's build"])
+@pytest.mark.parametrize(
+    "how", ["everybody may write", "a group may write", "a link", "somebody else's folder", "somebody else's build"]
+)
 def test_what_others_could_have_written_is_not_loaded(fake_torch: Path, tmp_path: Path, how: str) -> None:
     cache = tmp_path / "cache"
     done = builder.build(fake_torch, cache)
     if how == "everybody may write":
         cache.chmod(0o777)
+    elif how == "a group may write":
+        cache.chmod(0o770)
+    elif how == "a link":
+        cache.rename(tmp_path / "elsewhere")
+        cache.symlink_to("elsewhere")
     else:
         os.chown(cache if how == "somebody else's folder" else done, 65534, 65534)
     with pytest.raises(DeviceBuildError, match="others can write there"):

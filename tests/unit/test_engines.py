@@ -8,14 +8,14 @@ import pytest
 
 from xmem_slurm import trace_file
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import engines, runner, spending
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun import engines
+from xmem_slurm.dryrun.budget import Budget, Spent
+from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import Noted, Trace
+from xmem_slurm.trace import CRASH, Noted, ScriptFailure, Trace
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
@@ -32,21 +32,17 @@ class Runs:
         self.results, self.cost = iter(results), cost
         self.asked: list[tuple[str, bool]] = []
 
-    def __call__(self, order: DryRunOrder) -> runner.DryRun:
+    def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append((order.engine, order.origins))
-        spending.add(self.cost)
         result = next(self.results)
-        if isinstance(result, NoEstimate):
-            raise result
-        return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
+        return DryRunResult(result if isinstance(result, NoEstimate) else [result], Spent(self.cost))
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sequence[Trace]]:
+def run() -> Callable[..., Sequence[Trace]]:
     def run(runs: Runs, *, origins: bool = False) -> Sequence[Trace]:
-        monkeypatch.setattr(runner, "run", runs)
         job = Job(b"#!/bin/sh\n", (), Path("/"), {})
-        return engines.run(DryRunOrder(job, H200, Budget(seconds=60), origins=origins))
+        return drive(engines.run(DryRunOrder(job, H200, Budget(seconds=60), origins=origins)), runs)
 
     return run
 
@@ -57,11 +53,17 @@ Run = Callable[..., Sequence[Trace]]
 @pytest.mark.parametrize(
     "failed",
     [
-        dataclasses.replace(BEFORE_THE_GPU, error="ValueError: no such optimizer (train.py:3)"),
-        dataclasses.replace(BEFORE_THE_GPU, error="SystemExit: 2 (train.py:3): usage"),
-        dataclasses.replace(ON_THE_GPU, error="ValueError: no such optimizer (train.py:3)", doubts=[]),
-        dataclasses.replace(ON_THE_GPU, error="FileNotFoundError: data.bin (train.py:3)", doubts=[READ]),
-        dataclasses.replace(ON_THE_GPU, error="TypeError: no argument 'x' (train.py:3)", doubts=[READ]),
+        dataclasses.replace(BEFORE_THE_GPU, failure=trace_file.failure("ValueError: no such optimizer (train.py:3)")),
+        dataclasses.replace(BEFORE_THE_GPU, failure=trace_file.failure("SystemExit: 2 (train.py:3): usage")),
+        dataclasses.replace(
+            ON_THE_GPU, failure=trace_file.failure("ValueError: no such optimizer (train.py:3)"), doubts=[]
+        ),
+        dataclasses.replace(
+            ON_THE_GPU, failure=trace_file.failure("FileNotFoundError: data.bin (train.py:3)"), doubts=[READ]
+        ),
+        dataclasses.replace(
+            ON_THE_GPU, failure=trace_file.failure("TypeError: no argument 'x' (train.py:3)"), doubts=[READ]
+        ),
     ],
     ids=["before the GPU", "usage", "no values", "a file", "a call"],
 )
@@ -72,7 +74,9 @@ def test_what_values_cannot_cause_is_final(run: Run, failed: Trace) -> None:
 
 
 def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: Run) -> None:
-    failed = dataclasses.replace(ON_THE_GPU, error="ValueError: loss is 0 (train.py:3)", doubts=[READ])
+    failed = dataclasses.replace(
+        ON_THE_GPU, failure=trace_file.failure("ValueError: loss is 0 (train.py:3)"), doubts=[READ]
+    )
     runs = Runs(failed, GPT2)
     (found,) = run(runs)
     assert (found.error, runs.asked) == (None, [("auto", False), ("profile", False)])
@@ -83,9 +87,13 @@ def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: 
 
 
 def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) -> None:
-    own = dataclasses.replace(BEFORE_THE_GPU, error="ModuleNotFoundError: No module named 'x' (train.py:3)")
-    lost = dataclasses.replace(ON_THE_GPU, error="SystemError: returned NULL without setting an exception", doubts=[])
-    late = dataclasses.replace(GPT2, error="a crash or a kill")
+    own = dataclasses.replace(
+        BEFORE_THE_GPU, failure=trace_file.failure("ModuleNotFoundError: No module named 'x' (train.py:3)")
+    )
+    lost = dataclasses.replace(
+        ON_THE_GPU, failure=trace_file.failure("SystemError: returned NULL without setting an exception"), doubts=[]
+    )
+    late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
     for result, asked in ((GPT2, 1), (own, 1), (lost, 2), (late, 2)):
         runs = Runs(result, GPT2)
         run(runs, origins=True)
@@ -93,9 +101,11 @@ def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) ->
 
 
 def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
-    late = dataclasses.replace(GPT2, error="a crash or a kill")
+    late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
     assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins=True)) == [late]
-    assert list(run(Runs(late, dataclasses.replace(ON_THE_GPU, error="x", doubts=[])), origins=True)) == [late]
+    assert list(
+        run(Runs(late, dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("x"), doubts=[])), origins=True)
+    ) == [late]
     dear = Runs(late, cost=40.0)
     assert list(run(dear, origins=True)) == [late]
     assert len(dear.asked) == 1

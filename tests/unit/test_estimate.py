@@ -121,16 +121,22 @@ def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
 
 
 def test_the_largest_process_decides_and_launchers_do_not_count() -> None:
-    empty = changed(allocations=[], events=[], marks=[], error=None)
+    empty = changed(allocations=[], events=[], marks=[], failure=None)
     assert len(estimate.estimate([empty, GPT2, GPT2], "h200", H200).ranks) == 2
 
 
 @pytest.mark.parametrize(
     ("traces", "why"),
     [
-        ([changed(marks=[], error="FileNotFoundError: data.bin")], "after 0 optimizer steps with FileNotFoundError"),
+        (
+            [changed(marks=[], failure=trace_file.failure("FileNotFoundError: data.bin"))],
+            "after 0 optimizer steps with FileNotFoundError",
+        ),
         ([changed(marks=[], state="budget")], "--xmem-budget"),
-        ([changed(allocations=[], events=[], error="torch 2.13.0+cpu is not a CUDA build")], "not a CUDA build"),
+        (
+            [changed(allocations=[], events=[], failure=trace_file.failure("torch 2.13.0+cpu is not a CUDA build"))],
+            "not a CUDA build",
+        ),
         ([], "no process used GPU memory"),
     ],
 )

@@ -15,22 +15,17 @@ PACKAGE = ROOT / "xmem_slurm"
 PROBE = PACKAGE / "probe"
 
 MOST_LINES = 400
-LONG = {"sizing.py"}
+LONG = set[str]()
 
 PLAIN_LINES = 14
 """A function of so many lines says what it does, whoever it is for; ruff's D103 asks that of public ones alone."""
-UNDOCUMENTED = """
-_DryRuns._run _Estimates._estimate _array _from_file _of_component _option _outlook _rank _rank _rank _run _size
-_why_nothing
-"""
+UNDOCUMENTED = ""
 
-FORMS = {"Doubt", "Failure", "Group", "Loop", "Phase", "Seen"}
+FORMS = {"Failure", "Group", "Loop", "Option", "Phase", "Seen"}
 """Names of which one class is the form of another in a file or in the JSON report: one meaning for both."""
 AMBIGUOUS = {
     "Budget": 2,
     "Loop": 2,
-    "Moment": 2,
-    "Option": 2,
 }
 """Class names with two meanings or more, and how many."""
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun import order as orders
+from xmem_slurm.dryrun import exchange
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import Asked, DryRunOrder, RunRanks
@@ -62,8 +62,8 @@ def test_an_order_arrives_at_a_node_as_it_was(wanted: str | tuple[int, ...]) -> 
     sent = DryRunOrder(
         job, H200, Budget(wall_seconds=7.0), "profile", wanted, RunRanks((0, 3), 4), (1, 5), origins=True
     )
-    found = orders.from_json(orders.to_json(sent))
-    assert orders.to_json(found) == orders.to_json(sent)
+    found = exchange.order_from_json(exchange.order_to_json(sent))
+    assert exchange.order_to_json(found) == exchange.order_to_json(sent)
     assert (found.job, found.gpu, found.budget) == (job, H200, sent.budget)
     assert (str(found.run_ranks), list(found.wanted_ranks)) == ("0,3/4", list(wanted))
 
@@ -71,4 +71,4 @@ def test_an_order_arrives_at_a_node_as_it_was(wanted: str | tuple[int, ...]) -> 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"job": {"script": "x"}}'])
 def test_what_is_no_order_is_none(text: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
-        orders.from_json(text)
+        exchange.order_from_json(text)

@@ -22,7 +22,7 @@ def test_a_folder_of_ours_is_private(folder: Path) -> None:
     assert own_files.make(folder) == folder
 
 
-@pytest.mark.parametrize("what", ["a link", "open to a group", "open to all", "a file"])
+@pytest.mark.parametrize("what", ["a link", "open to a group", "open to all", "a file", "its parent is open to all"])
 def test_a_folder_where_others_could_exchange_a_file_is_refused(folder: Path, what: str) -> None:
     if what == "a link":
         folder.rename(folder.with_name("elsewhere"))
@@ -30,6 +30,8 @@ def test_a_folder_where_others_could_exchange_a_file_is_refused(folder: Path, wh
     elif what == "a file":
         folder.rmdir()
         folder.touch()
+    elif what == "its parent is open to all":
+        folder.parent.chmod(0o777)
     else:
         folder.chmod(0o770 if what == "open to a group" else 0o707)
     with pytest.raises(OSError, match=r"a link, somebody else's|File exists"):

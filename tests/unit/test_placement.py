@@ -1,13 +1,15 @@
 """Placement: the cheapest option that fits, among those on whose nodes the job could run."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from xmem_slurm import resources
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
-from xmem_slurm.site.schema import Site
-from xmem_slurm.sizing.placement import NEVER, Demand, Taken, candidates, place
+from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.sizing import placement as placements
+from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, candidates
 
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
@@ -15,6 +17,20 @@ GPUS = option_gpus(SITE, load_catalogue())
 
 def demand(gpus: int = 1, *, partitions: tuple[str, ...] = (), constraint: str | None = None, nodes: int = 1) -> Demand:
     return Demand(gpus_per_node=gpus, option="h200", partitions=partitions, constraint=constraint, nodes=nodes)
+
+
+def place(
+    asked: Demand, site: Site, gpus: Mapping[str, Gpu], units: Callable[[str], int], *starts: Mapping[str, float]
+) -> Placement:
+    """Answer what is asked about each option."""
+    placing = placements.place(asked, site, gpus, *starts)
+    try:
+        name = next(placing)
+        while True:
+            name = placing.send(units(name))
+    except StopIteration as end:
+        placement: Placement = end.value
+        return placement
 
 
 def test_the_cheapest_that_fits_is_taken_and_dearer_ones_are_not_asked() -> None:

@@ -114,14 +114,14 @@ def audit_line() -> Iterable[str]:
     """Return the keys of a line of the site's record, and what may stand as its outcome."""
     with tempfile.TemporaryDirectory() as folder:
         job = Submission((), {}, b"#!/bin/sh\n")
-        audit.record({"audit": {"folder": folder}}, "sbatch", job, (), (audit.CHANGED, ""), began=0.0)
+        audit.record({"audit": {"folder": folder}}, "sbatch", job, audit.AuditOutcome(), began=0.0)
         (line,) = (file.read_text() for file in Path(folder).iterdir())
     return [*loads(line), f"outcome = {'|'.join(audit.OUTCOMES)}"]
 
 
 def metrics() -> Iterator[str]:
     """Yield the names of the Prometheus metrics with their labels."""
-    text = prometheus.text([audit.Decision(audit.CHANGED, 1.0, ["gpu:a:1"], ["gpu:b:1"])], {"a", "b"})
+    text = prometheus.text([audit.RecordedLine("changed", 1.0, ["gpu:a:1"], ["gpu:b:1"])], {"a", "b"})
     yield from sorted({re.sub(r"}.*", "}", line) for line in text.splitlines() if not line.startswith("#")})
 
 

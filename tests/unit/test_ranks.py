@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace, trace_file
-from xmem_slurm.dryrun import cpu_node, ranks
+from xmem_slurm.dryrun import ranks
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import DryRunResult, SharedBudget, drive
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
@@ -57,44 +57,43 @@ def test_of_many_ranks_the_first_the_last_and_some_between() -> None:
 
 
 class Elsewhere:
-    """Stands for `elsewhere.run`: gives these traces for rank 0, then those for all that are asked for."""
+    """Stands for what runs orders: gives these traces for rank 0, then those for all that are asked for."""
 
     def __init__(self, *results: list[trace.Trace]) -> None:
         self.results, self.asked = list(results), []
 
-    def __call__(self, order: DryRunOrder, *_: object) -> list[trace.Trace]:
+    def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append(order.environ.get("XMEM_RUN_RANKS"))
-        return self.results.pop(0)
+        return DryRunResult(self.results.pop(0))
 
 
-def run(monkeypatch: pytest.MonkeyPatch, dry_runs: Elsewhere, job: Job = JOB) -> list[trace.Trace]:
-    monkeypatch.setattr(cpu_node, "run", dry_runs)
-    return list(ranks.run(DryRunOrder(job, H200, Budget()), DryRuns()))
+def run(dry_runs: Elsewhere, job: Job = JOB) -> list[trace.Trace]:
+    return list(drive(ranks.run(DryRunOrder(job, H200, Budget()), SharedBudget(Budget())), dry_runs))
 
 
-def test_the_largest_stage_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_stage_decides() -> None:
     large = replace(STAGE, rank=3, allocations=[a._replace(size=a.size * 2) for a in STAGE.allocations])
     dry_runs = Elsewhere([STAGE], [STAGE, replace(STAGE, rank=1), replace(STAGE, rank=2), large])
-    found = estimate(run(monkeypatch, dry_runs), "h200", H200)
+    found = estimate(run(dry_runs), "h200", H200)
     assert dry_runs.asked == [None, "0,1,2,3/4"]
     assert found.largest.trace.rank == 3
     assert not any("ranks" in reason for reason in found.reasons)
 
 
-def test_a_sample_is_said_and_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_is_said_and_doubted() -> None:
     few = [replace(STAGE, rank=rank, world_size=16, peers=range(16)) for rank in ranks.sample(range(16))]
-    found = estimate(run(monkeypatch, Elsewhere(few[:1], few)), "h200", H200)
+    found = estimate(run(Elsewhere(few[:1], few)), "h200", H200)
     assert "of 16 ranks 0, 2, 4, 6, 8, 10, 12, 15 were run; the largest stands for all" in found.reasons
     assert any(reason.startswith("ranks 1, 3, 5, 7, 9, 11, 13, 14 of 16 may need more") for reason in found.reasons)
 
 
-def test_a_stage_alone_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    traces = run(monkeypatch, Elsewhere([STAGE]), replace(JOB, gpus=(4, 4)))
+def test_a_stage_alone_is_no_answer() -> None:
+    traces = run(Elsewhere([STAGE]), replace(JOB, gpus=(4, 4)))
     with pytest.raises(NoEstimate, match="only rank 0 was run, and ranks 1, 2, 3 of 4 are not like it"):
         estimate(traces, "h200", H200)
 
 
-def test_a_rank_that_fails_is_no_answer_whatever_the_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = replace(STAGE, rank=3, error="ValueError: no", marks=[])
+def test_a_rank_that_fails_is_no_answer_whatever_the_others_say() -> None:
+    dead = replace(STAGE, rank=3, failure=trace_file.failure("ValueError: no"), marks=[])
     with pytest.raises(NoEstimate, match="0 optimizer steps with ValueError"):
-        estimate(run(monkeypatch, Elsewhere([STAGE], [STAGE, dead])), "h200", H200)
+        estimate(run(Elsewhere([STAGE], [STAGE, dead])), "h200", H200)

@@ -7,8 +7,8 @@ import pytest
 
 from xmem_slurm import trace_file
 from xmem_slurm.dryrun import budget as budget_of
-from xmem_slurm.dryrun import runner, spending
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.schema import DryRuns
 
@@ -16,7 +16,7 @@ GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
 
 
 def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None:
-    last = dataclasses.replace(GPT2, state="running", error=None)
+    last = dataclasses.replace(GPT2, state="running", failure=None)
     found = runner._with_end(last, sandbox.Outcome(None, "time", 60.0, 0, b""), "")
     assert (found.state, found.error, found.growing) == ("budget", None, True)
     for stopped, error in (("memory", "the dry run's memory limit"), (None, "a crash or a kill: Killed")):
@@ -30,18 +30,14 @@ def test_a_run_that_a_busy_machine_had_no_time_for_is_told_from_one_that_took_it
     assert runner._had_no_time(sandbox.Outcome(-9, stopped, 60.0, 0, b"", spent_seconds=spent)) is expected
 
 
-def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    wall = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: wall)
-    budget, started = Budget(seconds=60), spending.now()
+def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind() -> None:
+    budget, spent = Budget(seconds=60), Spent(45, 100)
     assert budget.longest == 600
-    spending.add(45)
-    wall += 100
-    left = budget.since(started)
+    left = budget.less(spent)
     assert (left.seconds, left.longest) == (15, 500)
-    assert not left.has_room_for(spending.now().since(started))
-    assert left.has_room_for(spending.Moment(15, 500))
-    assert not left.has_room_for(spending.Moment(1, 501))
+    assert not left.has_room_for(spent)
+    assert left.has_room_for(Spent(15, 500))
+    assert not left.has_room_for(Spent(1, 501))
     assert Budget(seconds=5).longest == budget_of.LEAST_WALL_SECONDS
 
 

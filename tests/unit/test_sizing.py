@@ -7,15 +7,18 @@ import pytest
 
 from tests.traces import growing_batches
 from xmem_slurm import resources, trace, trace_file
-from xmem_slurm.dryrun import runner
+from xmem_slurm.dryrun import dispatch, runner
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
+from xmem_slurm.site.schema import DryRuns as DryRunRules
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.demand import demand_of
 from xmem_slurm.slurm.submission import Submission
 
+HERE = DryRunRules()
 SITE = load_site(resources.tree("site-config") / "example.toml")
 GPUS = option_gpus(SITE, load_catalogue())
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
@@ -29,16 +32,16 @@ class DryRuns:
     def __init__(self, result: trace.Trace, fails_on: set[str] | None = None, seconds: float = 0.0) -> None:
         self.result, self.fails_on, self.asked = result, fails_on or set(), []
 
-    def __call__(self, order: DryRunOrder) -> runner.DryRun:
+    def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append(order.gpu.description)
         if order.gpu.description in self.fails_on:
-            raise NoEstimate("no kernel image is available for execution on the device")
-        return runner.DryRun([self.result], sandbox.Outcome(0, None, 1.0, 0, b""))
+            return DryRunResult(NoEstimate("no kernel image is available for execution on the device"))
+        return DryRunResult([self.result])
 
 
 def size(monkeypatch: pytest.MonkeyPatch, dry_runs: DryRuns, budget: float = 60) -> sizing.Sizing:
     monkeypatch.setattr(runner, "run", dry_runs)
-    return sizing.size(JOB, SITE, GPUS, Budget(seconds=budget))
+    return dispatch.one(sizing.size(JOB, SITE, GPUS, Budget(seconds=budget)), HERE)
 
 
 def described(*names: str) -> list[str]:
@@ -66,11 +69,11 @@ def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch
     """One after the other both would go to the only node that has the cheapest GPUs on which they fit."""
     monkeypatch.setattr(runner, "run", DryRuns(dataclasses.replace(LARGE, component=0)))
     both = [dataclasses.replace(LARGE, component=n) for n in range(2)]
-    monkeypatch.setattr(runner, "run", lambda *_: runner.DryRun(both, sandbox.Outcome(0, None, 1.0, 0, b"")))
+    monkeypatch.setattr(runner, "run", lambda *_: DryRunResult(both))
 
     def choices(*asked: str) -> list[str | None]:
         job = Submission((asked[0], ":", asked[1], "job.sh"), {}, b"#!/bin/sh\n")
-        sized = sizing.size_components(job, [0, 1], SITE, GPUS, Budget())
+        sized = dispatch.one(sizing.size_components(job, [0, 1], SITE, GPUS, Budget()), HERE)
         return [each.placement.choice for each in sized.values() if isinstance(each, sizing.Sizing)]
 
     assert choices("--gres=gpu:2", "--gres=gpu:2") == ["a100_80", "h200"]
@@ -105,17 +108,19 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
 ) -> None:
     gpus = option_gpus(OLD, load_catalogue())
     modern = dataclasses.replace(GPT2, arch_list=["sm_75", "sm_80", "sm_86", "sm_90", "compute_90"])
-    failed = dataclasses.replace(modern, allocations=[], events=[], marks=[], error="no kernel image", state="exit")
+    failed = dataclasses.replace(
+        modern, allocations=[], events=[], marks=[], failure=trace_file.failure("no kernel image"), state="exit"
+    )
     asked_for: list[str] = []
 
-    def run(order: DryRunOrder) -> runner.DryRun:
+    def run(order: DryRunOrder) -> DryRunResult:
         asked_for.append(order.gpu.description)
         found = failed if fails and order.gpu.capability == "7.0" else modern
-        return runner.DryRun([found], sandbox.Outcome(0, None, 1.0, 0, b""))
+        return DryRunResult([found])
 
     monkeypatch.setattr(runner, "run", run)
     job = Submission((f"--gres=gpu:{asked}:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = sizing.size(job, OLD, gpus, Budget())
+    sized = dispatch.one(sizing.size(job, OLD, gpus, Budget()), HERE)
     assert sized.placement.choice == "l4"
     told = "the job's torch has no kernels for v100 (compute capability 7.0): it has sm_75, "
     assert sized.without_kernels.startswith(told) == (asked == "v100")
@@ -123,7 +128,7 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
     only = OLD.model_copy(update={"nodes": OLD.nodes[-1:]})
     asked_for.clear()
     with pytest.raises(NoEstimate, match="no kernels for v100"):
-        sizing.size(job, only, gpus, Budget())
+        dispatch.one(sizing.size(job, only, gpus, Budget()), HERE)
     assert len(asked_for) == 1
 
 
@@ -143,7 +148,9 @@ def test_a_job_that_fails_on_its_own_gpu_too_has_no_estimate(monkeypatch: pytest
 
 def test_a_script_that_stops_by_itself_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "ModuleNotFoundError: No module named 'x' (train.py:3)"
-    before = dataclasses.replace(GPT2, allocations=[], marks=[], recorded={}, state="exit", error=error)
+    before = dataclasses.replace(
+        GPT2, allocations=[], marks=[], recorded={}, state="exit", failure=trace_file.failure(error)
+    )
     dry_runs = DryRuns(before)
     with pytest.raises(NoEstimate, match="No module named 'x'") as caught:
         size(monkeypatch, dry_runs)
@@ -169,34 +176,34 @@ def test_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_a_node_must_have_beside_gpus(argv: tuple[str, ...], cpus: int, memory: int) -> None:
-    demand = sizing.demand_of(Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n").request, SITE)
+    demand = demand_of(Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n").request, SITE)
     assert (demand.cpus_per_node, demand.memory_bytes) == (cpus, memory)
 
 
 def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Submission(("-c24", "--mem=200G", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
     monkeypatch.setattr(runner, "run", DryRuns(GPT2))
-    sized = sizing.size(job, SITE, GPUS, Budget())
+    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
     assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
 
 
 def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = []
 
-    def run(order: DryRunOrder) -> runner.DryRun:
+    def run(order: DryRunOrder) -> DryRunResult:
         tasks.append(order.job.environ["SLURM_ARRAY_TASK_ID"])
         result = LARGE if order.job.environ["SLURM_ARRAY_TASK_ID"] == "8" else GPT2
-        return runner.DryRun([result], sandbox.Outcome(0, None, 1.0, 0, b""))
+        return DryRunResult([result])
 
     monkeypatch.setattr(runner, "run", run)
     job = Submission(("--array=2-9:3%2", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = sizing.size(job, SITE, GPUS, Budget())
+    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
     assert tasks == ["2", "8", "2", "8"]
     assert sized.placement.choice == "a100_80"
     assert "of the array's 3 tasks only 2 and 8 ran" in sized.estimate.reasons[0]
 
     tasks.clear()
-    chosen = sizing.size(job.but(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, Budget())
+    chosen = dispatch.one(sizing.size(job.but(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, Budget()), HERE)
     assert tasks == ["5"]
     assert "of the array's 3 tasks only 5 ran" in chosen.estimate.reasons[0]
 
@@ -207,26 +214,28 @@ HET = Submission(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.
 def test_components_share_the_dry_runs_and_are_sized_by_their_own_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def run(order: DryRunOrder) -> runner.DryRun:
+    def run(order: DryRunOrder) -> DryRunResult:
         asked.append(order.gpu.description)
         assert list(order.job.gpus) == [1, 0, 1]
         traces = [dataclasses.replace(LARGE, component=0), dataclasses.replace(GPT2, component=2)]
-        return runner.DryRun(traces, sandbox.Outcome(0, None, 1.0, 0, b""))
+        return DryRunResult(traces)
 
     monkeypatch.setattr(runner, "run", run)
-    found = sizing.size_components(HET, [0, 2], SITE, GPUS, Budget())
+    found = dispatch.one(sizing.size_components(HET, [0, 2], SITE, GPUS, Budget()), HERE)
     sized = {index: each for index, each in found.items() if isinstance(each, sizing.Sizing)}
     assert {index: each.placement.choice for index, each in sized.items()} == {0: "a100_80", 2: "l4"}
     assert asked == described("l4", "a100_80")
 
 
 def test_a_component_that_fails_or_is_not_seen_says_so_and_leaves_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = dataclasses.replace(GPT2, component=2, marks=[], error="ValueError: no", state="exit")
+    failed = dataclasses.replace(
+        GPT2, component=2, marks=[], failure=trace_file.failure("ValueError: no"), state="exit"
+    )
     for others, why in (([], "no process of its own used GPU memory"), ([failed], "ValueError: no")):
         dry_runs = DryRuns(GPT2)
-        results = runner.DryRun([GPT2, *others], sandbox.Outcome(0, None, 1.0, 0, b""))
+        results = DryRunResult([GPT2, *others])
         monkeypatch.setattr(runner, "run", lambda *words, it=results, asked=dry_runs: (asked(*words), it)[1])
-        found = sizing.size_components(HET, [0, 2], SITE, GPUS, Budget())
+        found = dispatch.one(sizing.size_components(HET, [0, 2], SITE, GPUS, Budget()), HERE)
         assert isinstance(found[0], sizing.Sizing)
         assert why in str(found[2])
         assert dry_runs.asked == described("l4") if not others else described("l4", "a100_80")
@@ -240,7 +249,7 @@ def test_no_component_of_several_is_given_a_share(monkeypatch: pytest.MonkeyPatc
     choices = []
     for argv in (("--gres=gpu:1",), ("--gres=gpu:1", ":", "-n1")):
         job = Submission((*argv, "job.sh"), {}, b"#!/bin/sh\n")
-        (found,) = sizing.size_components(job, [0], site, gpus, Budget()).values()
+        (found,) = dispatch.one(sizing.size_components(job, [0], site, gpus, Budget()), HERE).values()
         assert isinstance(found, sizing.Sizing)
         choices.append(site.option[found.placement.choice or ""].share is not None)
     assert choices == [True, False]

@@ -153,3 +153,25 @@ def test_a_doubt_that_nobody_knows_makes_it_no_trace(tmp_path: Path) -> None:
     assert read(tmp_path, history, doubts=[known]).doubts == [Noted(Doubt.NCCL, "buffers of a communicator", 2)]
     with pytest.raises(NoEstimate, match=r"not a trace: doubts\.1\.code: .*no doubt that there is"):
         read(tmp_path, history, doubts=[known, known | {"code": "cudnn-plans"}])
+
+
+@pytest.mark.parametrize(
+    ("error", "of_type", "of_no_gpu"),
+    [
+        ("ValueError: loss is 0 (train.py:3)", "ValueError", False),
+        ("FileNotFoundError: data.bin (train.py:3)", "FileNotFoundError", True),
+        ("KeyboardInterrupt (train.py:3)", "KeyboardInterrupt", False),
+        ("EOFError", "EOFError", True),
+        ("torch._C._LinAlgError: singular", "torch._C._LinAlgError", False),
+        ("SystemExit: 2 (train.py:3)", "SystemExit", False),
+        ("os._exit(3)", "os._exit", False),
+        ("an end before the first step of its optimizer (see its log)", "", False),
+        ("torch 2.13.0+cpu in /x is not a CUDA build", "", False),
+        ("URLError: no; it had asked for https://x, and a dry run has no network", "URLError", True),
+    ],
+)
+def test_how_a_script_was_ended_is_read_once(tmp_path: Path, error: str, of_type: str, of_no_gpu: bool) -> None:
+    found = read(tmp_path, [("alloc", 5, 10, 0)], error=error)
+    assert found.failure is not None
+    assert (found.error, found.failure.type, found.failure.of_no_gpu) == (error, of_type, of_no_gpu)
+    assert read(tmp_path, [("alloc", 5, 10, 0)]).failure is None

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from xmem_slurm.cli.site import SiteFile
-from xmem_slurm.dryrun import admission, array_job
+from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
@@ -59,19 +60,17 @@ def generate(
     turn = admission.turn(where.dry_run, None, partial(typer.echo, err=True))
     with turn, terminal.progress(work) as say:
 
-        def size(number: int, job: Submission) -> sizing.Sizing:
+        def size(number: int, job: Submission) -> Orders[sizing.Sizing]:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
-            return sizing.size(job, where, gpus, allowance)
+            return (yield from sizing.size(job, where, gpus, allowance))
 
         made = scripts.generate(
             chosen,
             values,
             list(zip(map(sweep.label, points), sweep.commands(command, points), strict=True)),
             target,
-            lambda jobs: array_job.together(
-                [partial(size, *numbered) for numbered in enumerate(jobs, 1)], where.dry_run
-            ),
+            lambda jobs: dispatch.together([size(*numbered) for numbered in enumerate(jobs, 1)], where.dry_run),
         )
     for script in made:
         typer.echo("\n".join(f"xmem-slurm: {line}" for line in script.lines), err=True)

@@ -19,7 +19,7 @@ from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
@@ -120,16 +120,17 @@ def estimate(
         components = request.with_gpus or range(len(request.components))
         if where is not None:
             gpus = loading.option_gpus(where, catalogue)
-            answers = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
+            orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
         else:
             assert gpu is not None
-            answers = sizing.on_one(job, components, gpu, catalogue[gpu], allowance, asked=asked)
+            orders = sizing.on_one(job, components, gpu, catalogue[gpu], allowance.within(rules), asked=asked)
+        answers = dispatch.one(orders, rules)
     sized = _sized(answers)
     if advice:
         turn = admission.turn(rules, None, partial(typer.echo, err=True))
         with turn, terminal.progress("running it dry again with one change at a time"):
             sized = {
-                number: sizing.advised(each, job, number, allowance, asked=asked, where=rules)
+                number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
                 for number, each in sized.items()
             }
     page = partial(html.write, templates=where.templates if where is not None else None)
@@ -163,13 +164,13 @@ def _sized(answers: Mapping[int, sizing.Sizing | NoEstimate]) -> Mapping[int, si
     Raises:
         NoEstimate: nothing is known of any.
     """
-    found = {component: each for component, each in answers.items() if isinstance(each, sizing.Sizing)}
+    sized = {component: each for component, each in answers.items() if isinstance(each, sizing.Sizing)}
     for component, each in answers.items():
         if isinstance(each, NoEstimate):
-            if not found:
+            if not sized:
                 raise each
             typer.echo(f"xmem-slurm: component {component}: {each}", err=True)
-    return found
+    return sized
 
 
 def _written(write: Callable[[Path, sizing.Sizing], None], path: Path, sized: sizing.Sizing) -> None:
@@ -215,11 +216,11 @@ def lab_down() -> None:
 @lab_app.command("status")
 def lab_status() -> None:
     """Say which daemons run and what state the nodes are in."""
-    found = lab.status(lab.default_folder())
-    typer.echo(f"{found.folder}: {'up' if found.running else 'not up'}")
-    for daemon, runs in found.daemons.items():
+    status = lab.status(lab.default_folder())
+    typer.echo(f"{status.folder}: {'up' if status.running else 'not up'}")
+    for daemon, runs in status.daemons.items():
         node = daemon.removeprefix("slurmd.")
-        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {found.nodes.get(node, '')}".rstrip())
+        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {status.nodes.get(node, '')}".rstrip())
 
 
 @lab_app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -37,7 +37,7 @@ def check(
 ) -> None:
     """Check a site file against its schema, the GPU catalogue, and the cluster; each option is tried there.
 
-    Where the filter is installed, its Python is started, too.
+    Where the filter is installed, its Python is started, too; where a record is kept, users must be able to write it.
     """
     path = places.site_file(site)
     loaded, wrong = loading.examine(path)
@@ -47,7 +47,9 @@ def check(
     if loaded is not None and not offline:
         found = comparison.against(loaded, live.read())
         python = hooks.installed_python(folder)
-        found += [each for each in [python and hooks.unusable(python)] if each]
+        record = loaded.audit.folder
+        faults = [python and hooks.unusable(python), record and audit.unusable(record)]
+        found += [each for each in faults if each]
         typer.echo("".join(f"{line}\n" for line in found), nl=False)
         wrong += found
     if loaded is None or wrong:

@@ -58,7 +58,7 @@ def read() -> Cluster:
     config = client.run(["scontrol", "show", "config"], _SECONDS)
     source = "scontrol"
     try:
-        account = by_pyslurm.read(_setting(config, "SLURM_VERSION"))
+        account = by_pyslurm.read(setting(config, "SLURM_VERSION"))
         if account is not None:
             return from_pyslurm(config, account)
     except SlurmError as error:
@@ -74,14 +74,14 @@ def read() -> Cluster:
 def parse(config: str, nodes: str, partitions: str) -> Cluster:
     """Read what scontrol printed for `show config`, `show nodes` and `show partitions`."""
     return Cluster(
-        _setting(config, "ClusterName", "cluster"),
+        setting(config, "ClusterName", "cluster"),
         [_node(line) for line in nodes.splitlines() if line.startswith("NodeName=")],
         [
-            LivePartition(_field(line, "PartitionName"), _field(line, "Default") == "YES", _field(line, "MaxTime"))
+            LivePartition(field(line, "PartitionName"), field(line, "Default") == "YES", field(line, "MaxTime"))
             for line in partitions.splitlines()
             if line.startswith("PartitionName=")
         ],
-        job_submit=_setting(config, "JobSubmitPlugins"),
+        job_submit=setting(config, "JobSubmitPlugins"),
     )
 
 
@@ -109,7 +109,7 @@ def from_pyslurm(config: str, account: by_pyslurm.Account) -> Cluster:
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise SlurmError(f"pyslurm {account.version}: no answer that can be read ({error!r})") from error
-    name, plugins = _setting(config, "ClusterName", "cluster"), _setting(config, "JobSubmitPlugins")
+    name, plugins = setting(config, "ClusterName", "cluster"), setting(config, "JobSubmitPlugins")
     return Cluster(name, nodes, partitions, f"pyslurm {account.version}", plugins)
 
 
@@ -123,14 +123,14 @@ def host_list(names: Sequence[str]) -> str:
 
 
 def _node(line: str) -> Node:
-    configured = _NOTE.sub("", _field(line, "Gres"))
+    configured = _NOTE.sub("", field(line, "Gres"))
     return Node(
-        _field(line, "NodeName"),
-        int(_field(line, "CPUTot") or 0),
-        int(_field(line, "RealMemory") or 0),
-        _listed(_field(line, "AvailableFeatures")),
+        field(line, "NodeName"),
+        int(field(line, "CPUTot") or 0),
+        int(field(line, "RealMemory") or 0),
+        _listed(field(line, "AvailableFeatures")),
         _gpus(configured),
-        _listed(_field(line, "Partitions")),
+        _listed(field(line, "Partitions")),
         tuple(entry for entry in gres.parse(configured or "none") if entry.count_text[-1:].isalpha()),
     )
 
@@ -140,13 +140,13 @@ def _gpus(configured: str) -> tuple[Gres, ...]:
     return tuple(entry for entry in gres.parse(configured or "none") if entry.is_gpu or entry.is_share)
 
 
-def _setting(config: str, name: str, default: str = "") -> str:
+def setting(config: str, name: str, default: str = "") -> str:
     """Return a line of `scontrol show config`."""
     match = re.search(rf"^{name}\s*=\s*(\S+)", config, re.MULTILINE)
     return match[1] if match and match[1] != "(null)" else default
 
 
-def _field(line: str, key: str) -> str:
+def field(line: str, key: str) -> str:
     """Return a field; the first of that name, as free text (Reason, Comment) comes last. Slurm's `(null)` is ""."""
     match = re.search(rf"(?:^|\s){key}=(\S*)", line)
     return match[1] if match and match[1] != "(null)" else ""

@@ -3,9 +3,8 @@
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-from xmem_slurm.cluster import client
+from xmem_slurm.cluster import client, limits
 from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Site
@@ -18,24 +17,27 @@ MOST_SECONDS = 5.0
 _AT_ONCE = 4
 
 
-def expected(
-    sbatch: Path, job: Submission, site: Site, names: Sequence[str], component: int = 0
-) -> Mapping[str, float]:
+def expected(job: Submission, site: Site, names: Sequence[str], component: int = 0) -> Mapping[str, float]:
     """Return when Slurm expects to start the job on each option, in seconds since the epoch; of a share, on its least.
 
-    Infinity where it would refuse the job: more GPUs than there are of that kind, in this partition or for this user.
+    Infinity where it would refuse the job, or never start it: more GPUs than there are of that kind, in this partition
+    or for this user.
 
     Of a heterogeneous job, when it would start with this component on the option and the others as written.
 
-    Slurm's answer is that of `sbatch --test-only`. Options about which it does not answer in time are left out, and so
-    are those that the job cannot be rewritten to.
+    Slurm's answer is that of `sbatch --test-only`, with the limits that this does not look at. Options about which it
+    does not answer in time are left out, and so are those that the job cannot be rewritten to.
+
+    Raises:
+        SlurmError: there is no sbatch.
     """
-    until = time.monotonic() + MOST_SECONDS
+    sbatch, until = client.find_sbatch(job.environ), time.monotonic() + MOST_SECONDS
+    asked = job.request.alone(component)
+    gpus = asked.gpus_total or (asked.gpus_per_node or 1) * (asked.nodes or 1)
 
     def ask(name: str) -> float | None:
         option = site.option[name]
         try:
-            asked = job.request.alone(component)
             edits = dialect.edits(asked, option, site.dialect, dialect.least_share(option))
             changed = apply([edit._replace(component=component) for edit in edits], job)
         except UsageError:
@@ -44,5 +46,9 @@ def expected(
         return client.expected_start(sbatch, changed, left) if left > 0 else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
+        allowed = pool.submit(limits.most, asked, MOST_SECONDS)
         answers = zip(names, pool.map(ask, names), strict=True)
-        return {name: start for name, start in answers if start is not None}
+        found = {name: start for name, start in answers if start is not None}
+    whole = [name for name in names if site.option[name].share is None]
+    never = [name for name in whole if limits.exceeded(gpus, site.option[name].type, allowed.result())]
+    return found | dict.fromkeys(never, float("inf"))

@@ -13,12 +13,11 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from platformdirs import user_cache_dir
 
 from xmem_slurm.device import generate, needs
 from xmem_slurm.errors import DeviceBuildError
+from xmem_slurm.state import own_files
 
 COMPILERS_AT_ONCE = 2
 MANIFEST = "build.json"
@@ -104,12 +104,11 @@ def make_own(folder: Path, done: Path) -> None:
         DeviceBuildError: somebody else could have.
         OSError: it cannot be made.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for place in (folder.parent, folder, done):
-        with suppress(FileNotFoundError):
-            status = place.stat()
-            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-                raise DeviceBuildError(f"{place}: others can write there; remove it, or set XDG_CACHE_HOME")
+    try:
+        own_files.make(folder)
+        own_files.check(done)
+    except PermissionError as error:
+        raise DeviceBuildError(f"{error.filename}: {error.strerror}; remove it, or set XDG_CACHE_HOME") from error
 
 
 def find_compiler() -> tuple[str, str]:

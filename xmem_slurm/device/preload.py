@@ -43,6 +43,7 @@ def build(cache: Path | None = None) -> Path:
             )
             if ran.returncode != 0:
                 raise DeviceBuildError(f"{Path(compiler).name} could not build {source.name}")
+            built.chmod(0o755)
             built.rename(done)  # whole or not at all; two at once give the same
     except OSError as error:
         raise DeviceBuildError(f"cannot write {done.name} to {folder}: {error.strerror}") from error

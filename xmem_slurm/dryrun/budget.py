@@ -1,8 +1,8 @@
 """What may a dry run cost, and what is left of it for the next?"""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from xmem_slurm.dryrun import spending
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.units import GIB, MIB
@@ -12,6 +12,21 @@ WALL_FACTOR = 10.0
 took 72 s)..."""
 LEAST_WALL_SECONDS = 300.0
 """...and a small budget is one of CPU time, not of patience."""
+
+
+class Spent(NamedTuple):
+    """What dry runs took: seconds of a budget, and of the clock on the wall beside it."""
+
+    seconds: float = 0.0
+    wall: float = 0.0
+
+    def plus(self, other: "Spent") -> "Spent":
+        """Return both together."""
+        return Spent(self.seconds + other.seconds, self.wall + other.wall)
+
+    def since(self, earlier: "Spent") -> "Spent":
+        """Return what was spent after that."""
+        return Spent(self.seconds - earlier.seconds, self.wall - earlier.wall)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +50,14 @@ class Budget:
         usual = max(LEAST_WALL_SECONDS, WALL_FACTOR * self.seconds)
         return usual if self.wall_seconds is None else self.wall_seconds
 
-    def since(self, start: spending.Moment) -> "Budget":
-        """What is left of it now, if it was whole at `start`."""
-        spent, wall = spending.now().since(start)
-        return replace(self, seconds=max(1.0, self.seconds - spent), wall_seconds=max(1.0, self.longest - wall))
+    def less(self, spent: "Spent") -> "Budget":
+        """What is left of it once so much is spent."""
+        seconds, wall = self.seconds - spent.seconds, self.longest - spent.wall
+        return replace(self, seconds=max(1.0, seconds), wall_seconds=max(1.0, wall))
 
-    def has_room_for(self, run: spending.Moment) -> bool:
+    def has_room_for(self, run: "Spent") -> bool:
         """Whether it is enough for a dry run that takes so much."""
-        return run.spent <= self.seconds and run.wall <= self.longest
+        return run.seconds <= self.seconds and run.wall <= self.longest
 
     def within(self, most: DryRuns) -> "Budget":
         """Return it where it is less than a site allows, else as much as that."""

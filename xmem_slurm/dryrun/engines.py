@@ -1,8 +1,8 @@
 """Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
 
-The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take
-seconds where real steps on the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes
-real steps at once). Real steps follow where the stand-ins' zeros may have led the job astray:
+The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds where real steps on
+the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). Real
+steps follow where the stand-ins' zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
 - a shape follows from values, or its model reads values in its forward pass, which may decide what it does next.
@@ -11,47 +11,46 @@ They may need more time or memory than there is. Then the first answer stands, w
 have needed.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from xmem_slurm.doubts import OF_VALUES, Doubt
-from xmem_slurm.dryrun import runner, spending
+from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
+from xmem_slurm.trace import CRASH, Noted, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
 """Of the time that is left, for a second opinion: the rest is for other kinds of GPU. A job that failed gets it all."""
 
-_CAUSED_BY_VALUES = re.compile(
-    r"(\w+\.)*(Runtime|Value|Index|Key|Assertion|ZeroDivision|FloatingPoint|Overflow|_?LinAlg)Error\b"
-)
+_CAUSED_BY_VALUES = frozenset(
+    f"{name}Error"
+    for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
+) | {"LinAlgError", "_LinAlgError"}
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-_BY_THE_HOOK = re.compile(r"SystemError\b|a crash or a kill")
+_BY_THE_HOOK = frozenset({"SystemError", CRASH})
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
 
-def run(order: DryRunOrder) -> Sequence[Trace]:
-    """Run a job dry on this machine, and return the traces of the engine that can answer.
+def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
+    """Want a job run dry, as often as it takes, and return the traces of the engine that can answer.
 
     Where shapes follow from values that stand-ins do not have, they are as large as they can be; another run with the
     smallest says in a doubt how much hangs on that.
 
     Raises:
-        SandboxError, NoEstimate: as `runner.run` does.
+        NoEstimate: there are none.
     """
-    started = spending.now()
-    traces = _run(order, started)
-    left, took = order.budget.since(started), spending.now().since(started)
+    budget = SharedBudget(order.budget)
+    traces = yield from _run(order, budget)
     most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
-    if not most or any(trace.failed for trace in traces) or not left.has_room_for(took):
+    if not most or any(trace.failed for trace in traces) or not budget.left.has_room_for(budget.spent):
         return traces
     with suppress(NoEstimate):
-        least = replace(order, shapes="least", engine="device", budget=left)
-        ran = [trace for trace in runner.run(least).traces if trace.recorded and not trace.failed]
+        least = yield from budget.run(replace(order, shapes="least", engine="device"))
+        ran = [trace for trace in least if trace.recorded and not trace.failed]
         peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
         if peak:
             found = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
@@ -59,16 +58,16 @@ def run(order: DryRunOrder) -> Sequence[Trace]:
     return traces
 
 
-def _run(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
-    traces = _with_or_without_origins(order, started)
+def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
+    traces = yield from _with_or_without_origins(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
-    left = order.budget.since(started)
-    failed = any(trace.failed for trace in traces)
-    allowed = left if failed else replace(left, seconds=max(1.0, SHARE * left.seconds))
+    failed, seconds = any(trace.failed for trace in traces), budget.left.seconds
     try:
-        real = runner.run(replace(order, engine="profile", budget=allowed)).traces
+        allowed = seconds if failed else max(1.0, SHARE * seconds)
+        real = yield from budget.run(replace(order, engine="profile"), allowed)
         refusal = next((trace.error for trace in real if trace.failed), None)
     except NoEstimate as error:
         real, refusal = [], str(error)
@@ -81,18 +80,17 @@ def _run(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
     return [_with_refusal(trace, refusal) for trace in traces]
 
 
-def _with_or_without_origins(order: DryRunOrder, started: spending.Moment) -> Sequence[Trace]:
-    """Run a job that may be to say which line asked for each allocation; without that where it stops by it.
+def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want a run that may be to say which line asked for each allocation; without that where it stops by it.
 
     torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py).
     """
-    traces = runner.run(order).traces
-    broken = any(trace.error is not None and _BY_THE_HOOK.match(trace.error) for trace in traces)
-    left = order.budget.since(started)
-    if not order.origins or not broken or not left.has_room_for(spending.now().since(started)):
+    traces = yield from budget.run(order)
+    broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)
+    if not order.origins or not broken or not budget.left.has_room_for(budget.spent):
         return traces
     with suppress(NoEstimate):
-        again = runner.run(replace(order, origins=False, budget=left)).traces
+        again = yield from budget.run(replace(order, origins=False))
         if not any(trace.failed for trace in again):
             return again
     return traces
@@ -106,9 +104,9 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     if fail_on_any_gpu(traces):
         return None
     if OF_VALUES & met.keys():
-        errors = [trace.error or "" for trace in traces if trace.failed and not trace.fails_on_any_gpu]
-        for caused in filter(_CAUSED_BY_VALUES.match, errors):
-            return f"with zeros for values the script stops: {caused}"
+        for failure in (trace.failure for trace in traces if trace.failed and not trace.fails_on_any_gpu):
+            if failure is not None and failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES:
+                return f"with zeros for values the script stops: {failure.words}"
     if Doubt.VALUE_SHAPE in met:
         return met[Doubt.VALUE_SHAPE]
     read = met.get(Doubt.FORWARD_READ)
@@ -120,4 +118,7 @@ def _with_doubt(trace: Trace, reason: str) -> Trace:
 
 
 def _with_refusal(trace: Trace, refusal: str) -> Trace:
-    return replace(trace, error=f"{trace.error} (real steps on the CPU: {refusal})") if trace.failed else trace
+    if trace.failure is None or not trace.failed:
+        return trace
+    words = f"{trace.failure.words} (real steps on the CPU: {refusal})"
+    return replace(trace, failure=replace(trace.failure, words=words))

@@ -162,6 +162,7 @@ def slurm_variables(request: Request) -> dict[str, str]:
 
 
 def _of_component(request: Request, gpus: int) -> dict[str, str]:
+    """Return what Slurm sets for one component, whose first node has so many GPUs."""
     host, nodes = platform.node(), request.nodes or 1
     visible, start = ",".join(map(str, range(gpus))), int(time.time())
     cpus, times = request.cpus_per_node, "" if nodes == 1 else f"(x{nodes})"

@@ -11,13 +11,9 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_ADVICE     the change to the job that is tried
 """
 
-import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
-
-from pydantic import BaseModel, TypeAdapter
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
@@ -104,28 +100,3 @@ class DryRunOrder:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(",") if word.isdecimal())
-
-
-_ORDER = TypeAdapter(DryRunOrder)
-
-
-def to_json(order: DryRunOrder) -> str:
-    """Return an order as text. What is no text in UTF-8 (a name of a file, a variable) stays as it is."""
-    return json.dumps(asdict(order), default=_plain)
-
-
-def from_json(text: str) -> DryRunOrder:
-    """Read an order.
-
-    Raises:
-        ValueError: it is none.
-    """
-    raw = json.loads(text)
-    job = {**raw["job"], "script": bytes.fromhex(raw["job"]["script"])}
-    return _ORDER.validate_python({**raw, "job": job})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.model_dump() if isinstance(value, BaseModel) else os.fspath(value)

@@ -10,26 +10,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import cpu_node, spending
+from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
-from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 MOST = 8
 """So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
 
 
-def run(order: DryRunOrder, where: DryRuns) -> Sequence[Trace]:
-    """Run a job dry and return the traces of rank 0 and of the ranks that it cannot stand for.
+def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want a job run dry, and return the traces of rank 0 and of the ranks that it cannot stand for.
 
     Raises:
-        XmemError: as `elsewhere.run` does.
+        NoEstimate: there are none.
     """
-    started = spending.now()
-    traces = cpu_node.run(order, where)
+    traces = yield from budget.run(order)
     together = None if fail_on_any_gpu(traces) else with_others(order, traces)
     if together is not None:
-        traces = cpu_node.run(replace(together, budget=order.budget.since(started)), where)
+        traces = yield from budget.run(together)
     ran = {trace.rank for trace in traces}
     return [_with_missing(trace, ran) for trace in traces]
 

@@ -6,8 +6,9 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import platformdirs
@@ -15,7 +16,9 @@ import platformdirs
 from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import build_server, gpu_environment, spending
+from xmem_slurm.dryrun import build_server, gpu_environment
+from xmem_slurm.dryrun.budget import Spent
+from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
 from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
@@ -43,6 +46,8 @@ _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"
 )
+_EXITS = ("SystemExit", "os._exit")
+"""What a script ends by that has said why in its own words."""
 _MOST_NOTED = 1000
 """Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
@@ -56,20 +61,13 @@ _CUDA_LIBRARY_MISSING = re.compile(
 """What torch says on a machine without CUDA where the stand-ins were not mapped."""
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """What a dry run left: one trace a process that imported torch, and how the script ended."""
-
-    traces: Sequence[trace.Trace]
-    outcome: sandbox.Outcome
-
-
-def run(order: DryRunOrder) -> DryRun:
+def run(order: DryRunOrder) -> DryRunResult:
     """Run a job as it is ordered, in the sandbox of this machine.
+
+    Where no trace comes of it the result says why, with the script's own last words where there are any.
 
     Raises:
         SandboxError: this machine cannot throw away what the script writes; nothing was run.
-        NoEstimate: no trace came of it; says why, with the script's own last words where there are any.
         DeviceBuildError: others could write where the stand-ins are kept.
     """
     job, stand_ins = order.job, builder.cache_folder()
@@ -93,26 +91,38 @@ def run(order: DryRunOrder) -> DryRun:
                 cover=covers(environ["PATH"], folder / "bin"),
                 meter=traces / _METER,
             )
-        spending.add(outcome.spent_seconds)
-        if outcome.kept_back:
-            raise NoEstimate(f"the dry run left {outcome.kept_back}")
-        files = trace_file.read_files(traces / _FILES)
-        missing = fetchers.missing(traces)
-        found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
-        if os.path.lexists(traces / slurm_queries.MARK):
-            itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
-            found = [replace(each, doubts=[*each.doubts, itself]) for each in found]
-        if not any(each.allocations or each.error for each in found):
-            why = _why_nothing(traces, found, outcome)
-            on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
-            unused = why == _UNUSED
-            kind = UnusedGpu if unused else NoEstimate
-            raise kind(why if unused else why + missing, files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome))
-        failed = outcome.returncode and outcome.stopped is None
-        if failed and not any(each.error or each.steps for each in found):
-            code = outcome.returncode
-            raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}{missing}", files)
-        return DryRun(found, outcome)
+        spent = Spent(outcome.spent_seconds)
+        try:
+            return DryRunResult(_traces(traces, outcome), spent, outcome)
+        except NoEstimate as error:
+            return DryRunResult(error, spent, outcome)
+
+
+def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
+    """Read what a dry run left.
+
+    Raises:
+        NoEstimate: there is nothing to estimate from.
+    """
+    if outcome.kept_back:
+        raise NoEstimate(f"the dry run left {outcome.kept_back}")
+    files = trace_file.read_files(traces / _FILES)
+    missing = fetchers.missing(traces)
+    found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
+    if os.path.lexists(traces / slurm_queries.MARK):
+        itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
+        found = [replace(each, doubts=[*each.doubts, itself]) for each in found]
+    if not any(each.allocations or each.error for each in found):
+        why = _why_nothing(traces, found, outcome)
+        on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
+        unused = why == _UNUSED
+        kind = UnusedGpu if unused else NoEstimate
+        raise kind(why if unused else why + missing, files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome))
+    failed = outcome.returncode and outcome.stopped is None
+    if failed and not any(each.error or each.steps for each in found):
+        code = outcome.returncode
+        raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}{missing}", files)
+    return found
 
 
 def _not_for_jobs(stand_ins: Path) -> list[Path]:
@@ -131,18 +141,21 @@ def _temporary_folder() -> Path:
 
 def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
     """Say how a process ended that could not say so itself, and what it could not have, if that may be why."""
-    error = found.error
-    if found.state == "running" and error is None:
+    failure = found.failure
+    if found.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
             return replace(found, state="budget")
-        killed = f"a crash or a kill{_last_words(outcome)}"
-        error = killed if outcome.stopped is None else f"the dry run's {outcome.stopped} limit"
-    elif error is not None:
-        if error.startswith(("SystemExit", "os._exit")) and outcome.stopped is None:
-            error += _last_words(outcome)
-        elif outcome.read_only:
-            error += f" ({_read_only(outcome)})"
-    return replace(found, error=error and error + missing)
+        failure = trace.ScriptFailure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)
+        if outcome.stopped is not None:
+            failure = trace.ScriptFailure(f"the dry run's {outcome.stopped} limit")
+    elif failure is not None:
+        more = f" ({_read_only(outcome)})" if outcome.read_only else ""
+        if failure.type in _EXITS and outcome.stopped is None:
+            more = _last_words(outcome)
+        failure = replace(failure, words=failure.words + more)
+    if failure is not None and missing:
+        failure = replace(failure, words=failure.words + missing, offline=True)
+    return replace(found, failure=failure)
 
 
 def _had_no_time(outcome: sandbox.Outcome) -> bool:
@@ -201,7 +214,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
         "XMEM_LIMITS": json.dumps({name: job.environ.get(name) for name in _LIMITS}),
         "XMEM_PROFILE_MEMORY_BYTES": str(budget.memory_bytes),
         "XMEM_CPU_SECONDS": str(budget.seconds - LAST_WORDS_SECONDS),
-        "XMEM_DEADLINE": str(spending.now().wall + budget.longest - LAST_WORDS_SECONDS),
+        "XMEM_DEADLINE": str(time.monotonic() + budget.longest - LAST_WORDS_SECONDS),
     }
 
 
@@ -219,6 +232,7 @@ def _write_program(path: Path, text: bytes) -> Path:
 
 
 def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
+    """Say why nothing is known of GPU memory: in the words of a shim, by how the script ended, or by what was met."""
     note = _first_note(traces / "notes.jsonl")
     if note is not None:
         return note

@@ -79,11 +79,11 @@ def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> 
 
     Their SLURM_* and SALLOC_* variables become those of sbatch (srun(1), salloc(1): INPUT ENVIRONMENT VARIABLES).
     """
-    found, at = scan(words, srun_table().with_options(_SALLOC))
+    options, at = scan(words, srun_table().with_options(_SALLOC))
     run = words[at:]
-    unknown = any(each.option is None and each.value is None for each in found)
+    unknown = any(each.option is None and each.value is None for each in options)
     inside = command == "srun" and "SLURM_JOB_ID" in environ  # a step
-    if not run or ":" in words or unknown or inside or _NOTHING_TO_RUN & {each.name for each in found}:
+    if not run or ":" in words or unknown or inside or _NOTHING_TO_RUN & {each.name for each in options}:
         return None
     if run[0].rpartition("/")[2] in body.SHELLS and all(word.startswith("-") for word in run[1:]):
         return None
@@ -98,7 +98,7 @@ def as_batch(command: str, words: Sequence[str], environ: Mapping[str, str]) -> 
     ]
     given = [
         f"--{each.name}" if each.value is None else f"--{each.name}={each.value}"
-        for each in found
+        for each in options
         if each.name in SBATCH.by_name and each.name != "wait"  # srun's is another one
     ]
     text = shlex.join(["srun", *run] if command == "srun" else run)

@@ -53,9 +53,9 @@ def main(site_file: str, process: int, tables: coverage.Tables) -> None:
     `tables` are the site file's, empty where they could not be read.
     """
     with signals.clearing_up():  # the hook's time may be up
-        found = _whatever_happens(lambda: _answer(site_file, process, tables))
-    tell_user(found.lines, _PREFIX)
-    sys.stdout.writelines([*(f"{name}={value}\n" for name, value in found.changes.items()), f"{found.last}\n"])
+        answer = _whatever_happens(lambda: _answer(site_file, process, tables))
+    tell_user(answer.lines, _PREFIX)
+    sys.stdout.writelines([*(f"{name}={value}\n" for name, value in answer.changes.items()), f"{answer.last}\n"])
 
 
 def _whatever_happens(find: Callable[[], Answer]) -> Answer:
@@ -81,12 +81,12 @@ def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
     name = known.key(caller.submission, ["filter", site_file, caller.command])
     kept = None if _is_set(caller.submission, "XMEM_FRESH") else known.look_up(name, caller.submission)
     if kept is not None:
-        found = _whatever_happens(lambda: _by_options(kept))
+        answer = _whatever_happens(lambda: _by_options(kept))
     else:
         seconds = places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS)
-        found = _sized(site_file, caller, process, name, seconds)
-    audit.record(tables, caller.command, caller.submission, found.outcome, began=began)
-    return found
+        answer = _sized(site_file, caller, process, name, seconds)
+    audit.record(tables, caller.command, caller.submission, answer.outcome, began=began)
+    return answer
 
 
 def _sized(site_file: str, caller: Caller, process: int, name: str, seconds: float) -> Answer:
@@ -172,9 +172,9 @@ def _changes(before: Submission, after: Submission) -> Mapping[str, str]:
                 f"line {step.line} of the script: {step.text} would have to be changed, too; xsbatch can do that"
             )
     old, new = before.request, after.request
-    found = {name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)}
+    options = {name: new.value(name) or "" for name in _SETTABLE if old.value(name) != new.value(name)}
     variables = {name: value for name, value in after.environ.items() if before.environ.get(name) != value}
     variables = {name: value for name, value in variables.items() if not name.startswith("SBATCH_")}
     if variables:
-        found["export"] = folding.export(old, variables)
-    return found
+        options["export"] = folding.export(old, variables)
+    return options

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from xmem_slurm.report.audit import Outcome
+from xmem_slurm.report.audit import AuditOutcome
 from xmem_slurm.state import signals
 from xmem_slurm.submission.answer import Tell
 
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
     changes: Mapping[str, str] = {}
     lines: Sequence[str] = ()
     last: str = "end"
-    outcome: Outcome = Outcome()
+    outcome: AuditOutcome = AuditOutcome()
 
 
 def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell) -> Answer | None:
@@ -53,7 +53,7 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
     if child == 0:
         _find(find, write_end)
     os.close(write_end)
-    until, said = time.monotonic() + seconds, b""
+    until, unread = time.monotonic() + seconds, b""
     while True:
         ready, _, _ = select.select([read_end, *watched], [], [], max(0.0, until - time.monotonic()))
         if not ready:
@@ -62,12 +62,12 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
             os.kill(child, signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         more = os.read(read_end, 65536)
-        *lines, said = (said + more).split(b"\n")
+        *lines, unread = (unread + more).split(b"\n")
         for message in map(json.loads, lines):
             if "answer" in message:
-                changes, told, last, outcome = message["answer"]
-                return Answer(changes, told, last, Outcome(*outcome))
-            tell(message["told"])
+                answer = Answer(*message["answer"])
+                return answer._replace(outcome=AuditOutcome(*answer.outcome))
+            tell(message["line"])
         if not more:
             raise RuntimeError("what sizes the job ended without an answer")
 
@@ -90,6 +90,6 @@ def _find(find: Callable[[Tell], Answer], write_end: int) -> NoReturn:
                 os.write(write_end, json.dumps(message).encode() + b"\n")
 
         with signals.clearing_up():
-            say({"answer": find(lambda line: say({"told": line}))})
+            say({"answer": find(lambda line: say({"line": line}))})
     finally:
         os._exit(0)

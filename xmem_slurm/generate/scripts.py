@@ -14,8 +14,9 @@ from xmem_slurm.generate.templates import Template
 from xmem_slurm.report import terminal
 from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.sizing.demand import demand_of
 from xmem_slurm.sizing.placement import candidates
-from xmem_slurm.sizing.sizing import Sizing, demand_of
+from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 

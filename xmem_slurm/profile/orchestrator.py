@@ -182,7 +182,7 @@ def _trace(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Trace:
         world_size=recording.world_size,
         component=recording.component,
         state=recording.state,
-        error=recording.error,
+        failure=recording.failure,
         torch_version=recording.torch_version,
         cuda_version=recording.cuda_version,
         allocator_settings=recording.allocator_settings,

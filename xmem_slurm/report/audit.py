@@ -39,7 +39,7 @@ _OUTCOME_OF = {
 """Whatever else was decided leaves it unchanged."""
 
 
-class Outcome(NamedTuple):
+class AuditOutcome(NamedTuple):
     """What became of a job: one of `OUTCOMES`, the name of the error that was the reason, what it asks for in the end.
 
     `asks_for` is empty where that is what it asked for.
@@ -68,18 +68,18 @@ def asks_for(request: Request) -> list[str]:
     ]
 
 
-def outcome(decision: Decision) -> Outcome:
+def outcome(decision: Decision) -> AuditOutcome:
     """Return what became of the job that this was decided of."""
     same = decision.ready == decision.written
     after = () if same else asks_for(decision.ready.request)
-    return Outcome(_OUTCOME_OF.get(decision.kind, "unchanged"), decision.error, after)
+    return AuditOutcome(_OUTCOME_OF.get(decision.kind, "unchanged"), decision.error, after)
 
 
 def record(
     tables: Mapping[str, Any],
     command: str,
     written: Submission,
-    outcome: Outcome,
+    outcome: AuditOutcome,
     *,
     began: float,
 ) -> None:
@@ -99,6 +99,21 @@ def record(
             "seconds": round(time.monotonic() - began, 3),
         }
         _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
+
+
+def unusable(folder: Path) -> str | None:
+    """Say in one line why users could keep no record in this folder, or could take each other's away; else None."""
+    wanted = f"[audit] folder {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
+    try:
+        mode = folder.stat().st_mode
+    except OSError as error:
+        return wanted.format(error.strerror)
+    if not stat.S_ISDIR(mode):
+        return wanted.format("no folder")
+    makers = [bits for bits in (stat.S_IWOTH | stat.S_IXOTH, stat.S_IWGRP | stat.S_IXGRP) if mode & bits == bits]
+    if not makers:
+        return wanted.format("users can make no file there")
+    return None if mode & stat.S_ISVTX else wanted.format("users can remove each other's files there")
 
 
 def decisions(folder: Path) -> Iterator[RecordedLine]:

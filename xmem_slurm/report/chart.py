@@ -63,22 +63,22 @@ class Chart:
     steps: Sequence[tuple[int, float]]
 
 
-def chart(found: Timeline, options: Sequence[OptionOutlook]) -> Chart:
+def chart(timeline: Timeline, options: Sequence[OptionOutlook]) -> Chart:
     """Lay out a timeline, with a line where the memory that each option leaves to torch's allocator ends."""
-    peak = found.peak_reserved_bytes
+    peak = timeline.peak_reserved_bytes
     near = [option for option in options if 0 < option.allocator_bytes <= NEAR * peak]
     top = int(ABOVE * max([peak, *(option.allocator_bytes for option in near)]))
-    per_event = len(found.columns) / found.events
-    levels = [tuple(accumulate(moment.allocated)) for moment in found.columns]
+    per_event = len(timeline.columns) / timeline.events
+    levels = [tuple(accumulate(moment.allocated)) for moment in timeline.columns]
     return Chart(
-        columns=len(found.columns),
+        columns=len(timeline.columns),
         top_bytes=top,
         areas=[
             (category, _area([level[index] for level in levels], top))
             for index, category in reversed(list(enumerate(STACK)))
-            if any(moment.allocated[index] for moment in found.columns)
+            if any(moment.allocated[index] for moment in timeline.columns)
         ],
-        reserved=_stairs([moment.reserved_bytes for moment in found.columns], top),
+        reserved=_stairs([moment.reserved_bytes for moment in timeline.columns], top),
         capacities=[Line(each.name, each.allocator_bytes, _y(each.allocator_bytes, top)) for each in near],
         beyond=[option for option in options if option.allocator_bytes > NEAR * peak],
         ticks=_ticks(top),
@@ -89,9 +89,9 @@ def chart(found: Timeline, options: Sequence[OptionOutlook]) -> Chart:
                 round(phase.start * per_event, 2),
                 round((phase.end - phase.start) * per_event, 2),
             )
-            for phase in found.phases
+            for phase in timeline.phases
         ],
-        steps=[(number, round(event * per_event, 2)) for number, event in enumerate(found.steps, 1)],
+        steps=[(number, round(event * per_event, 2)) for number, event in enumerate(timeline.steps, 1)],
     )
 
 

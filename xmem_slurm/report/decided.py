@@ -18,11 +18,11 @@ _LATE = "there is no answer yet; its dry run goes on, and the next submission of
 
 def lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
     """Return the lines about a decision; with `dry_run` nothing is submitted."""
-    found, since = [*_first(decision, dry_run=dry_run), *decision.lines], decision.known_since
-    if since is not None:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
-        found.append(f"known since {when}: nothing that the dry run read has changed")
-    return found
+    now = [*_first(decision, dry_run=dry_run), *decision.lines]
+    if decision.known_since is None:
+        return now
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(decision.known_since))
+    return [*now, f"known since {when}: nothing that the dry run read has changed"]
 
 
 def _first(decision: Decision, *, dry_run: bool) -> list[str]:

@@ -71,20 +71,21 @@ def write(path: Path, sizing: Sizing, templates: Path | None = None) -> None:
 
 
 def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:
-    found = timeline(rank.trace, columns)
+    """Return what the page shows of one rank: its timeline, drawn and in words."""
+    memory = timeline(rank.trace, columns)
     groups = at_peak(rank)
     rest = groups[MOST_GROUPS:]
     return {
         "estimate": rank,
-        "timeline": found,
-        "chart": chart(found, options),
-        "phases": found.phases[:MOST_PHASES],
+        "timeline": memory,
+        "chart": chart(memory, options),
+        "phases": memory.phases[:MOST_PHASES],
         "groups": groups[:MOST_GROUPS],
         "rest_count": sum(len(group.numbers) for group in rest),
         "rest_bytes": sum(group.total_bytes for group in rest),
         "data": {
-            "columns": hover_columns(found.columns),
+            "columns": hover_columns(memory.columns),
             "names": ["reserved", *(CATEGORY_NAMES[category] for category in STACK)],
-            "phases": [[phase.start, str(phase)] for phase in found.phases],
+            "phases": [[phase.start, str(phase)] for phase in memory.phases],
         },
     }

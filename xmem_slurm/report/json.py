@@ -218,6 +218,7 @@ def write(path: Path, sizing: Sizing) -> None:
 
 
 def _rank(rank: RankEstimate) -> Rank:
+    """Return one process of the job, as programs get it."""
     return Rank(
         rank=rank.trace.rank,
         peak_reserved_bytes=rank.peak_reserved_bytes,
@@ -267,17 +268,18 @@ def _promise(margin: Margin) -> Promise:
 
 
 def _change(advice: Advice) -> AdvisedChange:
-    found = advice.estimate
+    estimate = advice.estimate
     return AdvisedChange(
         option=advice.option,
         change=advice.change,
-        required_bytes=found.required_bytes if found is not None else None,
-        fits=advice.fits if found is not None else None,
+        required_bytes=estimate.required_bytes if estimate is not None else None,
+        fits=advice.fits if estimate is not None else None,
         why_not=advice.why_not or None,
     )
 
 
 def _option(option: OptionOutlook) -> Option:
+    """Return one GPU option, as programs get it."""
     failure = option.failure
     return Option(
         name=option.name,

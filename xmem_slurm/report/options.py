@@ -80,20 +80,21 @@ def remedy(sizing: Sizing) -> Remedy | None:
 
 
 def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
+    """Return what is known of an option; by another replay only where the need alone does not tell."""
     estimate = sizing.estimate
     allocator_bytes = estimate.largest.capacity_on(verdict.given)
     headroom = allocator_bytes - estimate.largest.fits_in_bytes
     chosen = verdict.name == sizing.placement.choice
-    found = OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None)
+    outlook = OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None)
     # A replay that ends well takes its full time; with room for the need, or a verdict by its own dry run, it is known.
     known = headroom >= 0 or verdict.fits
     failed = None if known else next(_failures(estimate, verdict.given), None)
     if failed is None:
-        return replace(found, headroom_bytes=max(0, headroom))
+        return replace(outlook, headroom_bytes=max(0, headroom))
     rank, how = failed
     if how.oom is None:
-        return replace(found, short_steps=how.short_steps, repeated_steps=how.repeated_steps)
-    return replace(found, failure=_failure(rank, how.oom))
+        return replace(outlook, short_steps=how.short_steps, repeated_steps=how.repeated_steps)
+    return replace(outlook, failure=_failure(rank, how.oom))
 
 
 def _failures(estimate: Estimate, gpu: Gpu) -> Iterator[tuple[RankEstimate, Replay]]:

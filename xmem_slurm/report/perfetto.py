@@ -22,18 +22,18 @@ COLUMNS = 20_000
 
 def events(rank: RankEstimate) -> Iterator[dict[str, Any]]:
     """Yield the trace events of one rank."""
-    found = timeline(rank.trace, COLUMNS)
+    memory = timeline(rank.trace, COLUMNS)
     of_rank = {"pid": rank.trace.rank, "tid": 0}
     yield {"ph": "M", "name": "process_name", "args": {"name": f"rank {rank.trace.rank}"}, **of_rank}
-    for moment in found.columns:
+    for moment in memory.columns:
         sizes = zip(STACK, moment.allocated, strict=True)
         at = {"ph": "C", "ts": moment.event, **of_rank}
         yield {**at, "name": "allocated", "args": {CATEGORY_NAMES[category]: size for category, size in sizes}}
         yield {**at, "name": "reserved", "args": {"bytes": moment.reserved_bytes}}
-    for phase in found.phases:
+    for phase in memory.phases:
         yield {"ph": "X", "name": str(phase), "ts": phase.start, "dur": phase.end - phase.start, **of_rank}
     largest = {f"{number:02}": str(group) for number, group in enumerate(at_peak(rank)[:MOST_GROUPS], 1)}
-    yield {"ph": "i", "s": "p", "name": "the most allocated", "ts": found.peak.event, "args": largest, **of_rank}
+    yield {"ph": "i", "s": "p", "name": "the most allocated", "ts": memory.peak.event, "args": largest, **of_rank}
 
 
 def write(path: Path, sizing: Sizing) -> None:

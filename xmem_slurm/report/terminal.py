@@ -59,8 +59,8 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:
-    said = "; ".join(str(group) for group in at_peak[:_GROUPS] if group.line)
-    return [f"largest of it: {said}"] if said else []
+    groups = "; ".join(str(group) for group in at_peak[:_GROUPS] if group.line)
+    return [f"largest of it: {groups}"] if groups else []
 
 
 def _promise(margin: Margin) -> str:
@@ -158,7 +158,7 @@ def advice(changes: Sequence[Change], sizing: Sizing) -> str:
 def decision_lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
     """Say of each component what it needs and what was decided of it; with `dry_run` nothing is submitted."""
     request = decision.written.request
-    found = [
+    sized = [
         decided.of_component(request, index, line)
         for index, part in sorted(decision.parts.items())
         for line in [
@@ -168,7 +168,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
             *([_IN_A_COPY] if part.in_a_copy else []),
         ]
     ]
-    return found + [
+    return sized + [
         decided.of_component(request, index, f"stays as written: {why}") for index, why in sorted(decision.left.items())
     ]
 

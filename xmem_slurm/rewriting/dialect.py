@@ -114,20 +114,20 @@ def _conjoined(existing: str | None, feature: str) -> str:
 def _count(request: Request, source: str, target: str) -> int:
     """Return the number to write in `target` for what is asked for in `source`."""
     total, per_node = request.gpus_total, request.gpus_per_node
-    found: int | None = None
+    count: int | None = None
     if target in ("gres", "gpus-per-node"):
-        found = per_node
+        count = per_node
     elif source in ("gres", "gpus-per-node") and request.nodes is None and request.ntasks > 1:
-        found = None  # how many nodes there will be is Slurm's choice
+        count = None  # how many nodes there will be is Slurm's choice
     elif target == "gpus":
-        found = total
+        count = total
     elif total is not None and request.value("ntasks") is not None and total % request.ntasks == 0:
-        found = total // request.ntasks
-    if not found:
+        count = total // request.ntasks
+    if not count:
         raise UsageError(
             f"this site takes no --{source}, and how much that is in --{target} is left open; say --nodes and --ntasks"
         )
-    return found
+    return count
 
 
 def _listed(names: Sequence[str]) -> str:

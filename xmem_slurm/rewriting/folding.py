@@ -135,35 +135,35 @@ def _typed(name: str, value: str) -> str:
 
 def _settings(request: Request) -> dict[str, str]:
     """Return what is asked for, "" for a flag, with the name that the job will have."""
-    found = {
+    settings = {
         name: each.value or ""
         for name, each in request.settings.items()
         if each.source is Source.SCRIPT
         or not (name in OF_THE_CALL or (each.source is Source.ENVIRONMENT and SBATCH.by_name[name].since))
     }
-    return found | {"job-name": request.job_name or "sbatch"}
+    return settings | {"job-name": request.job_name or "sbatch"}
 
 
 def _added_up(settings: Mapping[str, str], of_script: Mapping[str, str], typed: Sequence[Occurrence]) -> dict[str, str]:
     """Return the settings with the values of script and command line together where those count together."""
-    found = dict(settings)
+    added_up = dict(settings)
     for name in ADDED_UP:
         values = [of_script.get(name), *(o.value for o in typed if o.name == name)]
-        if name in found:
-            found[name] = ",".join(value for value in values if value)
-    return found
+        if name in added_up:
+            added_up[name] = ",".join(value for value in values if value)
+    return added_up
 
 
 def _edits(component: int, old: Mapping[str, str], new: Mapping[str, str]) -> list[Edit]:
-    found: list[Edit] = []
+    edits: list[Edit] = []
     for name in {**old, **new}:
         was, now = old.get(name), new.get(name)
         if was != now:
             if was is not None and (not was or not now):  # a flag has no value that could be another one
-                found.append(Edit(name, None, component))
+                edits.append(Edit(name, None, component))
             if now is not None:
-                found.append(Edit(name, now, component))
-    return found
+                edits.append(Edit(name, now, component))
+    return edits
 
 
 def _with_components(job: Submission, count: int) -> Submission:

@@ -79,8 +79,8 @@ def retyped(job: Submission, components: Collection[int]) -> tuple[Submission, S
     if not lines:
         return job, []
     changed = body.with_types(text(job), steps, types)
-    found = job.but(script=changed) if job.script is not None else _with_wrap(job, changed)
-    return found, [Retyped(*words, numbers) for words, numbers in lines.items()]
+    ready = job.but(script=changed) if job.script is not None else _with_wrap(job, changed)
+    return ready, [Retyped(*words, numbers) for words, numbers in lines.items()]
 
 
 def _types(job: Submission, components: Collection[int]) -> Sequence[str | None]:
@@ -95,8 +95,8 @@ def _others_steps(job: Submission) -> Sequence[Step]:
         return []
     folder = Path(job.request.chdir or ".").absolute()
     scripts = script_files.scripts_run(text(job), folder, job.environ).items()
-    found = ((path, step) for path, script in scripts for step in body.gpu_steps(script))
-    return [step._replace(file=str(path), start=None) for path, step in found]
+    steps = ((path, step) for path, script in scripts for step in body.gpu_steps(script))
+    return [step._replace(file=str(path), start=None) for path, step in steps]
 
 
 def _with_wrap(job: Submission, command: bytes) -> Submission:

@@ -119,15 +119,15 @@ def _edits(
 
 def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> list[Change]:
     old, new = before.request.components, after.request.components
-    found = []
+    changes = []
     for edit in edits:
         was, now = (part[edit.component].settings.get(edit.name) for part in (old, new))
         setting = now or was
         assert setting is not None
         value = now.value or "" if now is not None else None
         old_value = was.value if was is not None else None
-        found.append(Change(edit.name, old_value, value, setting.where, edit.component))
-    return found
+        changes.append(Change(edit.name, old_value, value, setting.where, edit.component))
+    return changes
 
 
 def _render(script: Script, record: str, templates: Path | None) -> bytes:

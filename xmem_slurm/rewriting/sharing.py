@@ -40,18 +40,18 @@ class Grant(NamedTuple):
     variables: Mapping[str, str]
 
 
-def not_held(option: GpuOption, found: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()) -> str | None:
+def not_held(option: GpuOption, trace: Trace, environ: Mapping[str, str], texts: Iterable[bytes] = ()) -> str | None:
     """Return why nothing holds a job to its share of the option, or None.
 
-    `found` is of its dry run, `environ` what it was submitted from, `texts` are its script and those that this runs.
+    `trace` is of its dry run, `environ` what it was submitted from, `texts` are its script and those that this runs.
     """
     assert option.share is not None
     overruling = (Doubt.OWN_ENVIRONMENT, Doubt.OWN_ALLOCATOR)
-    overruled = {noted.doubt: noted.detail for noted in found.doubts if noted.doubt in overruling}
+    overruled = {noted.doubt: noted.detail for noted in trace.doubts if noted.doubt in overruling}
     if option.share.kind == "mps":
         overruled.pop(Doubt.OWN_ALLOCATOR, None)
-    elif FRACTION not in release(found.torch_version).keys:
-        return f"torch {found.torch_version} takes no limit"
+    elif FRACTION not in release(trace.torch_version).keys:
+        return f"torch {trace.torch_version} takes no limit"
     elif "cudaMallocAsync" in environ.get(_variable(environ), ""):
         return "cudaMallocAsync takes no limit"
     dropped = next(filter(None, map(_DROPPED.search, texts)), None)

@@ -2,15 +2,17 @@
 
 There is where the nearest group above this process that hands out memory and pids is ours to divide: for root, and for
 a user whose session is in a subtree that systemd has delegated (a terminal under `systemd --user`). It is not where
-sshd starts a session: that group is root's. Then what `first_process` limits and `watch` counts is what holds.
+sshd starts a session: that group is root's. There the user's own systemd, where one runs, is asked to take the dry run
+into a scope of its own. Else what `first_process` limits and `watch` counts is what holds.
 
 Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, "Delegation Containment" and "No Internal Process
 Constraint": a new group beside this process's own, below one that we may write to, is one that we may move to.
 """
 
 import os
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,19 +21,32 @@ from xmem_slurm.sandbox import mounts
 _PREFIX = "xmem-slurm-"
 _PERIOD = 100_000
 """Microseconds: cpu.max is said as so many of so many."""
+_WANTED = {"cpu", "memory", "pids"}
+_RUNTIME = Path("/run/user")
+"""Where a user's services have their sockets (XDG_RUNTIME_DIR), known to a job without a login session, too."""
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The machine's own (PROC_PID_INIT_INO, include/linux/proc_ns.h): elsewhere our number is another process's."""
+_MANAGER_SECONDS = 1.0
+"""How long the user's systemd may take to answer; where it does not, the dry run goes on without it."""
 _EMPTY_SECONDS = 1.0
 """How long the kernel may take to see that the last process of a group is gone."""
 
 
 def divisible() -> Path | None:
     """Return the group in which one for a dry run can be made, or None."""
-    mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    return above(mountinfo, Path("/proc/self/cgroup").read_text(errors="surrogateescape"))
+    return above(*_said_of_us())
+
+
+def _said_of_us() -> tuple[str, str]:
+    mountinfo, own = Path("/proc/self/mountinfo"), Path("/proc/self/cgroup")
+    return mountinfo.read_text(errors="surrogateescape"), own.read_text(errors="surrogateescape")
 
 
 def told() -> str:
     """Say in one line what holds dry runs to their limits on this machine, for who runs this."""
     group = divisible()
+    if group is None and _manager("org.freedesktop.DBus.Peer", "Ping"):
+        return "dry runs here are held to their limits by a control group of their own, from this user's systemd"
     if group is None:
         return (
             "dry runs here are held to their limits by resource limits, a filter of system calls and a watch: there is "
@@ -43,12 +58,18 @@ def told() -> str:
 
 def above(mountinfo: str, own: str) -> Path | None:
     """Return the same from the texts of a process's mountinfo (proc_pid_mountinfo(5)) and cgroup (cgroups(7))."""
+    groups = _groups(mountinfo, own)
+    return next((group for group in groups if _may_divide(group)), None)
+
+
+def _groups(mountinfo: str, own: str) -> Sequence[Path]:
+    """Return the group that a process is in and all above it; none where it is outside of what is mounted here."""
     top = next((each.point for each in mounts.visible(mountinfo) if each.kind == "cgroup2"), None)
     place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), None)
-    if top is None or place is None or ".." in place:  # it is outside of what is mounted here
-        return None
+    if top is None or place is None or ".." in place:
+        return ()
     here = top / place.lstrip("/")
-    return next((group for group in (here, *here.parents) if group.is_relative_to(top) and _may_divide(group)), None)
+    return [group for group in (here, *here.parents) if group.is_relative_to(top)]
 
 
 def _may_divide(group: Path) -> bool:
@@ -80,20 +101,7 @@ def own(memory_bytes: int, processes: int, cpus: int) -> Iterator[Path | None]:
             with suppress(OSError):  # another user's, or its last process is just ending
                 left.rmdir()
     group = parent / f"{_PREFIX}{os.getpid()}"
-    try:
-        group.mkdir()
-        settings = {
-            "memory.max": str(memory_bytes),
-            "memory.swap.max": "0",
-            "memory.oom.group": "1",
-            "pids.max": str(processes),
-            "cpu.max": f"{cpus * _PERIOD} {_PERIOD}",
-        }
-        for name, value in settings.items():
-            with suppress(FileNotFoundError):  # no swap here, or CPU time is not handed out
-                (group / name).write_text(value)
-    except OSError:
-        _remove(group)
+    if not _made(group, memory_bytes, processes, cpus):
         yield None
         return
     try:
@@ -109,3 +117,84 @@ def _remove(group: Path) -> None:
             group.rmdir()
         except OSError:
             time.sleep(0.01)
+
+
+def _made(group: Path, memory_bytes: int, processes: int, cpus: int) -> bool:
+    """Make a group with these limits; whether there is one now."""
+    settings = {
+        "memory.max": str(memory_bytes),
+        "memory.swap.max": "0",
+        "memory.oom.group": "1",
+        "pids.max": str(processes),
+        "cpu.max": f"{cpus * _PERIOD} {_PERIOD}",
+    }
+    try:
+        group.mkdir()
+        for name, value in settings.items():
+            with suppress(FileNotFoundError):  # no swap here, or CPU time is not handed out
+                (group / name).write_text(value)
+    except OSError:
+        _remove(group)
+        return False
+    return True
+
+
+def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
+    """Have the user's systemd take this process into a scope, and return a group in it with these limits.
+
+    Only systemd may move a process there from a login session. The scope goes when no process is in it; None where
+    there is none within a second.
+    """
+    unit, until = f"{_PREFIX}{os.getpid()}.scope", time.monotonic() + _MANAGER_SECONDS
+    properties = [
+        "3",
+        "PIDs",
+        "au",
+        "1",
+        str(os.getpid()),
+        "Delegate",
+        "b",
+        "true",
+        "CollectMode",
+        "s",
+        "inactive-or-failed",
+    ]
+    asked = ["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", *properties, "0"]
+    if not _manager("org.freedesktop.systemd1.Manager", *asked):
+        return None
+    while not (groups := _groups(*_said_of_us())) or groups[0].name != unit:
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.01)
+    here = groups[0]
+    try:
+        (here / "keeper").mkdir()
+        (here / "keeper" / "cgroup.procs").write_text("0")  # a group that is divided has no process itself
+        given = (here / "cgroup.controllers").read_text().split()
+        (here / "cgroup.subtree_control").write_text(" ".join(f"+{each}" for each in _WANTED & {*given}))
+    except OSError:
+        return None
+    group = here / "run"
+    return group if _may_divide(here) and _made(group, memory_bytes, processes, cpus) else None
+
+
+def _manager(interface: str, *call: str) -> bool:
+    """Call the user's systemd by its bus, if there is one; whether it answered well within a second."""
+    runtime = _RUNTIME / str(os.geteuid())
+    environ = {"PATH": os.defpath, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={runtime}/bus"}
+    to = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", interface, *call]
+    try:
+        if str(Path("/proc/self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE or not (runtime / "bus").is_socket():
+            return False
+        done = subprocess.run(
+            ["busctl", "--user", "--quiet", "call", *to],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_MANAGER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

@@ -22,12 +22,12 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmem_slurm.sandbox import linux, mounts, new_root, progress, results, syscalls, watch
+from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, results, syscalls, watch
 from xmem_slurm.units import GIB
 
 GRACE_SECONDS = 5.0
@@ -135,6 +135,9 @@ def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoRe
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, there is nothing to wait for
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # or /proc/self/uid_map is root's
+    if command.group is None:
+        limits = command.limits
+        command = replace(command, group=cgroup.scope(limits.memory_bytes, 2 * limits.processes, limits.cpus))
     user, group = os.geteuid(), os.getegid()
     spaces = linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
     try:
@@ -260,6 +263,7 @@ class _Tending:
         self._kill()
         if stopped is None and self.group.was_killed():
             stopped = "memory"
+            self.peak = max(self.peak, self.limits.memory_bytes)  # it got there between two looks
         self.progress.look(())
         return {
             "returncode": self.code,
@@ -277,7 +281,7 @@ class _Tending:
         self.peak = max(self.peak, memory)
         if memory > self.limits.memory_bytes:
             return "memory"
-        if self.root.layers is not None and watch.on_disk(self.root.layers) > self.limits.scratch_bytes:
+        if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
             return "scratch"
         return "processes" if now.threads > self.limits.processes else None
 

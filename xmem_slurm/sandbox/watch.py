@@ -54,14 +54,21 @@ def proportional(first: int, *scratch: int) -> int:
     return anonymous + max(shared, sum(map(_held, scratch)))
 
 
-def on_disk(folder: int) -> int:
-    """Return what the files below an open folder take on their disk."""
+def on_disk(folder: int, processes: Sequence[int]) -> int:
+    """Return what the files below an open folder take on their disk, and those that only processes hold open."""
     total = 0
     for _, _, names, descriptor in os.fwalk(".", dir_fd=folder):
         for name in names:
             with suppress(OSError):  # it has just gone
                 total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
-    return total
+    nameless = {}
+    for process in processes:
+        with suppress(OSError):  # it has just ended
+            for each in Path(f"/proc/{process}/fd").iterdir():
+                with suppress(OSError):
+                    found = each.stat()
+                    nameless[found.st_dev, found.st_ino] = found.st_blocks * 512 if found.st_nlink == 0 else 0
+    return total + sum(nameless.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,11 @@ def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
 
 
 def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
+    """Estimate one process.
+
+    Raises:
+        NoEstimate: it ended too early to be trusted, or has a doubt that leaves none.
+    """
     if trace.failed:
         raise NoEstimate(f"the script stopped after {_steps(trace)} with {trace.error}")
     if trace.growing and trace.steps < 2 and not _has_no_optimizer(trace):

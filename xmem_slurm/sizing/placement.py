@@ -1,6 +1,6 @@
 """Choose what to ask for: the best of the site's GPU options on which the job fits, by the site's own order."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -104,17 +104,16 @@ def place(
     demand: Demand,
     site: Site,
     gpus: Mapping[str, Gpu],
-    units: Callable[[str], int],
     starts: Mapping[str, float] = MappingProxyType({}),
     *,
     taken: Sequence["Taken"] = (),
-) -> Placement:
-    """Ask `units` of each option that the job could go to, best first, until no other could be better.
+) -> Generator[str, int, Placement]:
+    """Ask about each option that the job could go to, best first, until no other could be better.
 
-    `units` says how many units of an option the job needs, 0 where it does not fit. One unit of a share is cheap, but
-    how many are needed is known only once it has been asked: a whole GPU may still be cheaper. `starts` counts where
-    the site ranks by it; without it that order is the one by cost. What never starts (infinity) is no option. `taken`
-    is what the other components of the job have.
+    It yields the option, and is sent how many units of it the job needs, 0 where it does not fit. One unit of a share
+    is cheap, but how many are needed is known only once it has been asked: a whole GPU may still be cheaper. `starts`
+    counts where the site ranks by it; without it that order is the one by cost. What never starts (infinity) is no
+    option. `taken` is what the other components of the job have.
     """
     ranking = _Ranking(site, gpus, starts)
     verdicts: list[Verdict] = []
@@ -128,7 +127,7 @@ def place(
             verdicts.append(Verdict(name, gpus[name], None, share=share))
             tied += [name] if hope == best else []
             continue
-        needed = units(name)
+        needed = yield name
         verdicts.append(Verdict(name, gpus[name], needed > 0, needed, share))
         if needed and ranking.price(name, needed) < best:
             choice, best, tied = name, ranking.price(name, needed), []

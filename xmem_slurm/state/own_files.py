@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_OPEN = "a link, somebody else's, or others can write there"
+
 
 def cache_folder(name: str) -> Path:
     """Return where the user's caches of this kind are; it need not exist."""
@@ -34,13 +36,27 @@ def make(folder: Path) -> Path:
     """Make a folder of ours if there is none, and return it.
 
     Raises:
-        OSError: it cannot be made; or what is there is a link, somebody else's, or open to others.
+        OSError: it cannot be made; what is there is not ours; or somebody else could put another one there.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or not _is_private(status):
-        raise PermissionError(errno.EPERM, "a link, somebody else's, or others can write there", str(folder))
+    above = folder.parent.stat()
+    exchanged = above.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    if exchanged or above.st_uid not in {os.geteuid(), 0}:
+        raise PermissionError(errno.EPERM, _OPEN, str(folder.parent))
+    check(folder)
     return folder
+
+
+def check(path: Path) -> None:
+    """See that a folder or file that we made, which may be gone, is still ours.
+
+    Raises:
+        PermissionError: it is a link, somebody else's, or open to others.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode) or not _is_private(status):
+            raise PermissionError(errno.EPERM, _OPEN, str(path))
 
 
 def read(path: Path, most_bytes: int) -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 def made(place: Path, prefix: str) -> Iterator[Path]:
     """Give a new folder in `place` whose name begins so; no symlink is in its path. It goes at the end.
 
-    Raises OSError.
+    What cannot be removed then goes with a later start. Raises OSError.
     """
     place = place.resolve()
     for left in place.glob(f"{prefix}*"):
@@ -28,7 +28,8 @@ def made(place: Path, prefix: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove(folder)
+        with suppress(OSError):
+            remove(folder)
         os.close(held)
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
 from xmem_slurm.errors import NoEstimate, Refused, SlurmError, XmemError
+from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
@@ -134,8 +135,6 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
         return left_alone(job)
     if decision.kind not in _WOULD_USE_A_GPU:
         return left_alone(job)
-    from xmem_slurm.report import decided  # noqa: PLC0415
-
     if stance == "refuse" and not wishes.advise:
         raise Refused(decided.refusal(decided.UNASKED, decision.lines[0]))
     return Decision(Kind.UNASKED_GPU, job, job, lines=decided.lines(decision))
@@ -160,8 +159,6 @@ def _not_sized(request: Request) -> Mapping[int, str]:
     reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
     not_sized = {index: why for index, why in reasons.items() if why is not None}
     if len(not_sized) == len(reasons):
-        from xmem_slurm.report import decided  # noqa: PLC0415
-
         raise NoEstimate(decided.of_components(request, not_sized))
     return not_sized
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xmem_slurm import resources
-from xmem_slurm.cluster import client, start_times
 from xmem_slurm.decision import Decision, Kind, Part, stopped_by
-from xmem_slurm.dryrun import admission
+from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
@@ -72,23 +71,20 @@ def _sizings(
     tell: "Tell",
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry when its turn has come, and return what that says of each component that is sized."""
-
-    def starts(names: Sequence[str], component: int) -> Mapping[str, float]:
-        return start_times.expected(client.find_sbatch(job.environ), job, site, names, component)
-
     with (
         admission.turn(site.dry_run, wishes.queue_seconds, tell),
         terminal.progress("running the job dry to see how much GPU memory it needs"),
     ):
-        return sizing.size_components(
+        orders = sizing.size_components(
             job,
             [index for index in job.request.with_gpus if index not in not_sized],
             site,
             gpus,
             Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
             asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
-            starts=starts,
+            ask_slurm=True,
         )
+        return dispatch.one(orders, site.dry_run)
 
 
 def _without_estimate(

@@ -41,8 +41,8 @@ def _may_have_filter(environ: Mapping[str, str]) -> bool:
     """
     named = environ.get("SLURM_CONF")
     places = [Path(named)] if named else [Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf")]
-    found = [place for place in places if place.exists()]
-    return not found or any(place.with_name("cli_filter.lua").exists() for place in found)
+    present = [place for place in places if place.exists()]
+    return not present or any(place.with_name("cli_filter.lua").exists() for place in present)
 
 
 def die_of_broken_pipe() -> None:

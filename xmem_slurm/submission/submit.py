@@ -18,6 +18,7 @@ from typing import NoReturn
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import SlurmError
+from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
@@ -66,8 +67,6 @@ def _tell_of(decision: Decision, *, dry_run: bool) -> None:
         tell(_unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
-        from xmem_slurm.report import decided  # noqa: PLC0415 - there is nothing to say of most jobs
-
         tell(decided.lines(decision, dry_run=dry_run))
 
 

@@ -1,0 +1,123 @@
+"""Where is run dry what a sizing wants: here, as a Slurm step on a CPU node, or with many others as an array job?
+
+What a job needs to be run on is found out as one goes: another kind of GPU where it does not fit the first (`sizing`).
+So jobs that are sized together go in rounds: each as far as what it wants is known; then all that is wanted runs, at
+once; and again, until nothing is wanted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from xmem_slurm.dryrun import array_job, cpu_node, engines, runner
+from xmem_slurm.dryrun.budget import Budget, Spent
+from xmem_slurm.dryrun.exchange import DryRunResult, Orders, drive, order_to_json
+from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
+from xmem_slurm.site.schema import DryRuns
+
+MOST_ROUNDS = 20
+"""A job wants another dry run for each kind of GPU in question, and for the last task of an array."""
+
+_CLOCK = ("SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME")
+_REASONS = (NoEstimate, SandboxError, DeviceBuildError, SlurmError)
+"""Why a job cannot be sized, which says nothing of the others."""
+
+_T = TypeVar("_T")
+
+
+def one(orders: Orders[_T], where: DryRuns) -> _T:
+    """Have what is wanted run where the site wants that, and return what was made of it.
+
+    Raises:
+        SandboxError: this machine cannot throw away what the script writes; nothing was run.
+        DeviceBuildError: others could write where the stand-ins are kept.
+        SlurmError: a step did not start in time, was refused, or gave no answer.
+    """
+    return drive(orders, here if where.where == "here" else lambda order: cpu_node.run(order, where))
+
+
+def here(order: DryRunOrder) -> DryRunResult:
+    """Run on this machine what is ordered, with the engine that can answer.
+
+    Raises:
+        SandboxError, DeviceBuildError: as `one` does.
+    """
+    spent = Spent()
+
+    def run(each: DryRunOrder) -> DryRunResult:
+        nonlocal spent
+        result = runner.run(each)
+        spent = spent.plus(result.spent)
+        return result
+
+    try:
+        return DryRunResult(drive(engines.run(order), run), spent)
+    except NoEstimate as error:
+        return DryRunResult(error, spent)
+
+
+def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemError]:
+    """Have what each of several wants run; where the site has dry runs on its nodes, all at once, and no two alike.
+
+    Returned is what each returns, or why it could not. What rounds take on the wall is no one's.
+    """
+    going = [_Going(orders) for orders in several]
+    if where.where == "here":
+        return [each.alone(where) for each in going]
+    known: dict[str, DryRunResult | SlurmError] = {}
+    waiting = going
+    for _ in range(MOST_ROUNDS):
+        for each in waiting:
+            each.go_on(known)
+        waiting = [each for each in waiting if each.wanted is not None]
+        if not waiting:
+            break
+        orders = {_key(each.wanted): each.wanted for each in waiting if each.wanted is not None}
+        known |= zip(orders, _at_once(list(orders.values()), where), strict=True)
+    return [each.found for each in going]
+
+
+class _Going(Generic[_T]):
+    """One of several that wait together: what it wants next, or what it found."""
+
+    def __init__(self, orders: Orders[_T]) -> None:
+        self.orders = orders
+        self.wanted: DryRunOrder | None = None
+        self.found: _T | XmemError = SlurmError(f"it wants more than {MOST_ROUNDS} dry runs")
+
+    def go_on(self, known: Mapping[str, DryRunResult | SlurmError]) -> None:
+        """Go as far as what it wants is known."""
+        try:
+            order = self.wanted or next(self.orders)
+            while (result := known.get(_key(order))) is not None:
+                if isinstance(result, SlurmError):
+                    raise result
+                order = self.orders.send(result)
+            self.wanted = order
+        except StopIteration as end:
+            self.found, self.wanted = end.value, None
+        except _REASONS as error:
+            self.found, self.wanted = error, None
+
+    def alone(self, where: DryRuns) -> _T | XmemError:
+        """Go the whole way."""
+        try:
+            return one(self.orders, where)
+        except _REASONS as error:
+            return error
+
+
+def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResult | SlurmError]:
+    if len(orders) != 1:
+        return array_job.run(orders, where)
+    try:
+        return [cpu_node.run(orders[0], where)]
+    except SlurmError as error:
+        return [error]
+
+
+def _key(order: DryRunOrder) -> str:
+    """Return what stays the same where the same dry run is wanted again: not the time of day, nor that for it."""
+    environ = {name: value for name, value in order.job.environ.items() if name not in _CLOCK}
+    return order_to_json(replace(order, job=replace(order.job, environ=environ), budget=Budget()))
