@@ -44,13 +44,10 @@ def is_there(row):
         return False
 
 
-def without(table, missing):
-    """Return the table for a torch that has not what these rows name."""
-    for row in missing:
-        if row.is_read and row.name.startswith("_") and row.name not in OF_TORCH_ITSELF:
-            delattr(patches._owner(row), row.name)
-    renamed = {row: row._replace(name=row.name + "_once") for row in missing if hasattr(patches._owner(row), row.name)}
-    return tuple(renamed.get(row, row) for row in table)
+def asked_otherwise(row):
+    """Return the row with a name that torch has not; as it is, where that name is to be taken away."""
+    taken_away = row.is_read and row.name.startswith("_") and row.name not in OF_TORCH_ITSELF
+    return row if taken_away else row._replace(name=row.name + "_once")
 
 
 def kinds(table):
@@ -69,17 +66,20 @@ def main():
     table = tuple(filter(is_there, (*getattr(patches, name), *patches.OFFLINE)))
     patches.OFFLINE = ()
     for missing in kinds(table):
+        asked = [asked_otherwise(row) for row in missing]
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
             recorder._begin()
-            recorder.table = without(table, missing)
+            for row in set(missing) & set(asked):
+                delattr(patches._owner(row), row.name)
+            recorder.table = tuple(asked[missing.index(row)] if row in missing else row for row in table)
             recorder.after_torch(torch)
             sys.argv = [script]
             runpy.run_path(script, run_name="__main__")
             return
         _, status = os.waitpid(child, 0)
-        names = [(str(row), row.doubt) for row in missing]
+        names = [(str(row), row.doubt) for row in asked]
         sys.stdout.write(json.dumps({"pid": child, "status": status, "names": names}) + "\n")
 
 
