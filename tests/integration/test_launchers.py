@@ -75,6 +75,7 @@ def dry_run(script: str, folder: Path, python: Path, **environ: str) -> Sequence
     (folder / "train.py").write_text(TRAIN)
     text = f"#!/bin/bash\n{script}\n".encode()
     given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"} | environ
+    given |= {"PYTHON_EXEC": str(python)}  # with which torch.distributed.run starts its workers
     job = from_submission(edit.Job((f"--chdir={folder}", "job.sh"), given, text))
     done = runner.run(job, H200, runner.Budget(seconds=300))
     assert done.outcome.returncode == 0, done.outcome.output_tail.decode()
