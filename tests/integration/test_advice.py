@@ -13,7 +13,7 @@ from xmem_slurm.sizing.placement import Placement, Verdict
 from xmem_slurm.sizing.sizing import CHANGES, Advice, Sizing, advised, on_one
 from xmem_slurm.slurm.submission import Submission
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("without_sandbox")]
 
 GPU = load_catalogue()["a100-sxm4-80gb"].model_copy(update={"total_bytes": 1 << 30})
 HERE = DryRuns()
@@ -66,9 +66,9 @@ def tried(folder: Path, python: Path, script: str) -> tuple[Sizing, dict[str, Ad
     return sized, dict(zip(CHANGES, found, strict=True))
 
 
-def test_each_change_is_made_and_needs_less(tmp_path: Path, job_python: Path) -> None:
+def test_each_change_is_made_and_needs_less(tmp_path: Path, warm_python: Path) -> None:
     loaders = f"[{LOADER.format(16384)}] * 20"
-    sized, found = tried(tmp_path, job_python, TRAIN.format(on=False, loaders=loaders))
+    sized, found = tried(tmp_path, warm_python, TRAIN.format(on=False, loaders=loaders))
     whole = sized.estimate.largest.replay.peak_reserved_bytes
     assert found["batch"].change == "half the batch (8192)"
     assert found["bf16"].change == "bf16 autocast around the model"
@@ -80,14 +80,14 @@ def test_each_change_is_made_and_needs_less(tmp_path: Path, job_python: Path) ->
 
 
 @pytest.mark.parametrize("own", ["around", "within"])
-def test_what_would_change_nothing_is_not_advised(tmp_path: Path, job_python: Path, own: str) -> None:
+def test_what_would_change_nothing_is_not_advised(tmp_path: Path, warm_python: Path, own: str) -> None:
     """The script has autocast on already: around its calls of the model, or as Accelerate does, within them."""
     loaders = f"[{LOADER.format(16384)}, {LOADER.format(32768)}] * 20"
     script = TRAIN.format(on=True, loaders=loaders)
     if own == "within":
         on = 'model.forward = torch.autocast("cuda", torch.bfloat16)(model.forward)'
         script = script.replace("enabled=True", "enabled=False").replace("optimizer = ", f"{on}\noptimizer = ", 1)
-    _, found = tried(tmp_path, job_python, script)
+    _, found = tried(tmp_path, warm_python, script)
     assert all(advice.estimate is None and advice.why_not == CHANGES[change][1] for change, advice in found.items())
 
 

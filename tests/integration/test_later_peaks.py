@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import warm
 from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.cases import CASES, CONTROLS, SCRIPTS, Expects
 from tests.integration.later_peaks.verdict import EXACT, SAID, verdict
+
+TICKS = {"gradient_accumulation_128": "0.001"}
+"""Its first step comes after 128 batches, and batches without any step are judged after half a second."""
 
 
 def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
@@ -21,9 +25,24 @@ def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("without_sandbox")
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_the_peak_is_right_or_the_doubt_is_named(name: str, job_python: Path, tmp_path: Path) -> None:
-    case, answer = CASES[name], measure.dry_run(name, job_python, tmp_path)
+def test_the_peak_is_right_or_the_doubt_is_named(
+    name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(warm.TICK, TICKS.get(name, "0.004"))
+    check(name, warm_python, tmp_path)
+
+
+@pytest.mark.torch
+@pytest.mark.slow(covers=["xmem_slurm/*course*", "tests/integration/later_peaks/*"], every=14)
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_so_it_is_in_the_sandbox_and_by_the_clock(name: str, job_python: Path, tmp_path: Path) -> None:
+    check(name, job_python, tmp_path)
+
+
+def check(name: str, python: Path, folder: Path) -> None:
+    case, answer = CASES[name], measure.dry_run(name, python, folder)
     known = measure.true_peaks(answer.version)
     if answer.version and not known:
         pytest.skip(f"the true peaks were not measured under torch {answer.version}")

@@ -77,6 +77,7 @@ def dry_run(script: str, folder: Path, python: Path, ranks: RunRanks | None = No
     (folder / "train.py").write_text(TRAIN)
     text = f"#!/bin/bash\n{script}\n".encode()
     given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"}
+    given |= {"PYTHON_EXEC": str(python)}  # with which torch.distributed.run starts its workers
     job = from_submission(Submission((f"--chdir={folder}", "job.sh"), given, text))
     done = runner.run(DryRunOrder(job, H200, Budget(seconds=300), run_ranks=ranks))
     assert done.outcome.returncode == 0, done.outcome.output_tail.decode()

@@ -53,23 +53,33 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    return runs(CPU_PYTHON or request.getfixturevalue("warm_python"), tmp_path)
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Run:
+    """For cuDNN's operators, which are told by two clocks of the profiler's: set at the import, they drift apart."""
+    return runs(PYTHON, tmp_path)
+
+
+def runs(python: str | Path, folder: Path) -> Run:
     def run(*arguments: str, engine: str = "profile", seconds: float | None = SECONDS, **environment: str) -> Ran:
-        traces = tmp_path / "traces"
+        traces = folder / "traces"
         traces.mkdir()
         deadline = {} if seconds is None else {"XMEM_DEADLINE": str(time.monotonic() + seconds)}
         ran = subprocess.run(
-            [PYTHON, *arguments],
+            [python, *arguments],
             env={
                 "PATH": os.environ["PATH"],
-                "HOME": str(tmp_path),
+                "HOME": str(folder),
                 "OMP_NUM_THREADS": "1",
                 **gpu_environment.environment(RTX_3060, 2, traces, None),
                 "XMEM_ENGINE": engine,
                 **deadline,
                 **environment,
             },
-            cwd=tmp_path,
+            cwd=folder,
             capture_output=True,
             text=True,
             check=False,
@@ -245,11 +255,11 @@ def test_a_model_that_is_trained_before_the_script_uses_its_gpu_is_none_of_ours(
 
 
 @of_cuda_build
-def test_convolutions_take_a_gpus_workspaces(run: Run) -> None:
+def test_convolutions_take_a_gpus_workspaces(cold: Run) -> None:
     """Without cuDNN it is known: one image's columns, channels x kernel x output, as `slow_conv2d_forward` has it
     (aten/src/ATen/native/cuda/ConvolutionMM2d.cu)."""
     ran = script(
-        run,
+        cold,
         """
 torch.backends.cudnn.enabled = False
 images = torch.ones(2, 8, 34, 34, device="cuda")
@@ -261,10 +271,10 @@ torch.nn.Conv2d(8, 8, 3).cuda()(images).square().sum().backward()
 
 
 @of_cuda_build
-def test_batch_norm_is_a_doubt_in_channels_last_alone(run: Run) -> None:
+def test_batch_norm_is_a_doubt_in_channels_last_alone(cold: Run) -> None:
     """As on the stand-ins: Note [Batch norm's reserve] in device/src/libraries/cudnn.c."""
     ran = script(
-        run,
+        cold,
         """
 images = torch.ones(2, 8, 9, 9, device="cuda")
 norm = torch.nn.BatchNorm2d(8).cuda()

@@ -14,6 +14,17 @@ from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.site.schema import Gpu
 
 pytestmark = pytest.mark.torch
+OF_FOUR = pytest.mark.slow(
+    covers=[
+        "xmem_slurm/probe/*ranks*",
+        "xmem_slurm/probe/*collectives*",
+        "xmem_slurm/probe/*peers*",
+        "xmem_slurm/probe/*mail*",
+        "xmem_slurm/probe/*checkpoints*",
+        "xmem_slurm/device/src/libraries/nccl*",
+    ],
+    as_one=True,
+)
 
 GIB = 1 << 30
 RANKS = 4
@@ -192,11 +203,11 @@ def output(process: "subprocess.Popen[str]") -> dict[str, dict[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def alone(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+def alone(warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
     """What rank 0 says when it runs with the probe and without any other rank."""
     folder = tmp_path_factory.mktemp("alone")
     environ = ranked(0, 29500) | gpu_environment.environment(H100, RANKS, folder, None)
-    return output(start([job_python, "-c", TRAIN, folder / "checkpoint"], environ, folder))
+    return output(start([warm_python, "-c", TRAIN, folder / "checkpoint"], environ, folder))
 
 
 def stand_ins(python: Path) -> dict[str, str]:
@@ -219,6 +230,7 @@ def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list
     return [output(rank) for rank in ranks]
 
 
+@OF_FOUR
 @pytest.mark.parametrize("way", SAVED)
 def test_rank_0_alone_saves_and_loads_what_it_does_among_others(
     way: str, alone: dict[str, dict[str, int]], together: list[dict[str, dict[str, int]]]
@@ -227,6 +239,7 @@ def test_rank_0_alone_saves_and_loads_what_it_does_among_others(
     assert alone[way] == together[0][way]
 
 
+@OF_FOUR
 @pytest.mark.parametrize("way", WAYS)
 def test_rank_0_alone_allocates_what_it_does_among_others(
     way: str, alone: dict[str, dict[str, int]], together: list[dict[str, dict[str, int]]]
@@ -288,8 +301,8 @@ def traces(command: list[str | Path], folder: Path, environ: dict[str, str]) -> 
     return [each for each in found if each.allocations]
 
 
-def test_a_rank_meets_the_others_who_are_not_there(job_python: Path, tmp_path: Path) -> None:
-    (found,) = traces([job_python, "-c", TALK], tmp_path, ranked(0, 29500))
+def test_a_rank_meets_the_others_who_are_not_there(warm_python: Path, tmp_path: Path) -> None:
+    (found,) = traces([warm_python, "-c", TALK], tmp_path, ranked(0, 29500))
     assert (found.rank, found.world_size) == (0, 4)
     assert {doubt.code for doubt in found.doubts} >= {"nccl"}
 
@@ -400,8 +413,8 @@ assert weight.grad.shape == weight.shape
 """
 
 
-def test_other_ranks_are_taken_to_be_like_this_one(job_python: Path, tmp_path: Path) -> None:
-    traces([job_python, "-c", ALIKE], tmp_path, ranked(0, 29500))
+def test_other_ranks_are_taken_to_be_like_this_one(warm_python: Path, tmp_path: Path) -> None:
+    traces([warm_python, "-c", ALIKE], tmp_path, ranked(0, 29500))
 
 
 EXPERTS = """
@@ -420,8 +433,8 @@ hidden = torch.nn.Linear(512, 3001, device="cuda")(received)
 """
 
 
-def test_an_expert_gets_as_many_tokens_as_it_does_on_average(job_python: Path, tmp_path: Path) -> None:
-    (found,) = traces([job_python, "-c", EXPERTS], tmp_path, ranked(0, 29500))
+def test_an_expert_gets_as_many_tokens_as_it_does_on_average(warm_python: Path, tmp_path: Path) -> None:
+    (found,) = traces([warm_python, "-c", EXPERTS], tmp_path, ranked(0, 29500))
     assert 4 * 8192 * 3001 in [each.size for each in found.allocations]
 
 

@@ -16,7 +16,20 @@ from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow(
+        covers=[
+            "xmem_slurm/probe/*ranks*",
+            "xmem_slurm/probe/*collectives*",
+            "xmem_slurm/probe/*peers*",
+            "xmem_slurm/probe/*mail*",
+            "xmem_slurm/probe/*checkpoints*",
+            "xmem_slurm/device/src/libraries/nccl*",
+        ],
+        as_one=True,
+    ),
+]
 
 STAGES = """
 import gc, json, os, sys, time
@@ -175,12 +188,12 @@ def together(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Foun
 
 
 @pytest.fixture(scope="module")
-def dry(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def dry(warm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What each of four ranks says that a launcher of the dry run starts at once."""
     folder = tmp_path_factory.mktemp("dry")
     (folder / "train.py").write_text(STAGES + MEASURED)
     ways = json.dumps([*REAL, "GPipe, shapes told", "interleaved, shapes told"])
-    launcher = [job_python, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "train.py", ways, "rank"]
+    launcher = [warm_python, "-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "train.py", ways, "rank"]
     found = traces(launcher, folder, {"XMEM_RUN_RANKS": f"0,1,2,3/{RANKS}"})
     assert sorted(each.rank for each in found) == list(range(RANKS))
     assert all(each.peers == list(range(RANKS)) for each in found)
@@ -209,15 +222,19 @@ def dry_run(way: str, script: str, folder: Path, job_python: Path, seconds: floa
     return dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns())
 
 
-def test_a_pipeline_is_sized_by_its_largest_stage(job_python: Path, tmp_path: Path) -> None:
-    found = estimate(dry_run("by hand", f"torchrun --nproc-per-node={RANKS}", tmp_path, job_python), "h100", H100)
+@pytest.mark.usefixtures("without_sandbox")
+def test_a_pipeline_is_sized_by_its_largest_stage(warm_python: Path, tmp_path: Path) -> None:
+    found = estimate(dry_run("by hand", f"torchrun --nproc-per-node={RANKS}", tmp_path, warm_python), "h100", H100)
     assert [each.trace.rank for each in sorted(found.ranks, key=lambda each: each.trace.rank)] == list(range(RANKS))
     assert found.largest.trace.rank == RANKS - 1
     assert all(each.trace.state == "steady" and each.trace.steps >= 3 for each in found.ranks)
 
 
-def test_the_largest_shard_is_run_beside_rank_0(job_python: Path, tmp_path: Path) -> None:
-    found = estimate(dry_run("uneven ZeRO-1", f"torchrun --nproc-per-node={RANKS}", tmp_path, job_python), "h100", H100)
+@pytest.mark.usefixtures("without_sandbox")
+def test_the_largest_shard_is_run_beside_rank_0(warm_python: Path, tmp_path: Path) -> None:
+    found = estimate(
+        dry_run("uneven ZeRO-1", f"torchrun --nproc-per-node={RANKS}", tmp_path, warm_python), "h100", H100
+    )
     first, other = sorted(found.ranks, key=lambda each: each.trace.rank)
     assert (first.trace.rank, other.trace.rank) == (0, 1)
     assert found.largest is other
