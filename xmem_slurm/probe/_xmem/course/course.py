@@ -157,6 +157,7 @@ class Course:
         if self._steps > state.steps and state.kind not in self._drawn:
             self._drawn.add(state.kind)
             batches.draw(loader, give, state)
+            self._largest_drawn(loader, state)  # the run may end with the next step
         if state.largest:
             state.given += 1
             return state.largest.pop()
@@ -167,15 +168,20 @@ class Course:
         state.ended = True
         of, seen = batches.length(loader), max(loader._num_yielded, state.given)
         if self._steps > state.steps:
-            self.seen["batches"] = seen, of
-            if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
-                of_all = "" if of is None else " of {:,}".format(of)
-                short = state.records.short(seen, of)
-                self._doubt("largest-drawn", "the largest of {:,} batches drawn{}".format(seen, of_all), short)
+            self._largest_drawn(loader, state)
         else:
             self.seen["evaluation"] = state.given, of
         if of is not None and state.given < of and self._cut_since is not None:
             self._cut_short(state, of - state.given)
+
+    def _largest_drawn(self, loader, state):
+        """Note how many batches training has, and that only the largest of those that were drawn is known."""
+        of, seen = batches.length(loader), max(loader._num_yielded, state.given)
+        self.seen["batches"] = seen, of
+        if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
+            of_all = "" if of is None else " of {:,}".format(of)
+            short = state.records.short(seen, of)
+            self._doubt("largest-drawn", "the largest of {:,} batches drawn{}".format(seen, of_all), short)
 
     def _cut_short(self, state, left):
         """Add what a loop that was cut short would have kept on the GPU for each batch that is left."""
@@ -230,7 +236,7 @@ class Course:
         `alone` and `waits` are whether this is the only rank, and whether an optimizer is still to make its first step.
         """
         if self._began is None:
-            self._began, self._began_steps = now, self._steps
+            self._began, self._began_steps, self._began_fetched = now, self._steps, self._fetched
         spent = now - self._began
         out_of_time = self._cut_since is not None and now - self._cut_since > CUT
         due = self._outlook is None or out_of_time or now - self._looked >= LOOK_EVERY
@@ -254,8 +260,8 @@ class Course:
     def _next(self, spent):
         """Return the seconds until something comes that was not seen, as far as that can be told."""
         near = [each.iterations for each in self._outlook.unseen if each.inner and each.iterations]
-        steps = max(1, self._steps - self._began_steps)
-        return min(near, default=float("inf")) * spent / steps
+        rounds = max(1, self._steps - self._began_steps, self._fetched - self._began_fetched)
+        return min(near, default=float("inf")) * spent / rounds
 
     def _look(self, frame, now, alone):
         self._looked = now

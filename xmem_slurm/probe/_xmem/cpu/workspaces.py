@@ -24,7 +24,7 @@ class Workspaces:
         self._torch = torch
         self._runtime = runtime
         wanted = [] if runtime is None else [each for each in seen.events() if each.name() in _OPERATORS]
-        self._events = {(each.name(), each.start_ns()): each for each in wanted}
+        self._events = {each.correlation_id(): each for each in wanted}
 
     def doubts(self):
         """Return what is not known of the workspaces, [{code, detail, count}]; None where nothing could be asked."""
@@ -34,7 +34,7 @@ class Workspaces:
 
     def of(self, event):
         """Return the bytes that an operator of the profiler's tree takes while it computes each of its results."""
-        same = self._events.get((event.name, event.start_time_ns))
+        same = self._events.get(event.correlation_id) if event.name in _OPERATORS else None
         if same is None:
             return []
         try:

@@ -166,8 +166,12 @@ class Recorder(ProbeEngine):
         """A batch is asked for, by a loop in `frame`; no step was made since the last one."""
         if self._history.recording and not self._finished:
             self.boundary()
-            if self._steps.number == 0 and self._history.folds:
+            if self._steps.number == 0 and self._history.folds and not self._accumulates():
                 self._end_if_enough(frame, clock.now())
+
+    def _accumulates(self):
+        """Whether gradients are made for an optimizer that has not stepped: its state is still to come, however late."""
+        return self._backwards and bool(alive.made(self._torch.optim.Optimizer))
 
     def allocated(self):
         """Return the bytes that are allocated, on all devices."""
