@@ -13,6 +13,7 @@ from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.cases import CASES, CONTROLS, SCRIPTS, Expects
 from tests.integration.later_peaks.verdict import EXACT, SAID, verdict
 
+
 def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
     files = {path.stem: path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.py")}
     assert files.keys() == CASES.keys()

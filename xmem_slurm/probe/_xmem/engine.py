@@ -10,7 +10,7 @@ from _xmem import doubts, patches
 from _xmem.offline import weights
 from _xmem.offline.downloads import Downloads
 from _xmem.process import alive, description, ends, stand_ins
-from _xmem.process.budget import Budget
+from _xmem.process.budget import TimeLeft
 from _xmem.process.limits import ShareLimits
 from _xmem.process.steps import Steps
 
@@ -25,7 +25,7 @@ class ProbeEngine:
 
     def __init__(self, environ):
         self._environ = environ
-        self._budget = Budget(environ)
+        self._budget = TimeLeft(environ)
         self._torch = self._runtime = None
         self._build = ("unknown", None)
         self._limits = ShareLimits(environ)

@@ -19,7 +19,7 @@ import re
 
 from _xmem.course import expressions
 from _xmem.course.expressions import held, is_pure
-from _xmem.course.loops import MOST_VALUES, Called, Loop
+from _xmem.course.loops import MOST_VALUES, Called, LoopCourse
 from _xmem.course.source import (
     branches,
     calls,
@@ -122,7 +122,7 @@ class _Frame:
     def look(self):
         """Look ahead; return whether there is no loop."""
         line, loops = self._line, loops_at(self._function, self._line)
-        courses = [Loop(loop, self._names, line, self._facts["steps"], self._facts["left"]) for loop in loops]
+        courses = [LoopCourse(loop, self._names, line, self._facts["steps"], self._facts["left"]) for loop in loops]
         self._outlook.loops += [
             (self._where(loop), course.done, course.of)
             for loop, course in zip(reversed(loops), reversed(courses))  # noqa: B905

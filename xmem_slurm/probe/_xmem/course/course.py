@@ -165,8 +165,7 @@ class Course:
         raise StopIteration
 
     def _ended(self, loader, state):
-        state.ended = True
-        of, seen = batches.length(loader), max(loader._num_yielded, state.given)
+        state.ended, of = True, batches.length(loader)
         if self._steps > state.steps:
             self._largest_drawn(loader, state)
         else:

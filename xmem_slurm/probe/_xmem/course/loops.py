@@ -17,7 +17,7 @@ MOST_VALUES = 400_000
 """Expressions computed in one look: 0.2 s."""
 
 
-class Loop:
+class LoopCourse:
     """How far a loop is, and what its variables will be.
 
     `done` counts the iteration that is under way; `of` is None where the end is not known, `left` too. `names` are the
@@ -187,7 +187,7 @@ class Loop:
             return None
 
 
-class Called(Loop):
+class Called(LoopCourse):
     """A function that a loop calls once in each iteration, as if its body stood there.
 
     `names` are the variables that it can see, `given` has of its parameters (values so far, those to come), where these

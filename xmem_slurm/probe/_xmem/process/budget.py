@@ -12,7 +12,7 @@ import time
 _METER = "spent"
 
 
-class Budget:
+class TimeLeft:
     """The limits that `environ` tells of: XMEM_CPU_SECONDS, and XMEM_DEADLINE, a time.monotonic() value."""
 
     def __init__(self, environ):

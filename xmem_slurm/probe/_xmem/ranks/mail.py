@@ -8,7 +8,7 @@ import os
 import time
 from urllib.parse import quote
 
-from _xmem.process.budget import Budget
+from _xmem.process.budget import TimeLeft
 
 LOOK_SECONDS = 0.01
 """Between two looks for a message that is not there yet."""
@@ -36,7 +36,7 @@ class Mail:
             NobodyTellsError: it will not come.
         """
         path, ended = self._next(channel, sender, receiver), _path("ended-%d" % sender)
-        budget = Budget(os.environ)
+        budget = TimeLeft(os.environ)
         while not os.path.exists(path):
             gone = os.path.exists(ended) and not os.path.exists(path)
             if gone and os.path.exists(_path("steady-%d" % receiver)):

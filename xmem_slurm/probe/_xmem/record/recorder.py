@@ -170,7 +170,7 @@ class Recorder(ProbeEngine):
                 self._end_if_enough(frame, clock.now())
 
     def _accumulates(self):
-        """Whether gradients are made for an optimizer that has not stepped: its state is still to come, however late."""
+        """Whether gradients are made for an optimizer that has not stepped: its state is to come, however late."""
         return self._backwards and bool(alive.made(self._torch.optim.Optimizer))
 
     def allocated(self):
