@@ -1,4 +1,4 @@
-"""The house stays one to live in: short files, one class name for one meaning, docstrings, no state hidden in modules."""
+"""The house stays one to live in: short files, a class name for one meaning, docstrings, no state hidden in modules."""
 
 import ast
 from collections import defaultdict
