@@ -327,7 +327,7 @@ from tests.integration import test_hostile
 from xmem_slurm.state import signals
 with signals.clearing_up():
     job = test_hostile.job(Path.cwd(), sys.argv[1])
-    test_hostile.runner.run(test_hostile.DryRunOrder.of(job, test_hostile.GPU, test_hostile.BUDGET))
+    test_hostile.runner.run(test_hostile.DryRunOrder.of(job, test_hostile.GPU, test_hostile.BUDGET)).traces
 """
 UNCATCHABLE = (signal.SIGKILL, signal.SIGQUIT, signal.SIGXCPU, signal.SIGALRM)
 """Signals that nobody catches, or would."""
