@@ -29,6 +29,7 @@ from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import XmemError
 from xmem_slurm.sizing.estimate import estimate, margin_bytes
 from xmem_slurm.trace import Op, Trace
+from xmem_slurm.trace_file import read as read_trace
 
 BUDGET = Budget(seconds=300)
 
@@ -80,7 +81,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
     except XmemError as error:
         return {"key": config.key, "reason": str(error)}
     rank = found.largest
-    real = trace_file.read(history)
+    real = read_trace(history)
     parting = first_parting(real, rank.trace, frames(history))
     return {
         "key": config.key,

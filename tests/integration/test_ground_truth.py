@@ -16,6 +16,7 @@ from xmem_slurm import trace
 from xmem_slurm.device.builder import build
 from xmem_slurm.dryrun import gpu_environment
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.trace_file import read
 
 ROOT = Path(__file__).parents[2]
 RUNS = "mobilenet_v2_16x224_fp32_SGD"
@@ -78,7 +79,7 @@ def test_measured_estimated_and_run_again_under_a_cap(on_stand_in: Measure, tmp_
     assert on_stand_in("--only", RUNS).stdout == "", "what is measured already is not measured again"
 
     history = trace_file(out, RUNS)
-    measured = trace_file.read(history)
+    measured = read(history)
     assert len(frames(history)) == len(measured.allocations)
     assert any("mobilenetv2.py" in name or "functional.py" in name for name in frames(history))
 
@@ -111,7 +112,7 @@ def test_a_run_that_fails_is_a_result_too(on_stand_in: Measure, tmp_path: Path) 
 
 def test_the_first_difference_is_found_with_its_operator() -> None:
     path = ROOT / "tests" / "data" / "gpt2-small.json.gz"
-    measured = trace_file.read(path)
+    measured = read(path)
     operators = [f"op{number}" for number in range(len(measured.allocations))]
     assert first_parting(measured, measured, operators) is None
     changed = list(measured.allocations)

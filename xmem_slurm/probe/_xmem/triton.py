@@ -55,7 +55,7 @@ class Triton:
     def eager(self, compile_graph, _wrapper):
         """Run what torch.compile would give to Triton as it is where there is none, and raises without."""
         torch = self._torch
-        if "triton" in sys.modules or importlib.util.find_spec("triton"):
+        if "triton.backends" in sys.modules or importlib.util.find_spec("triton"):
             return compile_graph
 
         def run_as_it_is(wrapper, graph, inputs):
