@@ -17,7 +17,7 @@ from tests.contract.test_drop_in import ENDS_SBATCH, FORCED, XSBATCH, Outcome, P
 from xmem_slurm.rewriting.folding import FILE
 from xmem_slurm.slurm.options import SBATCH, Option
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slow(covers=["xmem_slurm/rewriting/*", "xmem_slurm/slurm/*"])]
 
 FOLDED = "folded-script"
 

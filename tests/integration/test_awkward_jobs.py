@@ -13,7 +13,10 @@ from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import Estimate, estimate
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow(covers=["xmem_slurm/probe/*course*", "xmem_slurm/probe/*record*", "xmem_slurm/dryrun/*"]),
+]
 
 H200 = load_catalogue()["h200"]
 SETUP = """

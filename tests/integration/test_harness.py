@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from xmem_slurm.estimate import estimate
 
 from tests.harness import probe
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Op, Trace
 
 pytestmark = pytest.mark.torch

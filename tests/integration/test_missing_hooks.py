@@ -22,7 +22,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow(covers=["xmem_slurm/probe/*"], as_one=True)]
 
 FAULTS = Path(__file__).with_name("hook_faults.py")
 H100 = load_catalogue()["h100-sxm5-80gb"]

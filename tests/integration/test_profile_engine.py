@@ -32,7 +32,10 @@ RTX_3060 = load_catalogue()["rtx-3060"]
 JOB = Path(__file__).parents[1] / "data" / "profiles" / "job.py"
 SECONDS = 120.0
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with torch")
+pytestmark = [
+    pytest.mark.skipif(not PYTHON, reason="XMEM_TEST_PYTHON names no Python with torch"),
+    pytest.mark.slow(covers=["xmem_slurm/profile/*", "xmem_slurm/probe/*cpu*"]),
+]
 of_cpu_build = pytest.mark.skipif(not CPU_PYTHON, reason="XMEM_TEST_CPU_PYTHON names no Python with a CPU build")
 of_cuda_build = pytest.mark.skipif(bool(CPU_PYTHON), reason="a CPU build has no CUDA libraries to ask")
 KEEPS_LIBRARY_WORKSPACES = (2, 9)
