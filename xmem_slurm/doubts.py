@@ -120,10 +120,10 @@ class Doubt(Enum):
         Raises:
             ValueError: there is none.
         """
-        found = next((doubt for doubt in cls if doubt.value == code), None)
-        if found is None:
+        matching = next((doubt for doubt in cls if doubt.value == code), None)
+        if matching is None:
             raise ValueError("no doubt that there is")
-        return found
+        return matching
 
     @property
     def code(self) -> str:

@@ -86,16 +86,16 @@ def failure(error: str) -> ScriptFailure:
     return ScriptFailure(error, of_type[0] if of_type is not None else "", error.endswith(_OFFLINE))
 
 
-def process_fields(found: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
+def process_fields(file: trace_schema.TraceFile | trace_schema.ProfileFile) -> dict[str, Any]:
     """Return the fields of a `Process` from a file."""
-    same = {each.name: getattr(found, each.name) for each in fields(Process) if each.name not in ("failure", "gpu")}
-    failed = None if found.error is None else failure(found.error)
-    return same | {"failure": failed, "gpu": ShownGpu(**dict(found.gpu))}
+    same = {each.name: getattr(file, each.name) for each in fields(Process) if each.name not in ("failure", "gpu")}
+    failed = None if file.error is None else failure(file.error)
+    return same | {"failure": failed, "gpu": ShownGpu(**dict(file.gpu))}
 
 
-def noted(found: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
+def noted(rows: Sequence[trace_schema.DoubtForm]) -> list[Noted]:
     """Return the doubts of a file."""
-    return [Noted(each.code, each.detail, each.count, each.share) for each in found]
+    return [Noted(each.code, each.detail, each.count, each.share) for each in rows]
 
 
 def _from_file(raw: trace_schema.TraceFile) -> Trace:

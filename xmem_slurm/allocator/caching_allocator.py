@@ -122,10 +122,10 @@ class DeviceCachingAllocator:
             del keys[index]
             block = free_list.blocks.pop(index)
         else:
-            found = self._malloc_from_device(free_list, size)
-            if found is None:
+            fresh = self._malloc_from_device(free_list, size)
+            if fresh is None:
                 return None
-            block = found
+            block = fresh
 
         # alloc_found_block
         block_size = block.size

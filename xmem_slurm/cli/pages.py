@@ -107,15 +107,15 @@ def _bash_values() -> dict[str, str]:
         letters = [f"-{SBATCH.by_name[name].short}" for name in names if name in SBATCH.by_name]
         return "|".join([*(f"--{name}" for name in names), *(letter for letter in letters if letter != "-")])
 
-    found = {
+    values = {
         patterns(_FILES): 'mapfile -t COMPREPLY < <(compgen -f -- "$word"); compopt -o filenames',
         patterns(_FOLDERS): 'mapfile -t COMPREPLY < <(compgen -d -- "$word"); compopt -o filenames',
     }
     for name, command in _ASKED.items():
-        found[patterns((name,))] = f'mapfile -t COMPREPLY < <(compgen -W "$({command} 2>/dev/null)" -- "$word")'
+        values[patterns((name,))] = f'mapfile -t COMPREPLY < <(compgen -W "$({command} 2>/dev/null)" -- "$word")'
     for option in filter(_words, OWN_OPTIONS):
-        found[patterns((option.name,))] = f'mapfile -t COMPREPLY < <(compgen -W "{_words(option)}" -- "$word")'
-    return found
+        values[patterns((option.name,))] = f'mapfile -t COMPREPLY < <(compgen -W "{_words(option)}" -- "$word")'
+    return values
 
 
 def main() -> None:

@@ -45,13 +45,13 @@ def check(
         wrong += loading.unknown_gpus(loaded, loading.load_catalogue())
     typer.echo("".join(f"{line}\n" for line in wrong), nl=False)
     if loaded is not None and not offline:
-        found = comparison.against(loaded, live.read())
+        lines = comparison.against(loaded, live.read())
         python = hooks.installed_python(folder)
         record = loaded.audit.folder
         faults = [python and hooks.unusable(python), record and audit.unusable(record)]
-        found += [each for each in faults if each]
-        typer.echo("".join(f"{line}\n" for line in found), nl=False)
-        wrong += found
+        lines += [each for each in faults if each]
+        typer.echo("".join(f"{line}\n" for line in lines), nl=False)
+        wrong += lines
     if loaded is None or wrong:
         raise SiteError(f"{path}: wrong in {len(wrong)} points" + ("" if loaded else "; the cluster was not asked yet"))
     typer.echo(cgroup.told())
@@ -86,17 +86,17 @@ def calibrate(
         typer.echo("\n".join(map(str, jobs)))
         return
     failed = 0
-    for option, found in calibration.run(jobs):
-        if isinstance(found, SlurmError):
+    for option, measured in calibration.run(jobs):
+        if isinstance(measured, SlurmError):
             failed += 1
-            typer.echo(f"option {option}: {found}", err=True)
+            typer.echo(f"option {option}: {measured}", err=True)
             continue
-        text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, found)
+        text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + calibration.fragment(option, measured)
         try:
             own_files.write_for_user(path, text.encode())
         except OSError as error:
-            raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {found}") from error
-        typer.echo(f"option {option}: {found.context_bytes} bytes; {found.source}")
+            raise SiteError(f"{path}: cannot be written: {error.strerror}; option {option}: {measured}") from error
+        typer.echo(f"option {option}: {measured.context_bytes} bytes; {measured.source}")
     if failed:
         raise SiteError(f"{path}: {failed} of {len(jobs)} options were not measured; run this again for those")
 

@@ -47,7 +47,7 @@ def parse(request: Request, cluster: str, partitions: str, own: str, every: str)
     lines = [line for line in partitions.splitlines() if line.startswith("PartitionName=")]
     named = [*request.partitions] or [live.field(each, "PartitionName") for each in lines if "Default=YES" in each]
     associations = [line.split("|") for line in own.splitlines()]
-    found = []
+    of_partitions = []
     for partition in named:
         record = next((each for each in lines if live.field(each, "PartitionName") == partition), "")
         fitting = [
@@ -59,8 +59,8 @@ def parse(request: Request, cluster: str, partitions: str, own: str, every: str)
         flags, jobs = qos.get(request.value("qos") or default or "normal", ("", []))
         theirs = qos.get(live.field(record, "QoS"), ("", []))[1]
         order = (theirs, jobs) if "OverPartQOS" in flags else (jobs, theirs)
-        found.append({name: count for each in (limits, *order) for name, count in _least(each).items()})
-    return found
+        of_partitions.append({name: count for each in (limits, *order) for name, count in _least(each).items()})
+    return of_partitions
 
 
 def exceeded(gpus: int, kind: str | None, limits: Sequence[Mapping[str, int]]) -> bool:

@@ -48,7 +48,7 @@ def expected(job: Submission, site: Site, names: Sequence[str], component: int =
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         allowed = pool.submit(limits.most, asked, MOST_SECONDS)
         answers = zip(names, pool.map(ask, names), strict=True)
-        found = {name: start for name, start in answers if start is not None}
+        starts = {name: start for name, start in answers if start is not None}
     whole = [name for name in names if site.option[name].share is None]
     never = [name for name in whole if limits.exceeded(gpus, site.option[name].type, allowed.result())]
-    return found | dict.fromkeys(never, float("inf"))
+    return starts | dict.fromkeys(never, float("inf"))

@@ -105,15 +105,15 @@ class _Line:
 
     def moves(self, until: float, tell: Tell) -> Iterator[None]:
         """The same, with a look at other things each time that it is not yet our turn."""
-        began, told = time.monotonic(), False
+        began, waiting_told = time.monotonic(), False
         while self.place >= self.most:
             left = until - time.monotonic()
             if left <= 0:
                 waited = time.monotonic() - began
                 raise Busy(f"after {waited:.0f} s it was not its turn: {self._ahead()}")
-            if not told:
+            if not waiting_told:
                 tell(f"waiting for its dry run's turn: {self._ahead()}; in {left:.0f} s at most it goes as written")
-                told = True
+                waiting_told = True
             time.sleep(min(_LOOK_SECONDS, left))
             while self.place >= self.most and self._take(self.place - 1):
                 pass

@@ -32,10 +32,10 @@ _PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.dryrun.on_node import t
 
 def run(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | SlurmError]:
     """Run what is ordered as array jobs, and return what came of each, or why nothing did."""
-    found: list[DryRunResult | SlurmError] = []
+    results: list[DryRunResult | SlurmError] = []
     for first in range(0, len(orders), MOST_TASKS):
-        found += _array(orders[first : first + MOST_TASKS], where)
-    return found
+        results += _array(orders[first : first + MOST_TASKS], where)
+    return results
 
 
 def _array(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | SlurmError]:
@@ -65,9 +65,9 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
     command = ["sbatch", "--quiet", "--wait", f"--job-name={folder.name}", f"--array=0-{count - 1}%{where.at_once}"]
     command += [f"--output={folder}/%a.out", *cpu_node.words(budget, where), f"--wrap={shlex.join(_PROGRAM)}"]
     environ = cpu_node.environment() | {"XMEM_ORDERS": str(folder)}
-    with (folder / "sbatch").open("w+b") as said:
+    with (folder / "sbatch").open("w+b") as printed:
         try:
-            waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environ)
+            waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed, env=environ)
         except OSError as error:
             return f"sbatch: {error.strerror}"
         answers, begun, patience = 0, 0, where.wait_seconds + cpu_node.START_SECONDS

@@ -107,10 +107,10 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
         try:
             root = os.open(f"/proc/{asker}/root", os.O_PATH | os.O_DIRECTORY)
             try:
-                found = _read_there(root, Path(torch), Path(cudnn) if cudnn else None)
+                wanted = _read_there(root, Path(torch), Path(cudnn) if cudnn else None)
             finally:
                 os.close(root)
-            known[question] = [str(builder.make(found)), ""]
+            known[question] = [str(builder.make(wanted)), ""]
         except XmemError as error:
             known[question] = ["", str(error)]
     return known[question]
@@ -126,14 +126,14 @@ def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
     reader = _fork(lambda: _read(root, torch, cudnn, sending))
     os.close(sending)
     with os.fdopen(receiving, "rb") as file:
-        said = file.read(_ANSWER_BYTES)
+        text = file.read(_ANSWER_BYTES)
     os.kill(reader, signal.SIGKILL)
     os.waitpid(reader, 0)
     try:
-        found = json.loads(said)
-        if "error" in found:
-            raise DeviceBuildError(str(found["error"]))
-        return _checked(found)
+        answer = json.loads(text)
+        if "error" in answer:
+            raise DeviceBuildError(str(answer["error"]))
+        return _checked(answer)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DeviceBuildError(f"torch in {torch}: its files could not be read") from error
 
@@ -144,20 +144,20 @@ def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
     linux.lower_limit(resource.RLIMIT_AS, READ_BYTES)
     linux.lower_limit(resource.RLIMIT_CPU, READ_SECONDS)
     _enter(root)
-    said: dict[str, Any]
+    answer: dict[str, Any]
     try:
-        found = needs.read(torch.resolve(), cudnn)
-        versions = {name: getattr(found.versions, name) for name in needs.Versions.__slots__}
+        wanted = needs.read(torch.resolve(), cudnn)
+        versions = {name: getattr(wanted.versions, name) for name in needs.Versions.__slots__}
         libraries = [
-            [each.soname, {tag: sorted(names) for tag, names in each.symbols.items()}] for each in found.libraries
+            [each.soname, {tag: sorted(names) for tag, names in each.symbols.items()}] for each in wanted.libraries
         ]
-        said = {"torch": found.torch_folder, "versions": versions, "libraries": libraries}
+        answer = {"torch": wanted.torch_folder, "versions": versions, "libraries": libraries}
     except DeviceBuildError as error:
-        said = {"error": str(error)}
+        answer = {"error": str(error)}
     except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: a ring of symlinks
-        said = {"error": f"torch in {torch} cannot be read: {error}".removesuffix(": ")}
+        answer = {"error": f"torch in {torch} cannot be read: {error}".removesuffix(": ")}
     with os.fdopen(sending, "wb") as file:
-        file.write(json.dumps(said).encode())
+        file.write(json.dumps(answer).encode())
 
 
 def _enter(root: int) -> None:
@@ -168,13 +168,13 @@ def _enter(root: int) -> None:
     os.chroot(".")
 
 
-def _checked(said: dict[str, Any]) -> needs.Needs:
+def _checked(answer: dict[str, Any]) -> needs.Needs:
     """Believe nothing: another process than ours may have written it."""
-    versions = said["versions"]
+    versions = answer["versions"]
     cuda, cublas, cudnn, nccl = (int(versions[name]) for name in ("cuda", "cublas", "cudnn", "nccl"))
-    told = needs.Versions(str(versions["torch"]), str(versions["torch_commit"]), cuda, cublas, cudnn, nccl)
+    checked_versions = needs.Versions(str(versions["torch"]), str(versions["torch_commit"]), cuda, cublas, cudnn, nccl)
     libraries = [
         needs.Library(str(soname), {str(tag): frozenset(map(str, names)) for tag, names in symbols.items()})
-        for soname, symbols in said["libraries"]
+        for soname, symbols in answer["libraries"]
     ]
-    return needs.Needs(str(said["torch"]), told, tuple(libraries))
+    return needs.Needs(str(answer["torch"]), checked_versions, tuple(libraries))

@@ -43,8 +43,8 @@ def run(order: DryRunOrder, where: DryRuns) -> DryRunResult:
     immediate = max(1, int(where.wait_seconds))
     command = ["srun", "--job-name=xmem-dry-run", f"--immediate={immediate}", "--mpi=none", *words(order.budget, where)]
     seconds, place = where.wait_seconds + order.budget.longest, named(where)
-    said = _step([*command, *PROGRAM], order_to_json(order).encode(), seconds, place)
-    return result_from_json(said.strip().rpartition(b"\n")[2], place)
+    printed = _step([*command, *PROGRAM], order_to_json(order).encode(), seconds, place)
+    return result_from_json(printed.strip().rpartition(b"\n")[2], place)
 
 
 def named(where: DryRuns) -> str:
@@ -94,7 +94,7 @@ def _step(command: Sequence[str], order: bytes, seconds: float, place: str) -> b
     except OSError as error:
         raise SlurmError(f"{place}: srun: {error.strerror}") from error
     try:
-        said, words = step.communicate(order, seconds + START_SECONDS)
+        printed, words = step.communicate(order, seconds + START_SECONDS)
     except subprocess.TimeoutExpired:
         raise SlurmError(f"{place}: no answer within {seconds + START_SECONDS:.0f} s") from None
     finally:
@@ -106,4 +106,4 @@ def _step(command: Sequence[str], order: bytes, seconds: float, place: str) -> b
     if step.returncode:
         last = words.decode(errors="replace").strip().rpartition("\n")[2]
         raise SlurmError(f"{place}: {last or f'srun ended with {step.returncode}'}")
-    return said
+    return printed

@@ -53,8 +53,8 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
         ran = [trace for trace in least if trace.recorded and not trace.failed]
         peak = max((trace.recorded["reserved_bytes"] for trace in ran), default=0)
         if peak:
-            found = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
-            return [replace(trace, doubts=[*trace.doubts, found]) for trace in traces]
+            least_peak = Noted(Doubt.VALUE_SHAPE_LEAST, f"{peak / GIB:.2f} GiB")
+            return [replace(trace, doubts=[*trace.doubts, least_peak]) for trace in traces]
     return traces
 
 

@@ -116,13 +116,13 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
     """Return what came of an order as text; an error is why it was not run."""
     if isinstance(result, XmemError):
         return json.dumps({"refused": str(result)})
-    said: dict[str, Any] = {"seconds": result.spent.seconds}
+    content: dict[str, Any] = {"seconds": result.spent.seconds}
     if isinstance(result.found, NoEstimate):
         error = result.found
-        said[type(error).__name__] = [str(error), error.files, error.on_any_gpu, error.busy]
+        content[type(error).__name__] = [str(error), error.files, error.on_any_gpu, error.busy]
     else:
-        said["traces"] = _TRACES.dump_python(list(result.found), mode="json")
-    return json.dumps(said)
+        content["traces"] = _TRACES.dump_python(list(result.found), mode="json")
+    return json.dumps(content)
 
 
 def result_from_json(text: bytes, place: str) -> DryRunResult:

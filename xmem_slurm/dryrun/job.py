@@ -123,18 +123,18 @@ def exported(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     """
     words = _words(export or "ALL")
     if {"ALL", "NIL"} & {word.upper() for word in words}:
-        found: dict[str, str] = {}
+        variables: dict[str, str] = {}
     else:
-        found = {name: environ[name] for name in _LOGIN_VARIABLES if name in environ}
+        variables = {name: environ[name] for name in _LOGIN_VARIABLES if name in environ}
     for word in words:
         name, given, value = word.partition("=")
         if word.upper() == "ALL":
-            found |= environ
+            variables |= environ
         elif given:
-            found[name] = value
+            variables[name] = value
         elif name in environ:
-            found[name] = environ[name]
-    return found | {name: value for name, value in environ.items() if name.startswith(("SLURM_", "XMEM_"))}
+            variables[name] = environ[name]
+    return variables | {name: value for name, value in environ.items() if name.startswith(("SLURM_", "XMEM_"))}
 
 
 def _words(text: str) -> list[str]:
@@ -152,13 +152,13 @@ def slurm_variables(request: Request) -> dict[str, str]:
     components = [_of_component(*each) for each in zip(request.components, _gpus(request), strict=True)]
     if len(components) == 1:
         return components[0]
-    found = {name: value for name, value in components[0].items() if not _AS_ASKED.fullmatch(name)}
+    variables = {name: value for name, value in components[0].items() if not _AS_ASKED.fullmatch(name)}
     for index, component in enumerate(components):
         component["SLURM_JOB_ID"] = str(int(JOB_ID) + index)
         for name, value in component.items():
             if _AS_ASKED.fullmatch(name) or _AS_GIVEN.fullmatch(name):
-                found[f"{name}_HET_GROUP_{index}"] = value
-    return found | {"SLURM_HET_SIZE": str(len(components))}
+                variables[f"{name}_HET_GROUP_{index}"] = value
+    return variables | {"SLURM_HET_SIZE": str(len(components))}
 
 
 def _of_component(request: Request, gpus: int) -> dict[str, str]:
@@ -166,7 +166,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
     host, nodes = platform.node(), request.nodes or 1
     visible, start = ",".join(map(str, range(gpus))), int(time.time())
     cpus, times = request.cpus_per_node, "" if nodes == 1 else f"(x{nodes})"
-    found = {
+    variables = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
         "SLURM_JOB_NAME": request.job_name or "sbatch",
@@ -198,25 +198,25 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         "SLURM_GTIDS": "0",
     }
     if gpus:
-        found |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": visible}
-        found |= {"CUDA_VISIBLE_DEVICES": visible, "GPU_DEVICE_ORDINAL": visible}
+        variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": visible}
+        variables |= {"CUDA_VISIBLE_DEVICES": visible, "GPU_DEVICE_ORDINAL": visible}
     if any(request.value(name) is not None for name in ("ntasks", "ntasks-per-node", "ntasks-per-gpu")):
-        found |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
+        variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:
-        found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
+        variables["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
     for name in ("ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task"):
         value = request.value(name)
         if value is not None:
-            found["SLURM_" + name.upper().replace("-", "_")] = value
+            variables["SLURM_" + name.upper().replace("-", "_")] = value
     account = request.value("account")
     if account is not None:
-        found["SLURM_JOB_ACCOUNT"] = account
+        variables["SLURM_JOB_ACCOUNT"] = account
     for setting in request.memory:
         with suppress(gres.GresError):  # sbatch will say what is wrong with it
             mebibytes = gres.parse_memory(setting.value or "") // MIB
             if mebibytes:  # 0 is all that a node has, which is not known
-                found[_MEMORY[setting.name]] = str(mebibytes)
-    return found | _array_variables(request.array or "")
+                variables[_MEMORY[setting.name]] = str(mebibytes)
+    return variables | _array_variables(request.array or "")
 
 
 def _array_variables(array: str) -> dict[str, str]:

@@ -87,7 +87,7 @@ class DryRunOrder:
     @property
     def environ(self) -> dict[str, str]:
         """The job's environment, with what the probe and the stand-ins for launchers are told."""
-        told = {
+        variables = {
             "XMEM_ENGINE": self.engine,
             "XMEM_RUN_RANKS": str(self.run_ranks) if self.run_ranks is not None else None,
             "XMEM_SHAPES": self.shapes,
@@ -95,7 +95,7 @@ class DryRunOrder:
             "XMEM_ADVICE": self.change,
         }
         own = {name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE}
-        return own | {name: value for name, value in told.items() if value is not None}
+        return own | {name: value for name, value in variables.items() if value is not None}
 
 
 def _numbers(text: str) -> tuple[int, ...]:

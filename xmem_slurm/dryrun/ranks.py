@@ -54,8 +54,8 @@ def with_others(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder | No
     if len(order.job.gpus) > 1 or order.run_ranks is not None:
         return None
     world = max((trace.world_size for trace in traces), default=1)
-    found = {rank for trace in traces if trace.world_size == world for rank in trace.peers}
-    chosen = sample(sorted(found | set(wanted(order, world))))
+    peers = {rank for trace in traces if trace.world_size == world for rank in trace.peers}
+    chosen = sample(sorted(peers | set(wanted(order, world))))
     if not set(chosen) - {0}:
         return None
     return replace(order, run_ranks=RunRanks(chosen, world))
@@ -70,7 +70,7 @@ def wanted(order: DryRunOrder, world: int) -> list[int]:
 
 def sample(ranks: Sequence[int]) -> list[int]:
     """Return rank 0 and at most `MOST` of these in all: all, or the last and some evenly between."""
-    found = sorted({0, *ranks})
-    if len(found) <= MOST:
-        return found
-    return [found[index * (len(found) - 1) // (MOST - 1)] for index in range(MOST)]
+    wanted = sorted({0, *ranks})
+    if len(wanted) <= MOST:
+        return wanted
+    return [wanted[index * (len(wanted) - 1) // (MOST - 1)] for index in range(MOST)]

@@ -22,7 +22,7 @@ def covers(path: str, ours: Path) -> dict[Path, Path]:
     Symlinks are followed. What is a link to a program of another kind (a stub that is /bin/true, a wrapper for
     everything) is left alone: that program has other uses.
     """
-    found: dict[Path, Path] = {}
+    replaced: dict[Path, Path] = {}
     for folder in dict.fromkeys([*path.split(os.pathsep), *_ALWAYS]):
         if not folder.startswith("/"):
             continue
@@ -32,5 +32,5 @@ def covers(path: str, ours: Path) -> dict[Path, Path]:
                 continue
             real = program.resolve()
             if real.is_file() and (real.name.startswith(name) or real.name in _OTHER_NAMES):
-                found[real] = ours / name
-    return found
+                replaced[real] = ours / name
+    return replaced

@@ -108,21 +108,21 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         raise NoEstimate(f"the dry run left {outcome.kept_back}")
     files = trace_file.read_files(traces / _FILES)
     missing = fetchers.missing(traces)
-    found = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
+    traces_read = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
     if os.path.lexists(traces / slurm_queries.MARK):
         itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
-        found = [replace(each, doubts=[*each.doubts, itself]) for each in found]
-    if not any(each.allocations or each.error for each in found):
-        why = _why_nothing(traces, found, outcome)
-        on_any_gpu = outcome.stopped is None and not any(each.recorded for each in found)
+        traces_read = [replace(each, doubts=[*each.doubts, itself]) for each in traces_read]
+    if not any(each.allocations or each.error for each in traces_read):
+        why = _why_nothing(traces, traces_read, outcome)
+        on_any_gpu = outcome.stopped is None and not any(each.recorded for each in traces_read)
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
         raise kind(why if unused else why + missing, files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome))
     failed = outcome.returncode and outcome.stopped is None
-    if failed and not any(each.error or each.steps for each in found):
+    if failed and not any(each.error or each.steps for each in traces_read):
         code = outcome.returncode
         raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}{missing}", files)
-    return found
+    return traces_read
 
 
 def _not_for_jobs(stand_ins: Path) -> list[Path]:
@@ -139,12 +139,12 @@ def _temporary_folder() -> Path:
     return next((place for place in _TEMPORARY if os.access(place, os.W_OK | os.X_OK)), usual)
 
 
-def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
+def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> trace.Trace:
     """Say how a process ended that could not say so itself, and what it could not have, if that may be why."""
-    failure = found.failure
-    if found.state == "running" and failure is None:
+    failure = unended.failure
+    if unended.state == "running" and failure is None:
         if outcome.stopped == "time":  # what it wrote last is the trace so far
-            return replace(found, state="budget")
+            return replace(unended, state="budget")
         failure = trace.ScriptFailure(f"{trace.CRASH}{_last_words(outcome)}", trace.CRASH)
         if outcome.stopped is not None:
             failure = trace.ScriptFailure(f"the dry run's {outcome.stopped} limit")
@@ -155,7 +155,7 @@ def _with_end(found: trace.Trace, outcome: sandbox.Outcome, missing: str) -> tra
         failure = replace(failure, words=failure.words + more)
     if failure is not None and missing:
         failure = replace(failure, words=failure.words + missing, offline=True)
-    return replace(found, failure=failure)
+    return replace(unended, failure=failure)
 
 
 def _had_no_time(outcome: sandbox.Outcome) -> bool:
@@ -174,14 +174,14 @@ def read(folder: Path) -> list[trace.Trace]:
         NoEstimate: one of them is none, or all together are too large.
     """
     allowance = untrusted.Allowance()
-    found = [trace_file.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
+    traces = [trace_file.read(file, allowance) for file in sorted(folder.glob("*.json.gz"))]
     for file in sorted(folder.glob(f"*{recording.SUFFIX}")):
         profile = recording.read(file, allowance)
         try:
-            found.append(orchestrate(profile))
+            traces.append(orchestrate(profile))
         except untrusted.DAMAGE as error:  # a form that no profiler gives it
             raise NoEstimate(f"{file}: not a profile of this program's ({type(error).__name__})") from error
-    return found
+    return traces
 
 
 def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, str]:
@@ -231,7 +231,7 @@ def _write_program(path: Path, text: bytes) -> Path:
     return path
 
 
-def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
+def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sandbox.Outcome) -> str:
     """Say why nothing is known of GPU memory: in the words of a shim, by how the script ended, or by what was met."""
     note = _first_note(traces / "notes.jsonl")
     if note is not None:
@@ -239,14 +239,14 @@ def _why_nothing(traces: Path, found: Sequence[trace.Trace], outcome: sandbox.Ou
     if outcome.stopped is not None:
         more = "; --xmem-budget SECONDS gives it more" if outcome.stopped == "time" else ""
         return f"the dry run was stopped at its {outcome.stopped} limit before any GPU memory was used{more}"
-    if any(each.state == "importing" for each in found):
+    if any(each.state == "importing" for each in traces_read):
         return "a process died while it imported torch" + _last_words(outcome)
-    unreached = not found and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
+    unreached = not traces_read and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
     if outcome.returncode:
-        said = _last_words(outcome) or ("" if found or unreached else f"; {_UNSEEN}")
+        last_words = _last_words(outcome) or ("" if traces_read or unreached else f"; {_UNSEEN}")
         hidden = f"; {_UNREACHED}" if unreached else ""
-        return f"the script ended with code {outcome.returncode} before any GPU memory was used{said}{hidden}"
-    if found:
+        return f"the script ended with code {outcome.returncode} before any GPU memory was used{last_words}{hidden}"
+    if traces_read:
         return _UNUSED
     return f"{_UNREACHED if unreached else _UNSEEN} (python -I, python -E and env -i hide it)"
 
@@ -274,12 +274,12 @@ def _raised_at(lines: Sequence[str]) -> str:
         lines = lines[:-1]
     if len(lines) < 2 or not lines[-2].startswith("  ") or lines[-1].startswith(" "):
         return ""
-    own = [found for found in map(_FRAME.match, lines) if found and not _OF_A_PACKAGE.search(found[1])]
+    own = [frame for frame in map(_FRAME.match, lines) if frame and not _OF_A_PACKAGE.search(frame[1])]
     return f" ({own[-1][1]}:{own[-1][2]})" if own else ""
 
 
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
-    said = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
-    return said + (f" ({_read_only(outcome)})" if outcome.read_only else "")
+    words = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
+    return words + (f" ({_read_only(outcome)})" if outcome.read_only else "")

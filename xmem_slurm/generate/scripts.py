@@ -85,8 +85,8 @@ def _need(draft: Submission, target: Target, sized: Sizing | XmemError) -> _Need
     request = draft.request
     if isinstance(sized, XmemError):
         largest = _largest(request, target)
-        told = " ".join(str(sized).split())  # it becomes a comment of the script: one line
-        reason = f"not estimated: {told}; {largest} is the largest GPU that this job can get"
+        line = " ".join(str(sized).split())  # it becomes a comment of the script: one line
+        reason = f"not estimated: {line}; {largest} is the largest GPU that this job can get"
         return _Need(largest, 0, reason, [reason])
     lines, required = terminal.estimate_lines(sized.estimate), sized.estimate.required_bytes
     if sized.placement.choice is None:

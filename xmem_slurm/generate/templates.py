@@ -79,14 +79,16 @@ def available(places: Sequence[Path]) -> list[Template]:
     Raises:
         UsageError: a folder is none, or a template's first comment is not as it should be.
     """
-    found: dict[str, Path] = {}
+    templates: dict[str, Path] = {}
     for place in places:
         if not place.is_dir():
             raise UsageError(f"{place}: no such folder of templates")
         for path in sorted(place.glob(f"*{SUFFIX}")):
-            found.setdefault(path.name.removesuffix(SUFFIX), path)
-    shared = _header(found[_HEAD]).variable
-    return [_template(name, path, shared, places) for name, path in sorted(found.items()) if not name.startswith("_")]
+            templates.setdefault(path.name.removesuffix(SUFFIX), path)
+    shared = _header(templates[_HEAD]).variable
+    return [
+        _template(name, path, shared, places) for name, path in sorted(templates.items()) if not name.startswith("_")
+    ]
 
 
 def find(name: str, places: Sequence[Path]) -> Template:

@@ -286,13 +286,13 @@ class _Tending:
         return "processes" if now.threads > self.limits.processes else None
 
     def _look(self) -> watch.Usage:
-        found = watch.usage(self.own_number, self.root.scratch, self.root.results)
-        self.progress.look(found.processes)
-        for number in found.processes:
+        usage = watch.usage(self.own_number, self.root.scratch, self.root.results)
+        self.progress.look(usage.processes)
+        for number in usage.processes:
             self._first_to_go(number)
         if self.meter is not None:
             os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
-        return found
+        return usage
 
     def _first_to_go(self, number: int) -> None:
         """Keep a process the one that is killed where this machine is out of memory; one that will not be ends now."""

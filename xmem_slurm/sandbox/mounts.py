@@ -110,7 +110,7 @@ def foreign(start: Path) -> list[Path]:
     ours = os.geteuid(), os.getegid()
     waiting = deque([start])
     seen = 0
-    found: list[Path] = []
+    places: list[Path] = []
     while waiting and seen < FOREIGN_ENTRIES:
         try:
             entries = list(os.scandir(waiting.popleft()))
@@ -125,8 +125,8 @@ def foreign(start: Path) -> list[Path]:
                 elif not stat.S_ISREG(facts.st_mode) or facts.st_size > FOREIGN_FILE_BYTES:
                     continue
                 if (facts.st_uid, facts.st_gid) != ours and os.access(entry.path, os.W_OK):
-                    found.append(Path(entry.path))
-    return found
+                    places.append(Path(entry.path))
+    return places
 
 
 def needs_user_namespace() -> bool:

@@ -205,9 +205,9 @@ class _NewRoot:
         for place in self.plan.writable:
             if place.is_relative_to(folder):
                 self._open(folder, place, upper)
-        for found in self.plan.foreign:
-            if found.is_relative_to(folder):
-                self._take_over(folder, found, upper)
+        for place in self.plan.foreign:
+            if place.is_relative_to(folder):
+                self._take_over(folder, place, upper)
         for socket in self.plan.sockets:
             if socket.is_relative_to(folder) and self._open(folder, socket.parent, upper):
                 os.mknod(upper / socket.relative_to(folder), stat.S_IFCHR, os.makedev(0, 0))  # an overlay's "deleted"
@@ -225,22 +225,22 @@ class _NewRoot:
             self._copy_folder(_old(reached), made)
         return True
 
-    def _take_over(self, folder: Path, found: Path, upper: Path) -> None:
-        """Note [Owners inside a user namespace]: have `found`, a folder or a file, in the upper layer as our own."""
-        if _is_folder(_old(found)):
-            self._open(folder, found, upper)
-        elif self._open(folder, found.parent, upper):
+    def _take_over(self, folder: Path, place: Path, upper: Path) -> None:
+        """Note [Owners inside a user namespace]: have `place`, a folder or a file, in the upper layer as our own."""
+        if _is_folder(_old(place)):
+            self._open(folder, place, upper)
+        elif self._open(folder, place.parent, upper):
             with suppress(OSError):  # one that we may not read
-                shutil.copy2(_old(found), upper / found.relative_to(folder), follow_symlinks=False)
+                shutil.copy2(_old(place), upper / place.relative_to(folder), follow_symlinks=False)
 
     def _copy_folder(self, source: Path, target: Path) -> None:
         """Make an empty folder that looks like `source`: mode, times and, where it can be ours to give, owner."""
-        found = source.lstat()
+        status = source.lstat()
         target.mkdir()
         if not self.plan.user_namespace:
-            os.chown(target, found.st_uid, found.st_gid)
-        target.chmod(stat.S_IMODE(found.st_mode))
-        os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+            os.chown(target, status.st_uid, status.st_gid)
+        target.chmod(stat.S_IMODE(status.st_mode))
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def _dev(self) -> None:
         """Make /dev of a few harmless devices, terminals and shared memory of its own."""

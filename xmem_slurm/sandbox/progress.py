@@ -71,9 +71,9 @@ def _state(number: int) -> tuple[str, float]:
 
 
 def _busy(number: int) -> dict[int, int]:
-    found = {}
+    ticks = {}
     for thread in Path(f"/proc/{number}/task").iterdir():
         with suppress(OSError, ValueError, IndexError):
             ran, waited = (thread / "schedstat").read_bytes().split()[:2]
-            found[int(thread.name)] = int(ran) + int(waited)
-    return found
+            ticks[int(thread.name)] = int(ran) + int(waited)
+    return ticks

@@ -290,13 +290,13 @@ def _why(stage: str, number: int | None, where: str) -> str:
         "user map": "a user namespace without privileges is refused",
         "mounts": f"mounting {where or 'the new root'} is refused",
     }[stage]
-    said = f"no sandbox here: {refused} ({os.strerror(number)})"
+    words = f"no sandbox here: {refused} ({os.strerror(number)})"
     for setting, off, change in _SETTINGS:
         file = Path("/proc/sys", setting.replace(".", "/"))
         if file.is_file() and file.read_text().strip() == off:
-            return f"{said}; {setting} is {off}, an administrator would set {change}"
+            return f"{words}; {setting} is {off}, an administrator would set {change}"
     if number == errno.ENODEV:
-        return f"{said}; the kernel has no overlay file system (modprobe overlay)"
+        return f"{words}; the kernel has no overlay file system (modprobe overlay)"
     if linux.release() < OLDEST_LINUX:
-        return f"{said}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is {platform.release()}"
-    return f"{said}; a container or a security module forbids it"
+        return f"{words}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is {platform.release()}"
+    return f"{words}; a container or a security module forbids it"

@@ -66,8 +66,8 @@ def on_disk(folder: int, processes: Sequence[int]) -> int:
         with suppress(OSError):  # it has just ended
             for each in Path(f"/proc/{process}/fd").iterdir():
                 with suppress(OSError):
-                    found = each.stat()
-                    nameless[found.st_dev, found.st_ino] = found.st_blocks * 512 if found.st_nlink == 0 else 0
+                    status = each.stat()
+                    nameless[status.st_dev, status.st_ino] = status.st_blocks * 512 if status.st_nlink == 0 else 0
     return total + sum(nameless.values())
 
 
@@ -109,5 +109,5 @@ def _number(text: bytes, key: bytes) -> int:
 
 
 def _held(scratch: int) -> int:
-    found = os.fstatvfs(scratch)
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+    status = os.fstatvfs(scratch)
+    return (status.f_blocks - status.f_bfree) * status.f_frsize

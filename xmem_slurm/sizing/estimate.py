@@ -58,8 +58,8 @@ class RankEstimate:
 
     def failure_on(self, gpu: Gpu) -> Replay | None:
         """Return how the process fails on `gpu` with its margin to spare; None where it runs well."""
-        found = replay(self.trace, self.capacity_on(gpu))
-        return None if found.suffices else found
+        run = replay(self.trace, self.capacity_on(gpu))
+        return None if run.suffices else run
 
     @property
     def breakdown(self) -> Mapping[Category, int]:

@@ -14,8 +14,8 @@ _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 def run_on(arch_list: Sequence[str], capability: str) -> bool:
     """Whether one of these runs on GPUs of this compute capability ("7.0"); an empty list is one that is not known."""
     major, minor = map(int, capability.split("."))
-    found = [each for each in map(_ARCHITECTURE.fullmatch, arch_list) if each is not None]
-    return not found or any(_runs(each[1], int(each[2]), int(each[3]), each[4], (major, minor)) for each in found)
+    matches = [each for each in map(_ARCHITECTURE.fullmatch, arch_list) if each is not None]
+    return not matches or any(_runs(each[1], int(each[2]), int(each[3]), each[4], (major, minor)) for each in matches)
 
 
 def _runs(kind: str, major: int, minor: int, only: str, on: tuple[int, int]) -> bool:

@@ -78,10 +78,10 @@ def size(
     Raises:
         NoEstimate: as `size_components` has it for the one component of an ordinary job.
     """
-    (found,) = (yield from size_components(job, [0], site, gpus, budget, asked=asked)).values()
-    if isinstance(found, NoEstimate):
-        raise found
-    return found
+    (sizing,) = (yield from size_components(job, [0], site, gpus, budget, asked=asked)).values()
+    if isinstance(sizing, NoEstimate):
+        raise sizing
+    return sizing
 
 
 def size_components(
@@ -113,10 +113,10 @@ def size_components(
         others = [each for number, each in named.items() if number != index]
         names = candidates(demands[index], site, gpus, others)
         starts = start_times.expected(job, site, names, index) if ask_slurm else {}
-        found = yield from _size(demands[index], index, site, dry_runs, starts, taken=others)
-        if found.placement.choice is not None:
-            named[index] = Taken(demands[index], found.placement.choice)
-        return found
+        result = yield from _size(demands[index], index, site, dry_runs, starts, taken=others)
+        if result.placement.choice is not None:
+            named[index] = Taken(demands[index], result.placement.choice)
+        return result
 
     return (yield from _each(components, size_one))
 
@@ -136,9 +136,9 @@ def _on_one(
 
     def size_one(component: int) -> Orders[Sizing]:
         started = time.monotonic()
-        found = yield from ComponentEstimates(dry_runs, component, name).on(name)
-        verdict = Verdict(name, gpu, found.fits(gpu))
-        return Sizing(found, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
+        result = yield from ComponentEstimates(dry_runs, component, name).on(name)
+        verdict = Verdict(name, gpu, result.fits(gpu))
+        return Sizing(result, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
 
     return (yield from _each(components, size_one))
 
@@ -155,7 +155,7 @@ def advised(
 
     `budget` is for all of these dry runs together.
     """
-    option, found = sizing.placement.too_small, []
+    option, advice = sizing.placement.too_small, []
     if option is None:
         return sizing
     order = DryRunOrder.of(from_submission(job), option.gpu, budget, asked)
@@ -163,8 +163,8 @@ def advised(
     for change in CHANGES:
         changed = replace(order, engine="device", change=change)
         results = yield from _on_one(changed, [component], option.name, shared)
-        found.append(_advice(option.name, change, results[component]))
-    return replace(sizing, advice=found)
+        advice.append(_advice(option.name, change, results[component]))
+    return replace(sizing, advice=advice)
 
 
 def _advice(option: str, change: Change, result: Sizing | NoEstimate) -> Advice:
@@ -180,13 +180,13 @@ def _advice(option: str, change: Change, result: Sizing | NoEstimate) -> Advice:
 def _each(
     components: Sequence[int], size_one: Callable[[int], Orders[Sizing]]
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
-    found: dict[int, Sizing | NoEstimate] = {}
+    sizings: dict[int, Sizing | NoEstimate] = {}
     for component in components:
         try:
-            found[component] = yield from size_one(component)
+            sizings[component] = yield from size_one(component)
         except NoEstimate as error:
-            found[component] = error
-    return found
+            sizings[component] = error
+    return sizings
 
 
 def _size(
@@ -210,10 +210,10 @@ def _size(
     largest = max(names or gpus, key=lambda name: gpus[name].total_bytes)
     estimates = ComponentEstimates(dry_runs, component, demand.option or largest)
     placement = yield from _placed(place(demand, site, gpus, starts, taken=taken), demand, site, estimates)
-    found = yield from estimates.on(placement.choice or largest)
+    estimate = yield from estimates.on(placement.choice or largest)
     named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
     without = without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
-    return Sizing(found, placement, time.monotonic() - started, without_kernels=without, no_share=estimates.no_share)
+    return Sizing(estimate, placement, time.monotonic() - started, without_kernels=without, no_share=estimates.no_share)
 
 
 def _placed(
@@ -238,17 +238,17 @@ def _units(name: str, demand: Demand, site: Site, estimates: ComponentEstimates)
     """
     if not (yield from estimates.fits(name)):
         return 0
-    found = yield from estimates.on(name)
+    estimate = yield from estimates.on(name)
     option, job = site.option[name], estimates.dry_runs.order.job
     if option.share is None:
         return 1
-    if len(found.ranks) != 1 or len(job.gpus) != 1:
+    if len(estimate.ranks) != 1 or len(job.gpus) != 1:
         return 0
     scripts = script_files.scripts_run(job.script, job.folder, job.environ).values()
-    unheld = not_held(option, found.largest.trace, job.environ, [job.script, *scripts])
+    unheld = not_held(option, estimate.largest.trace, job.environ, [job.script, *scripts])
     if unheld is not None:
         estimates.no_share = f"no share of a GPU for this job, as nothing would hold it to one: {unheld}"
         return 0
-    needed = -(-found.required_bytes // unit_bytes(name, site, estimates.dry_runs.gpus))
+    needed = -(-estimate.required_bytes // unit_bytes(name, site, estimates.dry_runs.gpus))
     needed = max(needed, option.share.least, demand.least_units)
     return needed if needed <= option.share.per_gpu else 0

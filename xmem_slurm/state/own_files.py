@@ -112,12 +112,12 @@ def write_for_user(path: Path, content: bytes) -> None:
 
 def by_age(folder: Path) -> list[tuple[float, Path]]:
     """Return what is in a folder and how many seconds old it is, the youngest first; others may clear up meanwhile."""
-    now, found = time.time(), []
+    now, aged = time.time(), []
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
-                found.append((now - entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)))
-    return sorted(found)
+                aged.append((now - entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)))
+    return sorted(aged)
 
 
 @contextmanager

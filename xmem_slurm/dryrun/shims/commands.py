@@ -54,10 +54,10 @@ CONTAINERS = ("apptainer", "singularity", "enroot", "podman", "shifter")
 def container(name: str, arguments: Sequence[str]) -> None:
     """Run a container if this machine can; its Python is reached only where it takes PYTHONPATH and our folders in."""
     note(f"the script runs a container ({name} {' '.join(arguments[:2])}...), and a dry run does not see inside")
-    found = find(name)
-    if found is None:
+    program = find(name)
+    if program is None:
         sys.exit(f"{name}: command not found")
-    os.execv(found, [name, *arguments])
+    os.execv(program, [name, *arguments])
 
 
 def nothing(_arguments: Sequence[str]) -> None:

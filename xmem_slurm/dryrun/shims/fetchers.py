@@ -57,14 +57,14 @@ _HERE = re.compile(r"\b(localhost|127(\.\d+){3}|" + re.escape(os.uname().nodenam
 
 def fetch(name: str, arguments: Sequence[str]) -> None:
     """Be the program `name`, which may ask for what is not on this machine."""
-    found = find(name)
-    if found is None:
+    program = find(name)
+    if program is None:
         sys.exit(f"{name}: command not found")
     fetcher = FETCHERS[name]
     if any(map(_HERE.search, arguments)) or not set(fetcher.verbs or arguments) & set(arguments):
-        os.execv(found, [name, *arguments])
+        os.execv(program, [name, *arguments])
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    code = subprocess.call([found, *fetcher.first, *arguments[:end], *fetcher.last, *arguments[end:]])
+    code = subprocess.call([program, *fetcher.first, *arguments[:end], *fetcher.last, *arguments[end:]])
     if code:
         url = next((word for word in arguments if _URL.fullmatch(word)), None)
         with Path(os.environ["XMEM_TRACE_DIR"], _LOG).open("a", encoding="utf-8") as file:

@@ -64,8 +64,8 @@ def deepspeed(arguments: Sequence[str]) -> None:
     module = ["-m"] if "--module" in given else []
     commands = []
     for rank in chosen_of(here * nodes, range(here * nodes)):
-        told = [] if "--no_local_rank" in given else [f"--local_rank={rank % here}"]
-        words = [*python, *module, arguments[index], *told, *arguments[index + 1 :]]
+        local_rank = [] if "--no_local_rank" in given else [f"--local_rank={rank % here}"]
+        words = [*python, *module, arguments[index], *local_rank, *arguments[index + 1 :]]
         commands.append(partial(_start_rank, rank, here, nodes, words))
     at_once(commands)
 
@@ -104,8 +104,8 @@ def _nodes(text: str) -> int:
 def _node(given: str | None, nodes: int) -> int:
     """Return which of the nodes this launcher is on: what it was told, else the task that it is."""
     task, _, tasks = os.environ.get("XMEM_TASK", "0/1").partition("/")
-    found = int(given) if given is not None and given.isdecimal() else int(task) if int(tasks) == nodes else 0
-    return min(found, nodes - 1)
+    node = int(given) if given is not None and given.isdecimal() else int(task) if int(tasks) == nodes else 0
+    return min(node, nodes - 1)
 
 
 def _start_rank(rank: int, here: int, nodes: int, command: Sequence[str]) -> NoReturn:
@@ -120,7 +120,7 @@ def _start_rank(rank: int, here: int, nodes: int, command: Sequence[str]) -> NoR
 
 def _interpreter_of(command: str) -> str:
     """Return the Python that the real `command` would run with: the one of its first line."""
-    found = find(command)
-    first = Path(found).read_bytes().split(b"\n", 1)[0].decode(errors="replace") if found else ""
+    program = find(command)
+    first = Path(program).read_bytes().split(b"\n", 1)[0].decode(errors="replace") if program else ""
     interpreter = first.removeprefix("#!").split()[0] if first.startswith("#!") else ""
     return interpreter if "python" in interpreter else "python"

@@ -124,7 +124,7 @@ def known(environ: Mapping[str, str], now: float) -> dict[str, str]:
     began, nodes = _moment(start), environ.get("SLURM_JOB_NUM_NODES", "1")
     cpus, tasks = environ.get("SLURM_CPUS_ON_NODE", "1"), environ.get("SLURM_NTASKS", "1")
     host = environ.get("SLURMD_NODENAME", "localhost")
-    found = {
+    facts = {
         "JobId": environ.get("SLURM_JOB_ID", "1"),
         "JobName": environ.get("SLURM_JOB_NAME", ""),
         "UserId": f"{user.pw_name}({user.pw_uid})",
@@ -148,14 +148,14 @@ def known(environ: Mapping[str, str], now: float) -> dict[str, str]:
         "ExitCode": "0:0",
         "StdIn": "/dev/null",
     }
-    found |= dict.fromkeys(("NodeList", "BatchHost"), host)
-    found |= dict.fromkeys(("SubmitTime", "EligibleTime", "AccrueTime", "StartTime"), began)
-    found |= dict.fromkeys(("Priority", "Requeue", "BatchFlag"), "1")
-    found |= dict.fromkeys(("Nice", "Restarts", "Reboot"), "0")
-    found |= dict.fromkeys(("MCS_label", "TimeMin", "Deadline"), "N/A")
-    found |= dict.fromkeys(("Account", "QOS", "Dependency", "ReqNodeList", "ExcNodeList", "Features", "Command"), _NULL)
-    told: dict[str, str] = json.loads(environ.get(FACTS, "{}"))
-    return found | {"Reason": "None"} | told
+    facts |= dict.fromkeys(("NodeList", "BatchHost"), host)
+    facts |= dict.fromkeys(("SubmitTime", "EligibleTime", "AccrueTime", "StartTime"), began)
+    facts |= dict.fromkeys(("Priority", "Requeue", "BatchFlag"), "1")
+    facts |= dict.fromkeys(("Nice", "Restarts", "Reboot"), "0")
+    facts |= dict.fromkeys(("MCS_label", "TimeMin", "Deadline"), "N/A")
+    facts |= dict.fromkeys(("Account", "QOS", "Dependency", "ReqNodeList", "ExcNodeList", "Features", "Command"), _NULL)
+    given: dict[str, str] = json.loads(environ.get(FACTS, "{}"))
+    return facts | {"Reason": "None"} | given
 
 
 def _is_own(number: str) -> bool:

@@ -41,13 +41,13 @@ class _Step(NamedTuple):
         """
         if "multi-prog" not in self.given:
             return []
-        found, left = [], list(range(self.tasks))
+        started, left = [], list(range(self.tasks))
         for line in Path(self.command[0]).read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
             named, *command = shlex.split(line, comments=True) or [""]
             tasks = [task for task in left if named == "*" or task in _numbers(named)] if command else []
             left = [task for task in left if task not in tasks]
-            found += [(tasks, command)] if tasks else []
-        return found
+            started += [(tasks, command)] if tasks else []
+        return started
 
     def command_of(self, task: int) -> Sequence[str]:
         """Return what a task runs; in a line of --multi-prog %t is its number, %o that among the line's tasks."""
@@ -108,7 +108,7 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
     if image is not None:  # an option of the pyxis plugin
         note(f"the script runs a container (srun {image}), and a dry run does not see inside")
         raise SystemExit(1)
-    found = []
+    steps = []
     colons = [at for at, word in enumerate(arguments) if word == ":"]
     for index, (start, end) in enumerate(zip([-1, *colons], [*colons, len(arguments)], strict=True)):
         words = arguments[start + 1 : end]
@@ -116,8 +116,8 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
         given = {each.name: each.value or "" for each in occurrences}
         group = given.get("het-group") or given.get("pack-group") or str(index)
         if command < len(words):
-            found += [_Step(component, given, words[command:]) for component in _numbers(group)]
-    return found
+            steps += [_Step(component, given, words[command:]) for component in _numbers(group)]
+    return steps
 
 
 def _numbers(text: str) -> list[int]:

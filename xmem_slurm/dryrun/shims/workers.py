@@ -57,7 +57,7 @@ def become(words: Sequence[str]) -> NoReturn:
     """Become a command: a launcher or a container by way of its shim."""
     shim = Path(os.environ.get("XMEM_SHIMS", "/nowhere"), words[0])  # a script may have emptied the environment
     known = "/" not in words[0] and words[0] not in ("srun", "sbatch") and os.access(shim, os.X_OK)
-    found = str(shim) if known else find(words[0])
-    if found is None:
+    program = str(shim) if known else find(words[0])
+    if program is None:
         sys.exit(f"{words[0]}: command not found")
-    os.execv(found, [*words])
+    os.execv(program, [*words])
