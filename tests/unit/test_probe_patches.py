@@ -5,6 +5,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -84,6 +85,24 @@ def test_no_release_lacks_what_came_later(version: str, doubts: int, patches: Mo
     row = patches.Patch("package", "save", "part.ours", "", since="2.9")
     patches.apply([row], {"part": SimpleNamespace(ours=ours)}, version)
     assert len(doubted()) == doubts
+
+
+def test_a_finder_that_asks_all_others_is_not_asked_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import hooks of tools for coverage and types do what the probe's does: each asks every other."""
+
+    class Delegates:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            others = (finder for finder in sys.meta_path if finder is not self)
+            return next((spec for spec in (each.find_spec(name, path, target) for each in others) if spec), None)
+
+    finder, seen = importlib.import_module("_xmem.imports")._Finder(str(PROBE)), []
+    monkeypatch.setattr(sys, "meta_path", [Delegates(), finder, PathFinder])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "asked_for.py").touch()
+    finder.after("asked_for", seen.append)
+    asked_for = importlib.import_module("asked_for")
+    monkeypatch.delitem(sys.modules, "asked_for")
+    assert seen == [asked_for]
 
 
 def test_rows_of_one_module_wait_for_it_together(

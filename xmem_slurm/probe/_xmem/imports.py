@@ -7,6 +7,7 @@ nothing itself.
 import atexit
 import os
 import sys
+import threading
 
 
 class _Loader:
@@ -37,6 +38,7 @@ class _Finder:
         self._path = [folder, *sys.path]
         self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
         self._recorder = None
+        self._asked = set()  # (thread, module) that the other finders are being asked for
         self._around = {"torch": self._around_torch}  # by a module's name: what is called with it and what executes it
         self._after = {}  # by a module's name: what is called with it once it is there
 
@@ -46,16 +48,18 @@ class _Finder:
             sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname not in self._around:
+        asked = threading.get_ident(), fullname
+        if fullname not in self._around or asked in self._asked:
             return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find and finder is not self else None
-            if spec is not None:
-                if fullname != "torch" or _is_torch(spec.origin):
-                    spec.loader = _Loader(self._around[fullname], spec.loader)
-                return spec
-        return None
+        self._asked.add(asked)  # one of the others may ask us in turn
+        try:
+            finders = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+            spec = next(filter(None, (each.find_spec(fullname, path, target) for each in finders)), None)
+        finally:
+            self._asked.discard(asked)
+        if spec is not None and (fullname != "torch" or _is_torch(spec.origin)):
+            spec.loader = _Loader(self._around[fullname], spec.loader)
+        return spec
 
     def _around_torch(self, module, execute):
         folder = os.path.dirname(module.__spec__.origin)
