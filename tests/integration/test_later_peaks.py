@@ -32,13 +32,6 @@ def test_the_peak_is_right_or_the_doubt_is_named(
 
 
 @pytest.mark.torch
-@pytest.mark.slow(covers=["xmem_slurm/*course*", "tests/integration/later_peaks/*"], every=14)
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_so_it_is_in_the_sandbox_and_by_the_clock(name: str, job_python: Path, tmp_path: Path) -> None:
-    check(name, job_python, tmp_path)
-
-
-@pytest.mark.torch
 @pytest.mark.parametrize("name", ["gradient_accumulation_128", "stream_of_documents"])
 def test_slow_batches_leave_no_peak_silently_low(
     name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

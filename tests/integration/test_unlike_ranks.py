@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_ranks import H100, RANKS, WITHOUT_PROBE, free_port, output, ranked, stand_ins, start, traces
+from tests.integration.test_ranks import (
+    H100,
+    OF_FOUR,
+    RANKS,
+    WITHOUT_PROBE,
+    free_port,
+    output,
+    ranked,
+    stand_ins,
+    start,
+    traces,
+)
 from xmem_slurm import trace
 from xmem_slurm.dryrun import dispatch, ranks
 from xmem_slurm.dryrun.budget import Budget
@@ -16,20 +27,7 @@ from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow(
-        covers=[
-            "xmem_slurm/probe/*ranks*",
-            "xmem_slurm/probe/*collectives*",
-            "xmem_slurm/probe/*peers*",
-            "xmem_slurm/probe/*mail*",
-            "xmem_slurm/probe/*checkpoints*",
-            "xmem_slurm/device/src/libraries/nccl*",
-        ],
-        as_one=True,
-    ),
-]
+pytestmark = [pytest.mark.torch, OF_FOUR]
 
 STAGES = """
 import gc, json, os, sys, time

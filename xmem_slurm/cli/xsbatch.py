@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from xmem_slurm import __version__
+from xmem_slurm.dryrun import ENGINES
 from xmem_slurm.errors import UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission.answer import ENGINES, Wishes
+from xmem_slurm.submission.answer import Wishes
 from xmem_slurm.submission.submit import submit, tell
 
 _ORDERS = ("cost", "memory", "start")

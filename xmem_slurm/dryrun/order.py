@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from xmem_slurm.dryrun import Engine
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.schema import Gpu
 
-Engine = Literal["auto", "device", "profile"]
 Shapes = Literal["most", "least"]
 Change = Literal["batch", "checkpointing", "bf16"]
 WantedRanks = Literal["all", "last"] | Sequence[int]

@@ -16,9 +16,6 @@ from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 
-ENGINES = ("auto", "device", "profile")
-"""How a job can be run dry (`engines`)."""
-
 OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
 
