@@ -39,7 +39,7 @@ def error_plot(points: Sequence[Point]) -> str:
         axes.append(f'<text x="{LEFT - 6}" y="{y(error) + 4:.1f}" text-anchor="end">{100 * error:+.0f} %</text>')
     axes += [
         f'<text x="{x(gib * GIB):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{gib}</text>'
-        for gib in range(0, int(widest / GIB) + 1, 2)
+        for gib in range(0, int(widest / GIB) + 1, max(2, int(widest / GIB) // 12))
     ]
     dots = [
         Dot(x(point.ground_bytes), y(point.error), point.tool, f"{point.label}: {100 * point.error:+.1f} %")

@@ -119,7 +119,7 @@ def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Part
     early, when its steps no longer change the peak, or leave repeated ones out: they are the same until there.
     """
     until = dry.seen.whole_until if dry.seen is not None else None
-    for number, (real, planned) in enumerate(zip_longest(_moments(measured), _moments(dry))):
+    for number, (real, planned) in enumerate(zip_longest(moments(measured), moments(dry))):
         if planned is None or number == until:
             return None
         if real != planned:
@@ -128,7 +128,8 @@ def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Part
     return None
 
 
-def _moments(history: Trace) -> Iterator[Moment]:
+def moments(history: Trace) -> Iterator[Moment]:
+    """Yield each allocation of a history, with what lives when it is made."""
     live = 0
     for op, number in history.events:
         size = history.allocations[number].size

@@ -3,10 +3,46 @@
 import dataclasses
 import random
 
-from xmem_slurm.trace import Allocation, Category, Event, Mark, Op, Trace
-from xmem_slurm.units import MIB, round_up
+from xmem_slurm.trace import Allocation, Category, Event, Mark, Op, ShownGpu, Trace
+from xmem_slurm.units import GIB, MIB, round_up
 
 LAYERS = 4
+
+
+def trace_of(script: str, settings: str = "") -> Trace:
+    """Write a trace as words: +NAME:MIB[:CATEGORY], -NAME (freed), ~NAME (free asked for), .NAME (free done), e."""
+    allocations: list[Allocation] = []
+    events: list[Event] = []
+    numbers: dict[str, int] = {}
+    for word in script.split():
+        name = word[1:].split(":")[0]
+        if word == "e":
+            events.append(Event(Op.EMPTY_CACHE, -1))
+        elif word[0] == "+":
+            _, size, *category = word[1:].split(":")
+            numbers[name] = len(allocations)
+            allocations.append(Allocation(int(float(size) * MIB), 0, Category(*category or ["ACT"])))
+            events.append(Event(Op.ALLOC, numbers[name]))
+        else:
+            steps = {"~": [Op.FREE_REQUESTED], ".": [Op.FREE_COMPLETED], "-": [Op.FREE_REQUESTED, Op.FREE_COMPLETED]}
+            events += [Event(op, numbers[name]) for op in steps[word[0]]]
+    return Trace(
+        argv=[],
+        rank=0,
+        world_size=1,
+        component=0,
+        state="exit",
+        failure=None,
+        torch_version="2.11.0",
+        cuda_version=None,
+        allocator_settings=settings,
+        gpu=ShownGpu("", "9.0", 132, 80 * GIB),
+        allocations=allocations,
+        events=events,
+        marks=[],
+        doubts=[],
+        recorded={},
+    )
 
 
 def growing_batches(like: Trace, weights: int, largest: int, count: int = 40) -> tuple[Trace, int, int]:

@@ -1,0 +1,187 @@
+"""What does the product estimate for each real figure? A job for each run, a line of JSON for each row it answers."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from itertools import repeat
+from pathlib import Path
+
+from benchmarks.published_dry_runs import torch_version
+from benchmarks.real_runs.rows import Row
+from xmem_slurm import __version__
+from xmem_slurm.dryrun import dispatch
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.errors import XmemError
+from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.slurm.submission import Submission
+
+
+def peak(row: Row, estimate: Estimate) -> int:
+    """Return the peak over the whole job, of the rank that needs the most, in bytes: allocated or reserved."""
+    rank = estimate.largest
+    return rank.replay.peak_allocated_bytes if "allocated" in row.metric else rank.peak_reserved_bytes
+
+
+def no_history(_row: Row, _estimate: Estimate) -> str:
+    """Say nothing: where no real allocator history was published, none can be compared."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A job, and the rows that it answers.
+
+    `script` is a batch script for bash, with the `#SBATCH` lines that it needs; `python` and `torchrun` in it are those
+    of the Python whose torch is nearest to the release `torch`. `folder` is its working directory, `gpu` a name of the
+    catalogue. `answer` and `parting` go to another process: functions of a module, or partials of them. `parting` says
+    where a published allocator history and ours first part, "" where nothing is to be said.
+    """
+
+    key: str
+    rows: Sequence[Row]
+    script: str
+    folder: Path
+    gpu: str
+    torch: str
+    answer: Callable[[Row, Estimate], int] = peak
+    parting: Callable[[Row, Estimate], str] = no_history
+    environ: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 300
+    """What the dry runs may take."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The product on one row (sizes in bytes), or the `reason` why it says nothing. A line says all that a page needs.
+
+    `required_bytes` has what lies outside of torch's allocator, `outside_allocator_bytes`, in it.
+    """
+
+    key: str
+    source: str
+    metric: str
+    ground_bytes: int
+    date: str
+    torch: str
+    version: str
+    gpu: str
+    seconds: float
+    reason: str | None = None
+    estimated_bytes: int = 0
+    required_bytes: int = 0
+    outside_allocator_bytes: int = 0
+    confidence: str = ""
+    doubts: Sequence[str] = ()
+    engine: str = ""
+    steps: int = 0
+    state: str = ""
+    parting: str = ""
+
+    @property
+    def error(self) -> float:
+        """The signed relative error."""
+        return self.estimated_bytes / self.ground_bytes - 1
+
+    @property
+    def falls_short(self) -> bool:
+        """Whether less is required than there was: of the allocator, but where nvidia-smi saw the whole process."""
+        outside = 0 if self.metric.startswith("nvidia-smi") else self.outside_allocator_bytes
+        return self.required_bytes - outside < self.ground_bytes
+
+
+def load(path: Path) -> dict[str, Result]:
+    """Read the results so far, by the row's key; the last line of a key holds."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
+
+
+def run_missing(
+    runs: Iterable[Run], pythons: Mapping[str, str], path: Path, jobs: int
+) -> Iterator[tuple[Run, list[Result]]]:
+    """Size every run of which a row has no estimate in `path`, append the results to it at once, and yield them.
+
+    `pythons` are the jobs' Pythons by release of torch (`by_release`).
+    """
+    done = {key for key, result in load(path).items() if result.reason is None}
+    missing = [run for run in runs if any(row.key not in done for row in run.rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pool: Executor | nullcontext[None] = ProcessPoolExecutor(jobs) if jobs > 1 else nullcontext()
+    with pool as executor, path.open("a", encoding="utf-8") as file:
+        each = executor.map if executor is not None else map
+        for run, results in zip(missing, each(size, missing, repeat(pythons)), strict=True):
+            file.writelines(json.dumps(asdict(result)) + "\n" for result in results)
+            file.flush()
+            yield run, results
+
+
+def size(run: Run, pythons: Mapping[str, str]) -> list[Result]:
+    """Size one run as the product would on a machine without a GPU, and answer its rows."""
+    started, release = time.monotonic(), nearest(run.torch, pythons)
+
+    def result(row: Row, **found: object) -> Result:
+        seconds, date = round(time.monotonic() - started, 2), time.strftime("%Y-%m-%d", time.gmtime())
+        about = (row.key, row.source, row.metric, row.ground_bytes, date, release, __version__, run.gpu, seconds)
+        return Result(*about, **found)  # type: ignore[arg-type]
+
+    try:
+        estimate = _estimate(run, pythons[release])
+    except XmemError as error:
+        return [result(row, reason=str(error)) for row in run.rows]
+    rank = estimate.largest
+    return [
+        result(
+            row,
+            estimated_bytes=run.answer(row, estimate),
+            required_bytes=estimate.required_bytes,
+            outside_allocator_bytes=rank.outside_allocator_bytes,
+            confidence=estimate.confidence,
+            doubts=sorted({doubt.code for doubt in estimate.doubts}),
+            engine=estimate.engine,
+            steps=rank.trace.steps,
+            state=rank.trace.state,
+            parting=run.parting(row, estimate),
+        )
+        for row in run.rows
+    ]
+
+
+def _estimate(run: Run, python: str) -> Estimate:
+    """Return what the product says of a run.
+
+    Raises:
+        XmemError: it says nothing.
+    """
+    environ = {**os.environ, **run.environ, "PATH": f"{Path(python).parent}:{os.environ['PATH']}"}
+    job = Submission(("--chdir", str(run.folder), "run.sh"), environ, run.script.encode())
+    orders = sizing.on_one(job, [0], run.gpu, load_catalogue()[run.gpu], Budget(run.seconds))
+    (sized,) = dispatch.one(orders, DryRuns()).values()
+    if isinstance(sized, XmemError):
+        raise sized
+    return sized.estimate
+
+
+def by_release(pythons: Sequence[str]) -> dict[str, str]:
+    """Return the Pythons by the release of their torch."""
+    return {torch_version(python).partition("+")[0]: str(Path(python).absolute()) for python in pythons}
+
+
+def nearest(wanted: str, releases: Iterable[str]) -> str:
+    """Return the release that is nearest to the one wanted; of two, the newer. A nightly is like its release."""
+
+    def numbers(release: str) -> tuple[int, int, int]:
+        major, minor, patch = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release).groups("0")  # type: ignore[union-attr]
+        return int(major), int(minor), int(patch)
+
+    def apart(release: str) -> tuple[object, ...]:
+        there, here = numbers(release), numbers(wanted)
+        return *(abs(one - other) for one, other in zip(there, here, strict=True)), [-each for each in there]
+
+    return min(releases, key=apart)
