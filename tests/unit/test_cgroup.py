@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.sandbox import cgroup
+from xmem_slurm.units import MIB
 
 
 def tree(top: Path, **controllers: str) -> str:
@@ -92,3 +93,29 @@ def test_what_the_user_s_systemd_gives_is_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cgroup, "divisible", lambda: None)
     monkeypatch.setattr(cgroup, "_manager", lambda *_call: True)
     assert cgroup.told().endswith("by a control group of their own, from this user's systemd")
+
+
+def test_a_group_thrashes_that_reads_all_its_room_again_with_none_left_for_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that reads a large data set again, as it has most of its room for that; nor one that takes an hour."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "memory.events").write_text("oom_kill 0\n")
+    (tmp_path / "memory.max").write_text(f"{100 * MIB}\n")
+
+    def said(file_mib: int, pages: int) -> None:
+        text = f"active_file {file_mib * MIB}\ninactive_file 0\nworkingset_refault_file {pages}\n"
+        (tmp_path / "memory.stat").write_text(text)
+
+    said(90, 0)
+    group = cgroup.Opened(tmp_path)
+    pages = 0
+    for files, seconds, pages_a_second, thrashes in ((90, 60, 9000, False), (1, 60, 800, False), (1, 20, 9000, True)):
+        seen = False
+        for _ in range(seconds):
+            now, pages = now + 1, pages + pages_a_second
+            said(files, pages)
+            seen = seen or group.thrashes()
+        assert seen is thrashes

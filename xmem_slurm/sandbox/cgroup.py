@@ -9,6 +9,7 @@ Source: the kernel's Documentation/admin-guide/cgroup-v2.rst, "Delegation Contai
 Constraint": a new group beside this process's own, below one that we may write to, is one that we may move to.
 """
 
+import mmap
 import os
 import subprocess
 import time
@@ -30,6 +31,11 @@ _MANAGER_SECONDS = 1.0
 """How long the user's systemd may take to answer; where it does not, the dry run goes on without it."""
 _EMPTY_SECONDS = 1.0
 """How long the kernel may take to see that the last process of a group is gone."""
+
+_CROWDED = 0.1
+"""Where the files that a group reads are left less of its room than this..."""
+_CROWDED_SECONDS = 30.0
+"""...and it reads as much as all its room once more within this time (systemd-oomd's, oomd.conf(5)), it thrashes."""
 
 
 def divisible() -> Path | None:
@@ -176,6 +182,42 @@ def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
         return None
     group = here / "run"
     return group if _may_divide(here) and _made(group, memory_bytes, processes, cpus) else None
+
+
+class Opened:
+    """The command's control group, opened where its files are there; nothing, where it has none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        names = ("cgroup.procs", os.O_WRONLY), ("memory.events", os.O_RDONLY), ("memory.stat", os.O_RDONLY)
+        self._files = None if folder is None else [os.open(folder / name, flags) for name, flags in names]
+        self._room = 0 if folder is None else int((folder / "memory.max").read_text())
+        self._since = time.monotonic(), 0
+        """When, and with how many pages that were read again, the time began in which it may come to thrash."""
+
+    def join(self) -> None:
+        """Take the calling process into it."""
+        if self._files is not None:
+            with suppress(OSError):  # then it is held as where there is none
+                os.write(self._files[0], b"0")
+
+    def was_killed(self) -> bool:
+        """Whether it went beyond its memory, and the kernel killed all of it."""
+        return self._files is not None and _counts(self._files[1]).get("oom_kill", 0) > 0
+
+    def thrashes(self) -> bool:
+        """Whether it does little but read its own program: the kernel kills nothing while there is text that can go."""
+        if self._files is None:
+            return False
+        now, figures = time.monotonic(), _counts(self._files[2])
+        pages = figures.get("workingset_refault_file", figures.get("workingset_refault", 0))  # the latter before 5.9
+        is_crowded = figures["active_file"] + figures["inactive_file"] < _CROWDED * self._room
+        if not is_crowded or now - self._since[0] > _CROWDED_SECONDS:
+            self._since = now, pages
+        return (pages - self._since[1]) * mmap.PAGESIZE > self._room
+
+
+def _counts(file: int) -> dict[str, int]:
+    return {name: int(value) for name, value in map(str.split, os.pread(file, 8192, 0).decode().splitlines())}
 
 
 def _manager(interface: str, *call: str) -> bool:

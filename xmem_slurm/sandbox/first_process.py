@@ -178,7 +178,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
-    group = _Group(command.group)
+    group = cgroup.Opened(command.group)
     handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):  # where the user's own limit and the watch have to do
         linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
@@ -201,26 +201,6 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     os._exit(0)
 
 
-class _Group:
-    """The command's control group, opened where its files are there; nothing, where it has none."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._procs = None if folder is None else os.open(folder / "cgroup.procs", os.O_WRONLY)
-        self._events = None if folder is None else os.open(folder / "memory.events", os.O_RDONLY)
-
-    def join(self) -> None:
-        if self._procs is not None:
-            with suppress(OSError):  # then it is held as where there is none
-                os.write(self._procs, b"0")
-
-    def was_killed(self) -> bool:
-        """Whether it went beyond its memory, and the kernel killed all of it."""
-        if self._events is None:
-            return False
-        counts = dict(line.split() for line in os.pread(self._events, 4096, 0).decode().splitlines())
-        return counts.get("oom_kill", "0") != "0"
-
-
 def _raise_loopback() -> None:
     """Torch's rendezvous and many servers listen on 127.0.0.1; a new network namespace starts with it down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -232,7 +212,7 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, command: Command, root: new_root.Built, group: _Group) -> None:
+    def __init__(self, command: Command, root: new_root.Built, group: cgroup.Opened) -> None:
         self.child = 0
         self.limits = command.limits
         self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -278,8 +258,9 @@ class _Tending:
         memory = now.memory_bytes
         if memory > self.limits.memory_bytes:
             memory = watch.proportional(self.own_number, self.root.scratch, self.root.results)
-        self.peak = max(self.peak, memory)
-        if memory > self.limits.memory_bytes:
+        is_full = self.group.thrashes()
+        self.peak = max(self.peak, self.limits.memory_bytes if is_full else memory)
+        if is_full or memory > self.limits.memory_bytes:
             return "memory"
         if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
             return "scratch"
