@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from xmem_slurm.errors import SandboxError
-from xmem_slurm.sandbox import first_process, mounts, sandbox, syscalls
+from xmem_slurm.sandbox import cgroup, first_process, mounts, sandbox, syscalls
 
 
 def main() -> int:
@@ -27,6 +27,7 @@ def main() -> int:
     if request.get("unwatched"):
         syscalls.give_up = lambda: None
         first_process.WATCH_SECONDS = 1e6
+    cgroup.MANAGER_SECONDS = 60.0  # a slow machine's
     stdin = request["stdin"]
     os.set_inheritable(os.open("/", os.O_RDONLY), True)  # one that a careless caller left open: a way out
     try:

@@ -23,7 +23,7 @@ __all__ = ["user"]
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 REPOSITORY = Path(__file__).parents[2]
-TOLD = "from xmem_slurm.sandbox import cgroup; print(cgroup.told())"
+TOLD = "from xmem_slurm.sandbox import cgroup; cgroup.MANAGER_SECONDS = 60.0; print(cgroup.told())"
 MEMORY = 96 * MIB
 PROCESSES = 20
 

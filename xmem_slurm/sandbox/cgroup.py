@@ -27,7 +27,7 @@ _RUNTIME = Path("/run/user")
 """Where a user's services have their sockets (XDG_RUNTIME_DIR), known to a job without a login session, too."""
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """The machine's own (PROC_PID_INIT_INO, include/linux/proc_ns.h): elsewhere our number is another process's."""
-_MANAGER_SECONDS = 1.0
+MANAGER_SECONDS = 1.0
 """How long the user's systemd may take to answer; where it does not, the dry run goes on without it."""
 _EMPTY_SECONDS = 1.0
 """How long the kernel may take to see that the last process of a group is gone."""
@@ -151,7 +151,7 @@ def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
     Only systemd may move a process there from a login session. The scope goes when no process is in it; None where
     there is none within a second.
     """
-    unit, until = f"{_PREFIX}{os.getpid()}.scope", time.monotonic() + _MANAGER_SECONDS
+    unit, until = f"{_PREFIX}{os.getpid()}.scope", time.monotonic() + MANAGER_SECONDS
     properties = [
         "3",
         "PIDs",
@@ -234,7 +234,7 @@ def _manager(interface: str, *call: str) -> bool:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            timeout=_MANAGER_SECONDS,
+            timeout=MANAGER_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
