@@ -1,4 +1,4 @@
-/* libcudnn: version, handles, tensors and filters, dropout, batch normalization.
+/* libcudnn: version, streams, tensors and filters, dropout, batch normalization.
  *
  * Note [Batch norm's reserve]: cudnnBatchNormalizationForwardTrainingEx uses its workspace and keeps its reserve for
  * one kernel alone, one of CUDNN_BATCHNORM_SPATIAL_PERSISTENT; in the other modes it is as
@@ -28,13 +28,6 @@ void cudnnGetLastErrorString(char *text, size_t size) {
 }
 
 /* A handle remembers its stream. */
-int cudnnCreate(void **handle) { return make_handle(handle, sizeof(void *)); }
-
-int cudnnDestroy(void *handle) {
-    free(handle);
-    return CUDNN_SUCCESS;
-}
-
 int cudnnSetStream(void **handle, void *stream) {
     *handle = stream;
     return CUDNN_SUCCESS;
@@ -42,35 +35,6 @@ int cudnnSetStream(void **handle, void *stream) {
 
 int cudnnGetStream(void **handle, void **stream) {
     *stream = *handle;
-    return CUDNN_SUCCESS;
-}
-
-#define OPAQUE_BYTES 512
-#define OPAQUE(name)                                                                                                   \
-    int cudnnCreate##name##Descriptor(void **descriptor) { return make_handle(descriptor, OPAQUE_BYTES); }             \
-    int cudnnDestroy##name##Descriptor(void *descriptor) {                                                             \
-        free(descriptor);                                                                                              \
-        return CUDNN_SUCCESS;                                                                                          \
-    }
-
-OPAQUE(Activation)
-OPAQUE(CTCLoss)
-OPAQUE(Convolution)
-OPAQUE(Dropout)
-OPAQUE(Pooling)
-OPAQUE(SpatialTransformer)
-
-int cudnnCreateTensorDescriptor(void **descriptor) { return make_handle(descriptor, sizeof(struct tensor)); }
-
-int cudnnDestroyTensorDescriptor(void *descriptor) {
-    free(descriptor);
-    return CUDNN_SUCCESS;
-}
-
-int cudnnCreateFilterDescriptor(void **descriptor) { return make_handle(descriptor, sizeof(struct tensor)); }
-
-int cudnnDestroyFilterDescriptor(void *descriptor) {
-    free(descriptor);
     return CUDNN_SUCCESS;
 }
 
