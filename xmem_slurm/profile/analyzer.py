@@ -15,34 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from xmem_slurm.profile.recording import Memory, Operator, Recording
+from xmem_slurm.profile.recording import Memory, Operator, Recording, aten
 from xmem_slurm.trace import Category
 
 TO_DEVICE, ON_DEVICE, TO_HOST = "xmem::to_device", "xmem::on_device", "xmem::to_host"
-BACKWARD, STEP, ZERO_GRAD, MODULE, TAG = (
-    "xmem::backward",
-    "Optimizer.step#",
-    "Optimizer.zero_grad#",
-    "nn.Module: ",
-    "xmem::tag:",
-)
+BACKWARD, STEP, MODULE, TAG = "xmem::backward", "Optimizer.step#", "nn.Module: ", "xmem::tag:"
 
-_MAY_MIX = frozenset(
-    {
-        "aten::copy_",
-        "aten::_to_copy",
-        "aten::to",
-        "aten::clone",
-        "aten::set_",
-        "aten::set_data",
-        "aten::_has_compatible_shallow_copy_type",
-        "aten::index",
-        "aten::index_put",
-        "aten::index_put_",
-        "aten::_index_put_impl_",
-        "aten::item",
-        "aten::_local_scalar_dense",
-    }
+_MAY_MIX = aten(
+    """
+    copy_ _to_copy to clone set_ set_data _has_compatible_shallow_copy_type index index_put index_put_
+    _index_put_impl_ item _local_scalar_dense
+    """
 )
 """Operators that take tensors of the host and of a GPU together; all others refuse to, but for single numbers."""
 

@@ -87,6 +87,11 @@ class Recording(Process):
         return int(major), int(minor)
 
 
+def aten(names: str) -> frozenset[str]:
+    """Return the profiler's names of these operators of torch."""
+    return frozenset(f"aten::{name}" for name in names.split())
+
+
 def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:
     """Read a recording. The job could have written it, so its size is bounded, that of all by `allowance`.
 

@@ -1,8 +1,9 @@
 """Rules of the Orchestrator: what a GPU's kernels and libraries allocate beside their results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from xmem_slurm.profile.analyzer import Analysis, CpuBlock, StepPhase
+from xmem_slurm.profile.recording import aten
 from xmem_slurm.trace import Category
 from xmem_slurm.units import MIB
 
@@ -15,7 +16,7 @@ CUBLASLT_WORKSPACE = MIB
 """Bytes that cublasLt is given where a product and its bias are one call. Source: `_getWorkspaceSize` in
 aten/src/ATen/cuda/CUDABlas.cpp, torch 2.4 to 2.15."""
 
-_PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"))
+_PRODUCTS = aten("mm addmm bmm baddbmm mv addmv dot")
 
 
 def matrix_products(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
@@ -104,7 +105,7 @@ def convolutions(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[Cpu
     return kept
 
 
-def _on_device(analysis: Analysis, blocks: Sequence[CpuBlock], names: Sequence[str]) -> Iterator[tuple[int, float]]:
+def _on_device(analysis: Analysis, blocks: Sequence[CpuBlock], names: Collection[str]) -> Iterator[tuple[int, float]]:
     """Yield the row of each such operator that made a block on the GPU, and the place just after that block."""
     made_at: dict[int, float] = {}
     for block in blocks:

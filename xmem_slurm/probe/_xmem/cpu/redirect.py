@@ -156,7 +156,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 torch.lstm: self._lstm,
             }
             homes = (torch, torch.nn.functional, tensor)
-            found = [getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32]
+            found = [getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32.split()]
             self._float32 = {function for function in found if function is not None}
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
