@@ -214,11 +214,6 @@ static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, v
     case EXECUTION_PLAN_JSON_REPRESENTATION:
         there = 2;
         break;
-    case ENGINECFG_KNOB_CHOICES:
-    case ENGINE_KNOB_INFO:
-    case ENGINE_NUMERICAL_NOTE:
-    case ENGINE_BEHAVIOR_NOTE:
-        break;
     }
     if (count)
         *count = there;

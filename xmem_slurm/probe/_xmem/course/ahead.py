@@ -230,7 +230,7 @@ class _Frame:
 
     def _branches(self, loop, course, innermost):
         for node, then, otherwise in branches(loop):
-            if not _holds(node, self._line):
+            if not _within(node.body, self._line):
                 for body, wanted in ((then, True), (otherwise, False)):
                     if (
                         body
@@ -350,10 +350,6 @@ def _counts(node):
     parts = (ast.BinOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub)
     simple = all(isinstance(each, parts) for each in ast.walk(node))
     return simple or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and len(names(node)) > 1)
-
-
-def _holds(node, line):
-    return _within(node.body, line)
 
 
 def _within(body, line):

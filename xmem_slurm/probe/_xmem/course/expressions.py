@@ -17,17 +17,9 @@ _PURE = (
     ast.boolop, ast.cmpop, ast.Tuple, ast.List, ast.Set, ast.Subscript, ast.IfExp, ast.expr_context,
 )  # fmt: skip
 _BODY = (
-    *_PURE,
-    ast.Return,
-    ast.If,
-    ast.Assign,
-    ast.AugAssign,
-    ast.Expr,
-    ast.arguments,
-    ast.arg,
-    ast.FunctionDef,
+    *_PURE, ast.Return, ast.If, ast.Assign, ast.AugAssign, ast.Expr, ast.arguments, ast.arg, ast.FunctionDef,
     ast.Lambda,
-)
+)  # fmt: skip
 _PLAIN = (int, float, bool, str, type(None), range, tuple, list, set, frozenset, dict)
 _DEEP = 3
 """Functions that call functions are followed so far."""
