@@ -23,7 +23,7 @@ class Redirect:
 
     def __init__(self, torch, on_first_use):
         self._torch = torch
-        self._mode = _mode_class(torch)(torch, on_first_use)
+        self._mode = _mode(torch, on_first_use)
 
     def begin(self, with_onednn):
         """Redirect from now on, for as long as this process runs; oneDNN is never left out if it is `with_onednn`."""
@@ -130,19 +130,19 @@ def is_marked(tensor):
 # -- tensors -----------------------------------------------------------------------------------------------------------
 
 
-def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torch is there
+def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, once torch is there
     """Return the mode that redirects what torch is called for."""
     from torch.overrides import TorchFunctionMode
 
     tensor = torch.Tensor
     scope = torch.autograd.profiler.record_function
+    half = (torch.float16, torch.bfloat16)
 
     class Mode(TorchFunctionMode):
         """Sees every call of torch's Python interface in this thread."""
 
-        def __init__(self, torch, on_first_use):
+        def __init__(self):
             super().__init__()
-            self._torch = torch
             self._on_first_use = on_first_use
             self._special = {
                 tensor.to: self._to,
@@ -156,17 +156,17 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 torch.lstm: self._lstm,
             }
             homes = (torch, torch.nn.functional, tensor)
-            found = [getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32.split()]
-            self._float32 = {function for function in found if function is not None}
+            functions = {getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32.split()}
+            self._float32 = functions - {None}
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
             special = self._special.get(func)
             if special is not None:
                 return special(func, args, kwargs)
-            if "device" in kwargs and is_gpu(self._torch, kwargs["device"]):
+            if "device" in kwargs and is_gpu(torch, kwargs["device"]):
                 return self.create(func, args, kwargs)
-            if func in self._float32 and self._torch.is_autocast_enabled("cpu"):
+            if func in self._float32 and torch.is_autocast_enabled("cpu"):
                 return self._in_float32(func, args, kwargs)
             return self._marked_like(func(*args, **kwargs), args, kwargs)
 
@@ -174,7 +174,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             """Call a function that creates tensors on the GPU."""
             self.used()
             with scope(ON_DEVICE):
-                return _mark(self._torch, func(*args, **{**kwargs, "device": "cpu"}))
+                return _mark(torch, func(*args, **{**kwargs, "device": "cpu"}))
 
         def used(self):
             """Note that the script is about to use the GPU."""
@@ -184,37 +184,32 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
 
         def _marked_like(self, result, args, kwargs):
             if _any_marked(args) or (kwargs and _any_marked(kwargs.values())):
-                return _mark(self._torch, result)
+                return _mark(torch, result)
             return result
 
         def _in_float32(self, func, args, kwargs):
-            half = (self._torch.float16, self._torch.bfloat16)
-
             def widened(value):
                 if isinstance(value, tensor) and value.dtype in half:
                     return self._marked_like(value.float(), (value,), {})
                 return value
 
-            with self._torch.autocast("cpu", enabled=False):
+            with torch.autocast("cpu", enabled=False):
                 wide = {name: widened(value) for name, value in kwargs.items()}
                 return self._marked_like(func(*[widened(value) for value in args], **wide), args, kwargs)
 
         def keep_onednn(self):
             """This torch cannot be told to do without."""
-            del self._special[self._torch.lstm]
+            del self._special[torch.lstm]
 
         def _lstm(self, func, args, kwargs):
             """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does not ask."""
-            half = self._torch.is_autocast_enabled("cpu") or args[0].dtype in (
-                self._torch.float16,
-                self._torch.bfloat16,
-            )
-            with_it = self._torch._C._get_mkldnn_enabled()
-            self._torch._C._set_mkldnn_enabled(with_it and not half)
+            in_half = torch.is_autocast_enabled("cpu") or args[0].dtype in half
+            with_it = torch._C._get_mkldnn_enabled()
+            torch._C._set_mkldnn_enabled(with_it and not in_half)
             try:
                 return self._marked_like(func(*args, **kwargs), args, kwargs)
             finally:
-                self._torch._C._set_mkldnn_enabled(with_it)
+                torch._C._set_mkldnn_enabled(with_it)
 
         def _to(self, func, args, kwargs):
             """Copy between what lies on the GPU and what does not; what is on its side already stays."""
@@ -223,26 +218,26 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             other = kwargs.pop("other", None)
             if rest and isinstance(rest[0], tensor):
                 other = rest.pop(0)
-            elif rest and not isinstance(rest[0], self._torch.dtype):
+            elif rest and not isinstance(rest[0], torch.dtype):
                 target = rest.pop(0)
             if other is not None:
                 kwargs["dtype"] = other.dtype
                 target = "cuda" if is_marked(other) else "cpu"
             if target is None:
                 return self._marked_like(func(*args, **kwargs), args, {})
-            here, there = is_marked(value), is_gpu(self._torch, target)
+            here, there = is_marked(value), is_gpu(torch, target)
             if not there and str(target).partition(":")[0] != "cpu":
                 return func(value, target, *rest, **kwargs)  # "meta" and the like
             if here == there:
                 moved = func(value, "cpu", *rest, **kwargs)
-                return _mark(self._torch, moved) if there else moved
+                return _mark(torch, moved) if there else moved
             if there:
                 self.used()
             rest = rest[:2]  # dtype and non_blocking; the copy is made in any case
             kwargs["copy"] = True
             with scope(TO_DEVICE if there else TO_HOST):
                 moved = func(value, "cpu", *rest, **kwargs)
-            return _mark(self._torch, moved) if there else moved
+            return _mark(torch, moved) if there else moved
 
         def _cuda(self, _func, args, kwargs):
             memory_format = kwargs.get("memory_format")
@@ -252,7 +247,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             return self._to(tensor.to, (args[0], "cpu"), {})
 
         def _device_of(self, func, args, kwargs):
-            return self._torch.device("cuda", 0) if is_marked(args[0]) else func(*args, **kwargs)
+            return torch.device("cuda", 0) if is_marked(args[0]) else func(*args, **kwargs)
 
         def _set_data(self, func, args, kwargs):
             func(*args, **kwargs)
@@ -261,7 +256,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             else:
                 args[0].__dict__.pop(_MARK, None)
 
-    return Mode
+    return Mode()
 
 
 def _any_marked(values):
