@@ -11,12 +11,13 @@ while the script ran: `probe/_xmem/cpu/redirect.py`.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.profile import attention, ordering, reductions, workspaces
 from xmem_slurm.profile.analyzer import Analysis, CpuBlock, analyze
 from xmem_slurm.profile.recording import Recording, aten
-from xmem_slurm.trace import Allocation, Event, Mark, Noted, Op, Trace
+from xmem_slurm.trace import Allocation, Event, Mark, Noted, Op, Process, Trace
 
 Rule = Callable[[Analysis, Sequence[CpuBlock]], Sequence[CpuBlock]]
 
@@ -123,18 +124,8 @@ def _trace(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Trace:
             events.append(Event(Op.ALLOC, number))
         else:
             events += [Event(Op.FREE_REQUESTED, number), Event(Op.FREE_COMPLETED, number)]
-    recording = analysis.recording
     return Trace(
-        argv=recording.argv,
-        rank=recording.rank,
-        world_size=recording.world_size,
-        component=recording.component,
-        state=recording.state,
-        failure=recording.failure,
-        torch_version=recording.torch_version,
-        cuda_version=recording.cuda_version,
-        allocator_settings=recording.allocator_settings,
-        gpu=recording.gpu,
+        **{each.name: getattr(analysis.recording, each.name) for each in fields(Process)},
         allocations=[Allocation(block.size, 0, block.category) for block in blocks],
         events=events,
         marks=_marks(analysis, blocks),

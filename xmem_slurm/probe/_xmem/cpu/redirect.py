@@ -35,7 +35,6 @@ class Redirect:
 
     def generator(self, real, _owner):
         """A generator of the GPU's is the CPU's."""
-        torch = self._torch
 
         class GeneratorKind(type(real)):
             def __instancecheck__(cls, thing):
@@ -43,17 +42,17 @@ class Redirect:
 
         class Generator(real, metaclass=GeneratorKind):
             def __new__(cls, device="cpu"):
-                return real("cpu" if is_gpu(torch, device) else device)
+                return real("cpu" if is_gpu(device) else device)
 
         return Generator
 
     def autocast(self, init, _owner):
         """CUDA's autocast becomes the CPU's, with CUDA's default type."""
-        torch = self._torch
+        half = self._torch.float16
 
         def cpu_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
             if device_type == "cuda":
-                device_type, dtype = "cpu", dtype or torch.float16
+                device_type, dtype = "cpu", dtype or half
             init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
         return cpu_init
@@ -80,47 +79,44 @@ class Redirect:
 
     def load(self, load, _owner):
         """Around torch.load."""
-        torch = self._torch
 
         def load_to_host(f, map_location=None, *args, **kwargs):
             """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
-            onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
+            onto_host = "cpu" if map_location is None or is_gpu(map_location) else map_location
             loaded = load(f, onto_host, *args, **kwargs)
-            return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
+            return _moved(self._torch, loaded, is_gpu(map_location), map_location is None)
 
         return load_to_host
 
     def parameter(self, make, _owner):
         """A parameter is a new object over the tensor that it is made from: it keeps the mark."""
-        torch = self._torch
 
         def make_marked(cls, data=None, requires_grad=True):
             made = make(cls, data, requires_grad)
-            return _mark(torch, made) if is_marked(data) else made
+            return _mark(self._torch, made) if is_marked(data) else made
 
         return make_marked
 
     def device_context(self, ask, _owner):
         """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we stand in for them."""
-        torch, mode = self._torch, self._mode
-        constructors = importlib.import_module("torch.utils._device")._device_constructors
+        mode, constructors = self._mode, importlib.import_module("torch.utils._device")._device_constructors
 
         def create(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            if is_gpu(torch, self.device) and func in constructors() and kwargs.get("device") is None:
+            if is_gpu(self.device) and func in constructors() and kwargs.get("device") is None:
                 return mode.create(func, args, kwargs)
             return ask(self, func, types, args, kwargs)
 
         return create
 
 
-def is_gpu(torch, device):
+def is_gpu(device):
     """Whether `device`, in any way that torch lets scripts write it, is a GPU."""
     if isinstance(device, str):
         return device.startswith("cuda")
     if isinstance(device, bool):
         return False
-    return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")
+    return isinstance(device, int) or getattr(device, "type", None) == "cuda"
 
 
 def is_marked(tensor):
@@ -164,7 +160,7 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
             special = self._special.get(func)
             if special is not None:
                 return special(func, args, kwargs)
-            if "device" in kwargs and is_gpu(torch, kwargs["device"]):
+            if "device" in kwargs and is_gpu(kwargs["device"]):
                 return self.create(func, args, kwargs)
             if func in self._float32 and torch.is_autocast_enabled("cpu"):
                 return self._in_float32(func, args, kwargs)
@@ -225,7 +221,7 @@ def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, o
                 target = "cuda" if is_marked(other) else "cpu"
             if target is None:
                 return self._marked_like(func(*args, **kwargs), args, {})
-            here, there = is_marked(value), is_gpu(torch, target)
+            here, there = is_marked(value), is_gpu(target)
             if not there and str(target).partition(":")[0] != "cpu":
                 return func(value, target, *rest, **kwargs)  # "meta" and the like
             if here == there:
