@@ -92,10 +92,9 @@ def _look(frame, facts, outlook):
     inner = True
     while frame is not None:
         if is_installed(frame.f_code.co_filename):
-            if not _is_torch(frame):
-                outlook.certain = outlook.certain and not loops_at(
-                    function(frame.f_code, frame.f_globals), frame.f_lineno
-                )
+            of_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+            if not of_torch and loops_at(function(frame.f_code, frame.f_globals), frame.f_lineno):
+                outlook.certain = False
         elif is_own(frame.f_code, frame.f_globals):
             node = function(frame.f_code, frame.f_globals)
             if node is None:
@@ -104,10 +103,6 @@ def _look(frame, facts, outlook):
                 inner = _Frame(frame, node, facts, outlook, inner).look() and inner
         is_script = frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
         frame = None if is_script else frame.f_back
-
-
-def _is_torch(frame):
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 class _Frame:
