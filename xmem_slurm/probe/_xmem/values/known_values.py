@@ -131,8 +131,9 @@ class _Casts:
 
     def asked(self, ask, _owner):
         """Around the question whether it is on."""
-        return functools.wraps(ask)(self._is_on)
+        return functools.wraps(ask)(lambda: self._is_on)
 
+    @property
     def _is_on(self):
         """Whether this thread of the script has it switched on."""
         return getattr(self._here, "on", True)
@@ -151,7 +152,7 @@ class _Casts:
 
     def _allow(self, allowed):
         self._here.allowed = allowed
-        self._set(allowed and self._is_on())
+        self._set(allowed and self._is_on)
 
     def _looked(self):
         """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped to."""
