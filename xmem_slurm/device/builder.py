@@ -202,17 +202,18 @@ def _compile(library: needs.Library, work: Path, versions: needs.Versions, compi
             "-ldl",
             "-lpthread",
         ]
-        _run(command, library.soname, scratch)
+        run(command, library.soname, scratch)
 
 
 def _compile_helper(work: Path, compiler: str) -> None:
     """The program that the stand-in libcudnn asks; its library finds it by this name (src/plans/protocol.h)."""
     source = generate.SOURCES / "plans" / "answer.c"
     with tempfile.TemporaryDirectory(prefix="gcc.", dir=work) as scratch:
-        _run([compiler, "-std=c11", "-O1", "-w", "-o", str(work / HELPER), str(source), "-ldl"], HELPER, scratch)
+        run([compiler, "-std=c11", "-O1", "-w", "-o", str(work / HELPER), str(source), "-ldl"], HELPER, scratch)
 
 
-def _run(command: Sequence[str], made: str, scratch: str) -> None:
+def run(command: Sequence[str], made: str, scratch: str) -> None:
+    """Run a compiler, with what it keeps meanwhile in `scratch`; raises DeviceBuildError if it cannot make `made`."""
     environment = {**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if ran.returncode != 0:

@@ -1,14 +1,16 @@
 """The generated part of a stand-in library: C for every symbol that nobody wrote by hand, and the linker's script.
 
 A generated default returns 0, which is "success" in all of these libraries. Defaults are weak, so that a function of
-the same name in the hand-written sources takes their place. Sizes that a function must write are in `src/outputs.txt`.
+the same name in the hand-written sources takes their place. What a function must write is in `src/outputs.txt`, where
+that is the same for every call.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 from xmem_slurm.device.needs import Library
 
@@ -22,7 +24,6 @@ _HAND_WRITTEN = {
     "libcudnn": "libraries/cudnn*.c",
     "libcufft": "libraries/cufft.c",
     "libcupti": "libraries/cupti.c",
-    "libcusolver": "libraries/cusolver.c",
     "libcusparse": "libraries/cusparse.c",
     "libnccl": "libraries/nccl.c",
     "libnvidia-ml": "libraries/nvml.c",
@@ -32,20 +33,29 @@ _EXPORTS = {"libcudart": ("cuda*", "__cuda*"), "libcuda": ("cu[A-Z]*",), "libnvi
 """Whole name spaces that are exported: extensions of torch use more of these libraries than torch itself."""
 
 _PREAMBLE = """\
+#include <stdlib.h>
+#include <string.h>
 extern void xmem_default(const char *function) __attribute__((weak));
 extern void xmem_doubt(const char *code, const char *detail) __attribute__((weak));
 #define DEFAULT(name) \\
     __attribute__((weak)) long name(void) { if (xmem_default) xmem_default(#name); return 0; }
 """
+_IN_REGISTERS = 6
+"""Integer and pointer arguments that are passed in registers on x86-64; aarch64 has two more."""
+_MOST_ARGUMENTS = 24
+_HANDLE_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where a function writes zeros (positions among its integer and pointer arguments), and the doubt it reports."""
+class Output(NamedTuple):
+    """What a function writes, [(which of its integer and pointer arguments, value in C)], and the doubt it reports.
 
-    positions: tuple[int, ...]
-    type: str
-    code: str | None
+    One that is another by its `alias` does neither.
+    """
+
+    alias: str = ""
+    writes: Sequence[tuple[str, str]] = ()
+    type: str = ""
+    code: str = ""
 
 
 def sources_of(library: Library) -> list[Path]:
@@ -55,7 +65,9 @@ def sources_of(library: Library) -> list[Path]:
 
 
 def public_names(library: Library, cuda_major: int) -> frozenset[str]:
-    """Every public entry point of the runtime and the driver; of the other libraries, none beyond what torch needs."""
+    """Every public entry point of the runtime and the driver; of the other libraries, what is looked up by its name."""
+    if library.stem == "libnvidia-ml":
+        return frozenset(name for name in outputs() if name.startswith("nvml"))
     files = {"libcudart": f"cudart-{cuda_major}.txt", "libcuda": "cuda-driver.txt"}
     if library.stem not in files:
         return frozenset()
@@ -99,11 +111,16 @@ def outputs() -> Mapping[str, Output]:
     """`src/outputs.txt`, one entry for each function."""
     table: dict[str, Output] = {}
     for line in _lines(SOURCES / "outputs.txt"):
-        pattern, positions, kind, code = line.split()
-        output = Output(tuple(int(each) for each in positions.split(",")), kind, None if code == "-" else code)
-        letters = re.search(r"\[(\w+)\]", pattern)
-        for letter in letters[1] if letters else " ":
-            table[re.sub(r"\[\w+\]", letter, pattern)] = output
+        pattern, *rest = line.split(None, 4)
+        if rest[0] == "=":
+            output = Output(alias=rest[1])
+        else:
+            positions, kind, code, values = (*rest, "0")[:4]
+            writes = zip(re.findall(r"\d+", positions), cycle(values.split(",")), strict=False)
+            output = Output("", list(writes), kind, code.strip("-"))
+        before, _, others = pattern.partition("{")
+        alternatives, _, after = others.partition("}")
+        table.update((before + each + after, output) for each in alternatives.split(","))
     return table
 
 
@@ -112,13 +129,26 @@ def _node(tag: str, names: list[str], rest: str) -> str:
 
 
 def _writing(name: str, output: Output) -> str:
-    arguments = ", ".join(f"void *a{i}" for i in range(max(output.positions) + 1))
-    body = "".join(f" if (a{i}) *({output.type} *)a{i} = 0;" for i in output.positions).replace(
-        "size_t", "unsigned long"
-    )
-    if output.code:
-        body += f' if (xmem_doubt) xmem_doubt("{output.code}", "{name}");'
-    return f"__attribute__((weak)) long {name}({arguments}) {{{body} return 0; }}"
+    arguments = [f"a{number}" for number in range(_MOST_ARGUMENTS)]
+    if output.alias:
+        given = ", ".join(arguments[:_IN_REGISTERS])
+        body = f'extern long real_{name}() __asm__("{output.alias}"); return real_{name}({given});'
+    else:
+        body = "".join(_written(f"a{position}", output.type, value) for position, value in output.writes)
+        body += f'if (xmem_doubt) xmem_doubt("{output.code}", "{name}"); ' if output.code else ""
+        body += "return 0;"
+    return f"__attribute__((weak)) long {name}({', '.join(f'void *{each}' for each in arguments)}) {{ {body} }}"
+
+
+def _written(argument: str, kind: str, value: str) -> str:
+    """C that writes `value` through an argument, makes a handle there, or frees it."""
+    if kind == "handle":
+        return f"if (!(*(void **){argument} = calloc(1, {_HANDLE_BYTES}))) return 2; "
+    if kind == "free":
+        return f"free({argument}); "
+    if kind.endswith("]"):
+        return f"memset({argument}, 0, sizeof({kind})); "
+    return f"if ({argument}) *({kind} *){argument} = ({kind})({value}); "
 
 
 def _lines(path: Path) -> list[str]:

@@ -11,55 +11,26 @@ from pathlib import Path
 from xmem_slurm.device import elf
 from xmem_slurm.errors import DeviceBuildError
 
-STAND_INS = frozenset(
-    {
-        "libcublas",
-        "libcublasLt",
-        "libcuda",
-        "libcudart",
-        "libcudnn",
-        "libcudss",
-        "libcufft",
-        "libcufile",
-        "libcupti",
-        "libcurand",
-        "libcusolver",
-        "libcusparse",
-        "libcusparseLt",
-        "libnccl",
-        "libnvJitLink",
-        "libnvToolsExt",
-        "libnvidia-ml",
-        "libnvrtc",
-        "libnvshmem_host",
-    }
-)
+_NAMES = """
+    cublas cublasLt cuda cudart cudnn cudss cufft cufile cupti curand cusolver cusparse cusparseLt nccl nvJitLink
+    nvToolsExt nvidia-ml nvrtc nvshmem_host
+"""
+STAND_INS = frozenset(f"lib{name}" for name in _NAMES.split())
 """Libraries that get a stand-in, by the name before `.so`."""
 
 ALWAYS = ("libcuda.so.1", "libnvidia-ml.so.1")
 """What torch opens by name while it runs, whether or not it is linked to it."""
 
-_UNVERSIONED = (  # symbols without a version tag belong to a library by their prefix; the longer prefix stands first
-    ("cusparseLt", "libcusparseLt"),
-    ("cublasLt", "libcublasLt"),
-    ("cublas", "libcublas"),
-    ("cudnn", "libcudnn"),
-    ("cudss", "libcudss"),
-    ("cusparse", "libcusparse"),
-    ("cusolver", "libcusolver"),
-    ("cufft", "libcufft"),
-    ("curand", "libcurand"),
-    ("cupti", "libcupti"),
-    ("cuFile", "libcufile"),
-    ("nvrtc", "libnvrtc"),
-    ("nccl", "libnccl"),
-    ("nvshmem", "libnvshmem_host"),
-    ("nvtx", "libnvToolsExt"),
-    ("nvJitLink", "libnvJitLink"),
-    ("nvml", "libnvidia-ml"),
-    ("__cuda", "libcudart"),
-    ("cuda", "libcudart"),
-)
+_PREFIXES = {
+    **{name: f"lib{name}" for name in _NAMES.split()},
+    "__cuda": "libcudart",
+    "cuda": "libcudart",
+    "cuFile": "libcufile",
+    "nvml": "libnvidia-ml",
+    "nvshmem": "libnvshmem_host",
+    "nvtx": "libnvToolsExt",
+}
+"""Symbols without a version tag belong to a library by their prefix, the longest one."""
 _DRIVER = re.compile(r"cu[A-Z]")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _TAG = re.compile(r"[\w.]{0,100}", re.ASCII)
@@ -197,10 +168,8 @@ def _stem(soname: str) -> str:
 
 
 def _owner(symbol: str) -> str:
-    for prefix, library in _UNVERSIONED:
-        if symbol.startswith(prefix):
-            return library
-    return "libcuda" if _DRIVER.match(symbol) else ""
+    prefix = max(filter(symbol.startswith, _PREFIXES), key=len, default="")
+    return _PREFIXES.get(prefix) or ("libcuda" if _DRIVER.match(symbol) else "")
 
 
 def _wheel_version(torch: Path, library: str) -> str | None:

@@ -4,9 +4,7 @@ One small file for LD_PRELOAD (`src/preload/preload.c`), built with gcc when fir
 """
 
 import hashlib
-import os
 import platform
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -37,12 +35,7 @@ def build(cache: Path | None = None) -> Path:
         with tempfile.TemporaryDirectory(prefix=".preload.", dir=folder) as scratch:
             built = Path(scratch, done.name)
             compiler, _ = builder.find_compiler()
-            command = [compiler, *_FLAGS, "-o", str(built), str(source)]
-            ran = subprocess.run(
-                command, env={**os.environ, "TMPDIR": scratch, "LC_ALL": "C"}, capture_output=True, check=False
-            )
-            if ran.returncode != 0:
-                raise DeviceBuildError(f"{Path(compiler).name} could not build {source.name}")
+            builder.run([compiler, *_FLAGS, "-o", str(built), str(source)], source.name, scratch)
             built.chmod(0o755)
             built.rename(done)  # whole or not at all; two at once give the same
     except OSError as error:

@@ -15,34 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from xmem_slurm.profile.recording import Memory, Operator, Recording
+from xmem_slurm.profile.recording import Memory, Operator, Recording, aten
 from xmem_slurm.trace import Category
 
 TO_DEVICE, ON_DEVICE, TO_HOST = "xmem::to_device", "xmem::on_device", "xmem::to_host"
-BACKWARD, STEP, ZERO_GRAD, MODULE, TAG = (
-    "xmem::backward",
-    "Optimizer.step#",
-    "Optimizer.zero_grad#",
-    "nn.Module: ",
-    "xmem::tag:",
-)
+BACKWARD, STEP, MODULE, TAG = "xmem::backward", "Optimizer.step#", "nn.Module: ", "xmem::tag:"
 
-_MAY_MIX = frozenset(
-    {
-        "aten::copy_",
-        "aten::_to_copy",
-        "aten::to",
-        "aten::clone",
-        "aten::set_",
-        "aten::set_data",
-        "aten::_has_compatible_shallow_copy_type",
-        "aten::index",
-        "aten::index_put",
-        "aten::index_put_",
-        "aten::_index_put_impl_",
-        "aten::item",
-        "aten::_local_scalar_dense",
-    }
+_MAY_MIX = aten(
+    """
+    copy_ _to_copy to clone set_ set_data _has_compatible_shallow_copy_type index index_put index_put_
+    _index_put_impl_ item _local_scalar_dense
+    """
 )
 """Operators that take tensors of the host and of a GPU together; all others refuse to, but for single numbers."""
 
@@ -95,70 +78,48 @@ class Analysis:
 
     def above(self, number: int) -> Iterator[tuple[int, Operator]]:
         """Yield an operator and all that it was called from, innermost first."""
-        return _above(self.recording.rows, number)
+        return self.recording.above(number)
 
     def phase_of(self, number: int) -> StepPhase:
         """Return the phase in which the operator at row `number` ran."""
-        return _whereabouts(self.recording.rows, number)[0]
+        return _whereabouts(self.recording, number)[0]
 
 
 def analyze(recording: Recording) -> Analysis:
     """Pair, attribute and sort what `recording` holds."""
-    pairs = _pair(recording.rows)
-    on_device = _on_device(recording.rows, pairs)
-    tagged = _tagged(recording, pairs)
-    backwards = [
-        (number, row.last)
-        for number, row in enumerate(recording.rows)
-        if isinstance(row, Operator) and row.name == BACKWARD
-    ]
-    steps = [row.last for row in recording.rows if isinstance(row, Operator) and row.name.startswith(STEP)]
-    blocks = []
-    for index, pair in enumerate(pairs):
-        phase, module = _whereabouts(recording.rows, pair.operator)
-        block = CpuBlock(pair.size, pair.born, pair.freed, pair.operator, phase, module, on_device=on_device[index])
-        blocks.append(replace(block, category=tagged.get(index) or _by_life(block, backwards)))
+    blocks = _pair(recording.rows)
+    on_device = _on_device(recording, blocks)
+    tagged = _tagged(recording, blocks)
+    operators = [(number, row) for number, row in enumerate(recording.rows) if isinstance(row, Operator)]
+    backwards = [(number, row.last) for number, row in operators if row.name == BACKWARD]
+    steps = [row.last for _, row in operators if row.name.startswith(STEP)]
+    for index, block in enumerate(blocks):
+        phase, module = _whereabouts(recording, block.operator)
+        placed = replace(block, phase=phase, module=module, on_device=on_device[index])
+        blocks[index] = replace(placed, category=tagged.get(index) or _by_life(placed, backwards))
     return Analysis(recording, blocks, backwards, steps)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """An allocation and its free: rows, bytes, the operator's row."""
-
-    address: int
-    size: int
-    born: int
-    freed: int | None
-    operator: int
-
-
-def _pair(rows: Sequence[Operator | Memory]) -> list[_Pair]:
-    pairs: list[_Pair] = []
+def _pair(rows: Sequence[Operator | Memory]) -> list[CpuBlock]:
+    """Return the blocks with size, life and operator, in the order of their allocation."""
+    blocks: list[CpuBlock] = []
     live: dict[int, int] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Memory):
             continue
         open_one = live.pop(row.address, None)
         if open_one is not None:
-            pairs[open_one] = replace(pairs[open_one], freed=number)
+            blocks[open_one] = replace(blocks[open_one], freed=number)
         if row.size > 0:
-            live[row.address] = len(pairs)
-            pairs.append(_Pair(row.address, row.size, number, None, row.parent))
-    return pairs
+            live[row.address] = len(blocks)
+            blocks.append(CpuBlock(row.size, number, None, row.parent))
+    return blocks
 
 
-def _above(rows: Sequence[Operator | Memory], number: int) -> Iterator[tuple[int, Operator]]:
-    while number >= 0:
-        row = rows[number]
-        assert isinstance(row, Operator), "only operators have children"
-        yield number, row
-        number = row.parent
-
-
-def _whereabouts(rows: Sequence[Operator | Memory], operator: int) -> tuple[StepPhase, str]:
+def _whereabouts(recording: Recording, operator: int) -> tuple[StepPhase, str]:
     """Return the phase and the module in which an operator ran."""
     module = ""
-    for _, row in _above(rows, operator):
+    for _, row in recording.above(operator):
         if row.name.startswith(STEP):
             return StepPhase.OPTIMIZER, ""
         if row.name == BACKWARD:
@@ -182,18 +143,16 @@ def _by_life(block: CpuBlock, backwards: Sequence[tuple[int, int]]) -> Category:
     return Category.TEMP
 
 
-def _tagged(recording: Recording, pairs: Sequence[_Pair]) -> dict[int, Category]:
+def _tagged(recording: Recording, blocks: Sequence[CpuBlock]) -> dict[int, Category]:
     """Resolve the tags; the first one of a block stands: a gradient that becomes a state was made as a gradient."""
     categories: dict[int, Category] = {}
     live: dict[int, int] = {}
-    made = iter(enumerate(pairs))
+    made = {block.born: index for index, block in enumerate(blocks)}
     for number, row in enumerate(recording.rows):
         if isinstance(row, Memory):
             live.pop(row.address, None)
-            if row.size > 0:
-                index, pair = next(made)
-                assert pair.born == number
-                live[row.address] = index
+            if number in made:
+                live[row.address] = made[number]
         elif row.name.startswith(TAG):
             tag = recording.tags[int(row.name.removeprefix(TAG))]
             for address in tag.addresses:
@@ -202,7 +161,7 @@ def _tagged(recording: Recording, pairs: Sequence[_Pair]) -> dict[int, Category]
     return categories
 
 
-def _on_device(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair]) -> list[bool]:
+def _on_device(recording: Recording, blocks: Sequence[CpuBlock]) -> list[bool]:
     """Decide for each block whether it would lie on the GPU.
 
     A copy to the GPU and a tensor created there are known by the redirection's scopes. What an operator makes lies
@@ -211,26 +170,25 @@ def _on_device(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair]) -> lis
     """
     known: set[int] = set()
     while True:
-        decided, used_together = _decide(rows, pairs, known)
+        decided, used_together = _decide(recording, blocks, known)
         if used_together <= known:
             return decided
         known |= used_together
 
 
-def _decide(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair], known: set[int]) -> tuple[list[bool], set[int]]:
+def _decide(recording: Recording, blocks: Sequence[CpuBlock], known: set[int]) -> tuple[list[bool], set[int]]:
     """Say of each allocation whether it would lie on the GPU, and which of the others were used with one that does."""
-    decided = [False] * len(pairs)
+    decided = [False] * len(blocks)
     used_together: set[int] = set()
     live: dict[int, int] = {}
     with_gpu: dict[int, bool] = {}
-    made = 0
-    for number, row in enumerate(rows):
+    made = {block.born: index for index, block in enumerate(blocks)}
+    for number, row in enumerate(recording.rows):
         if isinstance(row, Memory):
             live.pop(row.address, None)
-            if row.size > 0:
-                decided[made] = made in known or _made_on_device(rows, row.parent, with_gpu)
-                live[row.address] = made
-                made += 1
+            if number in made:
+                index = live[row.address] = made[number]
+                decided[index] = index in known or _made_on_device(recording, row.parent, with_gpu)
             continue
         inputs = [(live[tensor.address], tensor) for tensor in row.inputs if tensor.address in live]
         if row.inputs:
@@ -240,17 +198,17 @@ def _decide(rows: Sequence[Operator | Memory], pairs: Sequence[_Pair], known: se
     return decided, used_together
 
 
-def _made_on_device(rows: Sequence[Operator | Memory], operator: int, with_gpu: dict[int, bool]) -> bool:
+def _made_on_device(recording: Recording, operator: int, with_gpu: dict[int, bool]) -> bool:
     """Follow the calls outwards to the first one that says where its result lies."""
-    for number, row in _above(rows, operator):
+    for number, row in recording.above(operator):
         if row.name in (TO_DEVICE, ON_DEVICE):
             return True
         if row.name == TO_HOST:
             return False
-        if number in with_gpu and not _inside_move(rows, number):
+        if number in with_gpu and not _inside_move(recording, number):
             return with_gpu[number]
     return False
 
 
-def _inside_move(rows: Sequence[Operator | Memory], operator: int) -> bool:
-    return any(row.name in (TO_DEVICE, ON_DEVICE, TO_HOST) for _, row in _above(rows, operator))
+def _inside_move(recording: Recording, operator: int) -> bool:
+    return any(row.name in (TO_DEVICE, ON_DEVICE, TO_HOST) for _, row in recording.above(operator))

@@ -11,88 +11,37 @@ while the script ran: `probe/_xmem/cpu/redirect.py`.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.profile import attention, ordering, reductions, workspaces
 from xmem_slurm.profile.analyzer import Analysis, CpuBlock, analyze
-from xmem_slurm.profile.recording import Recording
-from xmem_slurm.trace import Allocation, Event, Mark, Noted, Op, Trace
+from xmem_slurm.profile.recording import Recording, aten
+from xmem_slurm.trace import Allocation, Event, Mark, Noted, Op, Process, Trace
 
 Rule = Callable[[Analysis, Sequence[CpuBlock]], Sequence[CpuBlock]]
 
 LARGEST_NUMBER_BYTES = 16
 """A complex128, the largest type of a single number."""
 
-_LIBRARY_CALLS = frozenset(
-    {
-        "aten::mm",
-        "aten::addmm",
-        "aten::bmm",
-        "aten::baddbmm",
-        "aten::addmv",
-        "aten::mv",
-        "aten::dot",
-        "aten::mkldnn_convolution",
-        "aten::convolution_backward",
-        "aten::mkldnn_convolution_backward",
-        "aten::_slow_conv2d_forward",
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-    }
+_LIBRARY_CALLS = aten(
+    """
+    mm addmm bmm baddbmm addmv mv dot mkldnn_convolution convolution_backward mkldnn_convolution_backward
+    _slow_conv2d_forward _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention_for_cpu_backward
+    """
 )
 """Operators that are one call of a library on a GPU: cuBLAS, cuDNN, the fused attention kernels."""
 
-_KERNELS = frozenset(
-    {
-        "aten::native_dropout",
-        "aten::native_dropout_backward",
-        "aten::native_batch_norm",
-        "aten::native_batch_norm_backward",
-        "aten::native_layer_norm",
-        "aten::native_layer_norm_backward",
-        "aten::native_group_norm",
-        "aten::native_group_norm_backward",
-        "aten::_softmax",
-        "aten::_softmax_backward_data",
-        "aten::_log_softmax",
-        "aten::_log_softmax_backward_data",
-        "aten::nll_loss_forward",
-        "aten::nll_loss_backward",
-        "aten::gelu",
-        "aten::gelu_backward",
-        "aten::silu",
-        "aten::silu_backward",
-        "aten::threshold_backward",
-        "aten::max_pool2d_with_indices",
-        "aten::max_pool2d_with_indices_backward",
-        "aten::embedding_dense_backward",
-        "aten::add",
-        "aten::add_",
-        "aten::sub",
-        "aten::sub_",
-        "aten::rsub",
-        "aten::mul",
-        "aten::mul_",
-        "aten::div",
-        "aten::div_",
-        "aten::pow",
-        "aten::pow_",
-        "aten::where",
-        "aten::maximum",
-        "aten::minimum",
-        "aten::addcmul",
-        "aten::addcmul_",
-        "aten::addcdiv",
-        "aten::addcdiv_",
-        "aten::lerp",
-        "aten::lerp_",
-        "aten::eq",
-        "aten::ne",
-        "aten::lt",
-        "aten::le",
-        "aten::gt",
-        "aten::ge",
-    }
+_KERNELS = aten(
+    """
+    native_dropout native_dropout_backward native_batch_norm native_batch_norm_backward native_layer_norm
+    native_layer_norm_backward native_group_norm native_group_norm_backward _softmax _softmax_backward_data
+    _log_softmax _log_softmax_backward_data nll_loss_forward nll_loss_backward gelu gelu_backward silu
+    silu_backward threshold_backward max_pool2d_with_indices max_pool2d_with_indices_backward
+    embedding_dense_backward add add_ sub sub_ rsub mul mul_ div div_ pow pow_ where maximum minimum addcmul
+    addcmul_ addcdiv addcdiv_ lerp lerp_ eq ne lt le gt ge
+    """
 )
 """Operators that are one kernel on a GPU. They may copy an argument first that is not contiguous: there as here."""
 
@@ -175,18 +124,8 @@ def _trace(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Trace:
             events.append(Event(Op.ALLOC, number))
         else:
             events += [Event(Op.FREE_REQUESTED, number), Event(Op.FREE_COMPLETED, number)]
-    recording = analysis.recording
     return Trace(
-        argv=recording.argv,
-        rank=recording.rank,
-        world_size=recording.world_size,
-        component=recording.component,
-        state=recording.state,
-        failure=recording.failure,
-        torch_version=recording.torch_version,
-        cuda_version=recording.cuda_version,
-        allocator_settings=recording.allocator_settings,
-        gpu=recording.gpu,
+        **{each.name: getattr(analysis.recording, each.name) for each in fields(Process)},
         allocations=[Allocation(block.size, 0, block.category) for block in blocks],
         events=events,
         marks=_marks(analysis, blocks),

@@ -19,7 +19,7 @@ Scopes are operators, too: "nn.Module: NAME", "xmem::backward", "Optimizer.step#
 redirection's "xmem::to_device", "xmem::on_device", "xmem::to_host".
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +85,19 @@ class Recording(Process):
         """Major and minor number of torch's version."""
         major, minor = self.torch_version.split(".")[:2]
         return int(major), int(minor)
+
+    def above(self, number: int) -> Iterator[tuple[int, Operator]]:
+        """Yield an operator and all that it was called from, innermost first."""
+        while number >= 0:
+            row = self.rows[number]
+            assert isinstance(row, Operator), "only operators have children"
+            yield number, row
+            number = row.parent
+
+
+def aten(names: str) -> frozenset[str]:
+    """Return the profiler's names of these operators of torch."""
+    return frozenset(f"aten::{name}" for name in names.split())
 
 
 def read(path: Path, allowance: untrusted.Allowance | None = None) -> Recording:

@@ -1,8 +1,10 @@
 """Rules of the Orchestrator: what a GPU's kernels and libraries allocate beside their results."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from math import prod
 
 from xmem_slurm.profile.analyzer import Analysis, CpuBlock, StepPhase
+from xmem_slurm.profile.recording import Operator, aten
 from xmem_slurm.trace import Category
 from xmem_slurm.units import MIB
 
@@ -15,7 +17,7 @@ CUBLASLT_WORKSPACE = MIB
 """Bytes that cublasLt is given where a product and its bias are one call. Source: `_getWorkspaceSize` in
 aten/src/ATen/cuda/CUDABlas.cpp, torch 2.4 to 2.15."""
 
-_PRODUCTS = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"))
+_PRODUCTS = aten("mm addmm bmm baddbmm mv addmv dot")
 
 
 def matrix_products(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
@@ -29,9 +31,9 @@ def matrix_products(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[
     keeps, keeps_lt = release < (2, 15), (2, 9) <= release < (2, 15)
     added: list[CpuBlock] = []
     seen: set[tuple[bool, bool]] = set()
-    for number, place in _on_device(analysis, blocks, _PRODUCTS):
+    for number, row, place in _on_device(analysis, blocks, _PRODUCTS):
         backward = analysis.phase_of(number) is StepPhase.BACKWARD
-        with_bias = _is_biased_product(analysis, number)
+        with_bias = _is_biased_product(row)
         if not (with_bias and release >= (2, 15)) and (not keeps or (backward, False) not in seen):
             added.append(_workspace(size, place, None if keeps else 0.2))
             seen.add((backward, False))
@@ -53,9 +55,8 @@ def _cublas_workspace(capability: str, release: tuple[int, int]) -> int:
     return CUBLAS_WORKSPACE_HOPPER if hopper else CUBLAS_WORKSPACE
 
 
-def _is_biased_product(analysis: Analysis, number: int) -> bool:
+def _is_biased_product(row: Operator) -> bool:
     """Whether cublasLt takes this product: it has a bias, a vector. Source: aten/src/ATen/native/cuda/Blas.cpp."""
-    row = next(row for _, row in analysis.above(number))
     return row.name == "aten::addmm" and len(row.inputs) >= 3 and len(row.inputs[0].shape) == 1
 
 
@@ -67,12 +68,8 @@ in aten/src/ATen/native/cuda/Embedding.cu, torch 2.4 to 2.15."""
 def embedding_gradients(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[CpuBlock]:
     """Add the index arrays with which a GPU sorts the gradients of an embedding; the CPU sums them in a loop."""
     added = []
-    for number, place in _on_device(analysis, blocks, ("aten::embedding_dense_backward",)):
-        row = next(row for _, row in analysis.above(number))
-        indices = row.inputs[1].shape if len(row.inputs) > 1 else ()
-        count = 1
-        for length in indices:
-            count *= length
+    for _, row, place in _on_device(analysis, blocks, ("aten::embedding_dense_backward",)):
+        count = prod(row.inputs[1].shape) if len(row.inputs) > 1 else 1
         if count > EMBEDDING_SORT_FROM:
             added += [CpuBlock(8 * count, place, place + 0.2), CpuBlock(8 * count, place + 0.1, place + 0.2)]
     return [*blocks, *added]
@@ -104,12 +101,13 @@ def convolutions(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Sequence[Cpu
     return kept
 
 
-def _on_device(analysis: Analysis, blocks: Sequence[CpuBlock], names: Sequence[str]) -> Iterator[tuple[int, float]]:
-    """Yield the row of each such operator that made a block on the GPU, and the place just after that block."""
-    made_at: dict[int, float] = {}
+def _on_device(
+    analysis: Analysis, blocks: Sequence[CpuBlock], names: Collection[str]
+) -> Iterator[tuple[int, Operator, float]]:
+    """Yield (row's number, operator, place just after its first block on the GPU) of each such operator with one."""
+    made: dict[int, tuple[int, Operator, float]] = {}
     for block in blocks:
         for number, row in analysis.above(block.operator):
             if row.name in names:
-                made_at.setdefault(number, block.born)
-    for number in sorted(made_at):
-        yield number, made_at[number] + 0.25
+                made.setdefault(number, (number, row, block.born + 0.25))
+    yield from sorted(made.values())

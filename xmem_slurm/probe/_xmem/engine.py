@@ -18,7 +18,8 @@ from _xmem.process.steps import Steps
 class ProbeEngine:
     """The process at hand; `environ` holds the XMEM_* variables of the dry run.
 
-    An engine names its rows of `patches` as `table`, and says what hooks in there by `parts`.
+    An engine names its rows of `patches` as `table`, says by `_parts` what hooks in there (torch is imported then), and
+    begins by `_hooked` what needs the hooks.
     """
 
     table = ()
@@ -70,13 +71,6 @@ class ProbeEngine:
         self._hooked()
         ends.hook(self)
         self.write("running")
-
-    def _parts(self):
-        """Return by name what hooks into torch, which is imported."""
-        return {}
-
-    def _hooked(self):
-        """Begin what needs the hooks to be there."""
 
     def steps_counted(self, register, _owner):
         """Have torch's optimizers tell of their steps."""

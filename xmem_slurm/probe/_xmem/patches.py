@@ -32,7 +32,7 @@ class Patch(NamedTuple):
     name: str
     by: str
     source: str
-    """Where it is defined upstream: by default in torch, else the package is named."""
+    """Where it is defined upstream."""
     doubt: Optional[str] = UNSEEN
     since: str = "2.4"
     """The first release of torch that has it, of those that are supported."""
@@ -112,16 +112,18 @@ def _release(version):
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-def _each(owner, names, by, source, **more):
-    """Return a row for each of `names`."""
+def _rows(owner, names, by, source="", **more):
+    """Return a row for each of `names`; `source` is the owner's own module, unless that is a package or C++."""
+    source = source or owner.partition(":")[0].replace(".", "/") + ".py"
     return tuple(Patch(owner, name, by, source, **more) for name in names.split())
 
 
+_CUDA, _MEMORY, _MODULE = "torch.cuda", "torch.cuda.memory", "torch.nn.modules.module:Module"
 _C10D, _DISTRIBUTED = "torch.distributed.distributed_c10d", "torch.distributed"
-_GROUP = "torch:_C._distributed_c10d.ProcessGroup"
-_C10D_SOURCE, _DATA_SOURCE = "torch/distributed/distributed_c10d.py", "torch/utils/data/dataloader.py"
-_MODULE_SOURCE, _INIT_SOURCE = "torch/nn/modules/module.py", "torch/csrc/distributed/c10d/init.cpp"
-_MEMORY, _MEMORY_SOURCE = "torch.cuda.memory", "torch/cuda/memory.py"
+_C10D_SOURCE = "torch/distributed/distributed_c10d.py"
+_GROUP, _GROUP_SOURCE = "torch:_C._distributed_c10d.ProcessGroup", "torch/csrc/distributed/c10d/init.cpp"
+_AUTOGRAD_SOURCE, _CUDA_SOURCE = "torch/csrc/autograd/init.cpp", "torch/csrc/cuda/Module.cpp"
+_VARIABLES = "torch/_C/_VariableFunctions.pyi"
 _HOST_FACTORIES = """
     tensor as_tensor zeros ones full arange linspace logspace eye triu_indices tril_indices
     zeros_like ones_like full_like
@@ -136,38 +138,25 @@ _OBJECTS = """
 """
 
 _BOTH = (
-    Patch(
-        "torch.optim.optimizer", "register_optimizer_step_post_hook", "engine.steps_counted", "torch/optim/optimizer.py"
-    ),
-    Patch("torch.autograd", "backward", "engine.backward", "torch/autograd/__init__.py"),
+    *_rows("torch.optim.optimizer", "register_optimizer_step_post_hook", "engine.steps_counted"),
+    *_rows("torch.autograd", "backward", "engine.backward", "torch/autograd/__init__.py"),
 )
 
 OFFLINE = (
-    Patch("urllib.request:AbstractHTTPHandler", "do_open", "downloads.around_urllib", "Python: Lib/urllib/request.py"),
-    Patch(
-        "requests.adapters:HTTPAdapter",
-        "send",
-        "downloads.around_requests",
-        "requests: src/requests/adapters.py",
-        late=True,
-    ),
-    Patch(
-        "torchvision.datasets.utils",
-        "check_md5",
-        "downloads.trusting_own",
-        "torchvision: torchvision/datasets/utils.py",
-        late=True,
-    ),
-    Patch("torch.hub", "load_state_dict_from_url", "weights.loaded", "torch/hub.py"),
-    Patch("torch.utils.model_zoo", "load_url", "weights.loaded", "torch/utils/model_zoo.py", late=True),
-    Patch(
-        "timm.models._builder", "load_pretrained", "weights.kept_of_timm", "timm: timm/models/_builder.py", late=True
-    ),
+    *_rows("urllib.request:AbstractHTTPHandler", "do_open", "downloads.around_urllib"),
+    *_rows("requests.adapters:HTTPAdapter", "send", "downloads.around_requests", late=True),
+    *_rows("torchvision.datasets.utils", "check_md5", "downloads.trusting_own", late=True),
+    *_rows("torch.hub", "load_state_dict_from_url", "weights.loaded"),
+    *_rows("torch.utils.model_zoo", "load_url", "weights.loaded", late=True),
+    *_rows("timm.models._builder", "load_pretrained", "weights.kept_of_timm", late=True),
 )
 
+_PLANNER, _OPTIMIZERS = "torch.distributed.checkpoint.default_planner", "torch.distributed.fsdp._optim_utils"
+_PLANNER_SOURCE = "torch/distributed/checkpoint/_dedup_save_plans.py"
+
 _RANKS = (
-    *_each(_DISTRIBUTED, "TCPStore FileStore", "rank.store", "torch/distributed/__init__.py"),
-    *_each("torch.distributed.rendezvous", "TCPStore FileStore", "rank.store", "torch/distributed/rendezvous.py"),
+    *_rows(_DISTRIBUTED, "TCPStore FileStore", "rank.store", "torch/distributed/__init__.py"),
+    *_rows("torch.distributed.rendezvous", "TCPStore FileStore", "rank.store"),
     *(
         Patch(owner, name, by, _C10D_SOURCE)
         for owner in (_C10D, _DISTRIBUTED)
@@ -179,145 +168,82 @@ _RANKS = (
             *((name, "peers.objects") for name in _OBJECTS.split()),
         )
     ),
-    Patch(
-        "torch.optim.optimizer",
-        "register_optimizer_step_post_hook",
-        "rank.let_watchdog_pass",
-        "torch/optim/optimizer.py",
-    ),
-    Patch("torch.nn.parallel:DistributedDataParallel", "__init__", "alive.watched", "torch/nn/parallel/distributed.py"),
-    *_each(_C10D, "_rank_not_in_group _get_default_group _get_process_group_name", "peers", _C10D_SOURCE),
-    Patch(_GROUP, "send", "peers.telling", _INIT_SOURCE),
-    Patch(_GROUP, "recv", "peers.told", _INIT_SOURCE),
-    Patch(_GROUP, "broadcast", "peers.telling_all", _INIT_SOURCE),
-    *_each(_GROUP, _COLLECTIVES, "collectives.among_alike", _INIT_SOURCE),
-    Patch(
-        "torch.distributed.launcher.api",
-        "launch_agent",
-        "launch.launch_agent",
-        "torch/distributed/launcher/api.py",
-        late=True,
-    ),
-    *_each(
-        "torch.multiprocessing.spawn", "start_processes", "launch.start_processes", "torch/multiprocessing/spawn.py"
-    ),
-    *_each("torch.multiprocessing", "start_processes", "launch.start_processes", "torch/multiprocessing/spawn.py"),
-    Patch(
-        "torch.distributed.checkpoint.default_planner",
-        "_validate_global_plan",
-        "checkpoints.always_valid",
-        "torch/distributed/checkpoint/default_planner.py",
-        late=True,
-    ),
-    Patch(
-        "torch.distributed.checkpoint.default_planner",
-        "dedup_save_plans",
-        "checkpoints.to_lowest_rank",
-        "torch/distributed/checkpoint/_dedup_save_plans.py",
-        late=True,
-    ),
-    Patch(
-        "torch.distributed.fsdp._optim_utils",
-        "_map_param_key_to_optim_keys",
-        "checkpoints.with_all_keys",
-        "torch/distributed/fsdp/_optim_utils.py",
-        late=True,
-    ),
-    Patch(
-        "torch.distributed.fsdp._optim_utils",
-        "_allgather_state_info",
-        "checkpoints.of_all_ranks",
-        "torch/distributed/fsdp/_optim_utils.py",
-        late=True,
-    ),
+    *_rows("torch.optim.optimizer", "register_optimizer_step_post_hook", "rank.let_watchdog_pass"),
+    *_rows("torch.nn.parallel.distributed:DistributedDataParallel", "__init__", "alive.watched"),
+    *_rows(_C10D, "_rank_not_in_group _get_default_group _get_process_group_name", "peers"),
+    *_rows(_GROUP, "send", "peers.telling", _GROUP_SOURCE),
+    *_rows(_GROUP, "recv", "peers.told", _GROUP_SOURCE),
+    *_rows(_GROUP, "broadcast", "peers.telling_all", _GROUP_SOURCE),
+    *_rows(_GROUP, _COLLECTIVES, "collectives.among_alike", _GROUP_SOURCE),
+    *_rows("torch.distributed.launcher.api", "launch_agent", "launch.launch_agent", late=True),
+    *_rows("torch.multiprocessing.spawn", "start_processes", "launch.start_processes"),
+    *_rows("torch.multiprocessing", "start_processes", "launch.start_processes", "torch/multiprocessing/spawn.py"),
+    *_rows(_PLANNER, "_validate_global_plan", "checkpoints.always_valid", late=True),
+    *_rows(_PLANNER, "dedup_save_plans", "checkpoints.to_lowest_rank", _PLANNER_SOURCE, late=True),
+    *_rows(_OPTIMIZERS, "_map_param_key_to_optim_keys", "checkpoints.with_all_keys", late=True),
+    *_rows(_OPTIMIZERS, "_allgather_state_info", "checkpoints.of_all_ranks", late=True),
 )
 
-_VALUES = (
-    *(
-        Patch(owner, name, "values", source, VALUES)
-        for owner, name, source in (
-            ("torch:_C", "_after_ADInplaceOrView_keyset", "torch/csrc/utils/python_dispatch.cpp"),
-            ("torch:_C", "_after_autograd_keyset", "torch/csrc/utils/python_dispatch.cpp"),
-            ("torch:_C", "_dispatch_dump", "torch/csrc/utils/python_dispatch.cpp"),
-            ("torch:_C", "_len_torch_dispatch_stack", "torch/csrc/autograd/init.cpp"),
-            ("torch:_C", "_current_autograd_node", "torch/csrc/autograd/init.cpp"),
-            ("torch:_C", "_InferenceMode", "torch/csrc/autograd/init.cpp"),
-            ("torch:_C._functorch", "is_functorch_wrapped_tensor", "torch/csrc/functorch/init.cpp"),
-            ("torch.autograd.graph", "increment_version", "torch/autograd/graph.py"),
-            ("torch.multiprocessing.reductions", "StorageWeakRef", "torch/multiprocessing/reductions.py"),
-            ("torch.utils._device", "_device_constructors", "torch/utils/_device.py"),
-            ("torch.jit._builtins", "_builtin_table", "torch/jit/_builtins.py"),
-            ("torch.nn:Module", "_call_impl", _MODULE_SOURCE),
-        )
-    ),
-    Patch("torch._tensor_str", "_str", "values.printed", "torch/_tensor_str.py", VALUES),
-    Patch("torch:inference_mode", "__enter__", "values.entered", "torch/autograd/grad_mode.py", VALUES),
-    Patch("torch", "set_autocast_cache_enabled", "values.cache_switched", "torch/csrc/autograd/init.cpp", VALUES),
-    Patch("torch", "is_autocast_cache_enabled", "values.cache_is_on", "torch/csrc/autograd/init.cpp", VALUES),
-    *_each("torch", _HOST_FACTORIES, "values.factory", "torch/_C/_VariableFunctions.pyi", doubt=VALUES),
-    *_each(
-        "torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py", doubt=VALUES
-    ),
-    *_each("torch", "randint randperm randint_like", "values.draw", "torch/_C/_VariableFunctions.pyi", doubt=VALUES),
-    *_each("torch.storage:_StorageBase", "to cuda", "values.loaded", "torch/storage.py", doubt=VALUES),
+_DISPATCH = "torch/csrc/utils/python_dispatch.cpp"
+
+_VALUES = tuple(
+    row._replace(doubt=VALUES)
+    for row in (
+        *_rows("torch:_C", "_after_ADInplaceOrView_keyset _after_autograd_keyset _dispatch_dump", "values", _DISPATCH),
+        *_rows("torch:_C", "_len_torch_dispatch_stack _current_autograd_node", "values", _AUTOGRAD_SOURCE),
+        *_rows("torch:_C", "_InferenceMode", "values", _AUTOGRAD_SOURCE),
+        *_rows("torch:_C._functorch", "is_functorch_wrapped_tensor", "values", "torch/csrc/functorch/init.cpp"),
+        *_rows("torch.autograd.graph", "increment_version", "values"),
+        *_rows("torch.multiprocessing.reductions", "StorageWeakRef", "values"),
+        *_rows("torch.utils._device", "_device_constructors", "values"),
+        *_rows("torch.jit._builtins", "_builtin_table", "values"),
+        *_rows(_MODULE, "_call_impl", "values"),
+        *_rows("torch._tensor_str", "_str", "values.printed"),
+        *_rows("torch.autograd.grad_mode:inference_mode", "__enter__", "values.entered"),
+        *_rows("torch", "set_autocast_cache_enabled", "values.cache_switched", _AUTOGRAD_SOURCE),
+        *_rows("torch", "is_autocast_cache_enabled", "values.cache_is_on", _AUTOGRAD_SOURCE),
+        *_rows("torch", _HOST_FACTORIES, "values.factory", _VARIABLES),
+        *_rows("torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py"),
+        *_rows("torch", "randint randperm randint_like", "values.draw", _VARIABLES),
+        *_rows("torch.storage:_StorageBase", "to cuda", "values.loaded"),
+    )
 )
+
+_RESET = "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats"
 
 DEVICE = (
-    Patch("torch.cuda", "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", ESSENTIAL),
-    *_each(_MEMORY, "_snapshot _record_memory_history", "engine", _MEMORY_SOURCE, doubt=ESSENTIAL),
-    Patch("torch:_C", "_cuda_memoryStats", "served", "torch/csrc/cuda/Module.cpp", ESSENTIAL),
+    *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
+    *_rows(_MEMORY, "_snapshot _record_memory_history", "engine", doubt=ESSENTIAL),
+    *_rows("torch:_C", "_cuda_memoryStats", "served", _CUDA_SOURCE, doubt=ESSENTIAL),
     *_BOTH,
-    Patch("torch.optim:Optimizer", "__init__", "alive.watched", "torch/optim/optimizer.py"),
-    Patch("torch:_C", "_cuda_resetPeakMemoryStats", "served.around_reset", "torch/csrc/cuda/Module.cpp"),
-    Patch("torch:_C", "_cuda_resetAccumulatedMemoryStats", "served.around_reset", "torch/csrc/cuda/Module.cpp"),
-    Patch(
-        "torch:_C",
-        "_accelerator_resetPeakStats",
-        "served.around_reset",
-        "torch/csrc/DeviceAccelerator.cpp",
-        since="2.9",
-    ),
-    Patch(
-        "torch:_C",
-        "_accelerator_resetAccumulatedStats",
-        "served.around_reset",
-        "torch/csrc/DeviceAccelerator.cpp",
-        since="2.9",
-    ),
-    Patch(_MEMORY, "set_per_process_memory_fraction", "limits.set_by_job", _MEMORY_SOURCE),
-    Patch(_MEMORY, "_set_allocator_settings", "limits.set_by_job", _MEMORY_SOURCE),
-    Patch("torch.cuda", "set_per_process_memory_fraction", "limits.set_by_job", _MEMORY_SOURCE),
-    Patch("torch.utils.data.dataloader:DataLoader", "_get_iterator", "course.begun", _DATA_SOURCE),
-    Patch("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given", _DATA_SOURCE),
-    Patch("torch.nn:Module", "train", "course.trained", _MODULE_SOURCE),
-    Patch("torch", "save", "course.saved", "torch/serialization.py"),
+    *_rows("torch.optim.optimizer:Optimizer", "__init__", "alive.watched"),
+    *_rows("torch:_C", "_cuda_resetPeakMemoryStats", "served.around_reset", _CUDA_SOURCE),
+    *_rows("torch:_C", "_cuda_resetAccumulatedMemoryStats", "served.around_reset", _CUDA_SOURCE),
+    *_rows("torch:_C", _RESET, "served.around_reset", "torch/csrc/DeviceAccelerator.cpp", since="2.9"),
+    *_rows(_MEMORY, "set_per_process_memory_fraction _set_allocator_settings", "limits.set_by_job"),
+    *_rows(_CUDA, "set_per_process_memory_fraction", "limits.set_by_job", "torch/cuda/memory.py"),
+    *_rows("torch.utils.data.dataloader:DataLoader", "_get_iterator", "course.begun"),
+    *_rows("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given"),
+    *_rows(_MODULE, "train", "course.trained"),
+    *_rows("torch", "save", "course.saved", "torch/serialization.py"),
     *_RANKS,
     *_VALUES,
-    Patch("torch.nn:Module", "_call_impl", "reads", _MODULE_SOURCE),
-    Patch("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
-    Patch("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
-    Patch("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
-    Patch(
-        "torch.cuda._gpu_trace",
-        "register_callback_for_memory_allocation",
-        "sites",
-        "torch/cuda/_gpu_trace.py",
-        SITES,
-    ),
-    Patch("torch:_C", "_activate_gpu_trace", "sites", "torch/csrc/Module.cpp", SITES),
-    Patch("torch:_C", "_current_autograd_node", "sites", "torch/csrc/autograd/init.cpp", SITES),
-    Patch("torch:_C._autograd", "_get_sequence_nr", "sites", "torch/csrc/autograd/init.cpp", SITES),
-    Patch("torch.nn:Module", "_wrapped_call_impl", "sites", _MODULE_SOURCE, SITES),
+    *_rows(_MODULE, "_call_impl", "reads"),
+    *_rows("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
+    *_rows("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
+    *_rows("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
+    *_rows("torch.cuda._gpu_trace", "register_callback_for_memory_allocation", "sites", doubt=SITES),
+    *_rows("torch:_C", "_activate_gpu_trace", "sites", "torch/csrc/Module.cpp", doubt=SITES),
+    *_rows("torch:_C", "_current_autograd_node", "sites", _AUTOGRAD_SOURCE, doubt=SITES),
+    *_rows("torch:_C._autograd", "_get_sequence_nr", "sites", _AUTOGRAD_SOURCE, doubt=SITES),
+    *_rows(_MODULE, "_wrapped_call_impl", "sites", doubt=SITES),
 )
 
-_SAMPLER, _SAMPLER_SOURCE = "torch.utils.data.sampler:BatchSampler", "torch/utils/data/sampler.py"
+_SAMPLER = "torch.utils.data.sampler:BatchSampler"
 ADVICE = {
-    "batch": (
-        Patch(_SAMPLER, "__init__", "advice.halved", _SAMPLER_SOURCE),
-        Patch(_SAMPLER, "__iter__", "advice.noted", _SAMPLER_SOURCE),
-    ),
-    "bf16": (Patch("torch.nn:Module", "__call__", "advice.in_bf16", _MODULE_SOURCE),),
-    "checkpointing": (Patch("torch.nn:Module", "__call__", "advice.with_checkpointing", _MODULE_SOURCE),),
+    "batch": (*_rows(_SAMPLER, "__init__", "advice.halved"), *_rows(_SAMPLER, "__iter__", "advice.noted")),
+    "bf16": _rows(_MODULE, "__call__", "advice.in_bf16"),
+    "checkpointing": _rows(_MODULE, "__call__", "advice.with_checkpointing"),
 }
 """What is hooked in beside for each change that a dry run asks for (XMEM_ADVICE)."""
 
@@ -337,53 +263,37 @@ _OF_MEMORY = """
     memory_allocated max_memory_allocated memory_reserved max_memory_reserved is_initialized mem_get_info memory_stats
     memory_summary
 """
-_FUNCTIONAL, _FUNCTIONAL_SOURCE = "torch.nn.functional", "torch/nn/functional.py"
+_STREAMS = "current_stream default_stream stream Stream Event device device_of"
+_ACCELERATORS = "is_available current_accelerator device_count current_device_idx set_device_idx synchronize"
 _ACCELERATOR, _ACCELERATOR_SOURCE = "torch.accelerator", "torch/accelerator/__init__.py"
 
 CPU = (
-    *_each("torch.cuda", _DONE + _ASKED, "gpu.answer", "torch/cuda/__init__.py"),
-    *_each(_MEMORY, _OF_MEMORY, "gpu.answer", _MEMORY_SOURCE),
-    *_each(
-        "torch.cuda",
-        "current_stream default_stream stream Stream Event device device_of",
-        "gpu.idle",
-        "torch/cuda/__init__.py",
-    ),
-    Patch("torch.version", "cuda", "gpu.version", "torch/version.py"),
-    Patch("torch:Tensor", "pin_memory", "gpu.pinned", "torch/_tensor.py"),
-    Patch("torch:Tensor", "is_pinned", "gpu.is_pinned", "torch/_tensor.py"),
-    *_each(
-        _ACCELERATOR,
-        "is_available current_accelerator device_count current_device_idx set_device_idx synchronize",
-        "gpu.answer",
-        _ACCELERATOR_SOURCE,
-        since="2.6",
-    ),
-    *_each(_ACCELERATOR, "current_device_index set_device_index", "gpu.answer", _ACCELERATOR_SOURCE, since="2.8"),
-    Patch(_ACCELERATOR, "current_stream", "gpu.idle", _ACCELERATOR_SOURCE, since="2.6"),
-    Patch("torch", "Generator", "redirect.generator", "torch/csrc/Generator.cpp"),
-    Patch("torch:autocast", "__init__", "redirect.autocast", "torch/amp/autocast_mode.py"),
-    *_each(
-        "torch", "is_autocast_enabled get_autocast_dtype", "redirect.asked_of_autocast", "torch/csrc/autograd/init.cpp"
-    ),
-    Patch("torch", "get_autocast_gpu_dtype", "redirect.gpu_type", "torch/csrc/autograd/init.cpp"),
-    Patch("torch.amp.grad_scaler:GradScaler", "__init__", "redirect.scaler", "torch/amp/grad_scaler.py"),
-    Patch("torch", "load", "redirect.load", "torch/serialization.py"),
-    *_each("torch:_C", "_get_mkldnn_enabled _set_mkldnn_enabled", "lstm", "torch/csrc/Module.cpp"),
-    Patch("torch.autograd", "_disable_profiler", "engine", "torch/csrc/autograd/init.cpp", ESSENTIAL),
-    Patch("torch.nn:Parameter", "__new__", "redirect.parameter", "torch/nn/parameter.py"),
-    Patch(
-        "torch.utils._device:DeviceContext", "__torch_function__", "redirect.device_context", "torch/utils/_device.py"
-    ),
-    Patch(_FUNCTIONAL, "dropout", "ways.dropout", _FUNCTIONAL_SOURCE),
-    Patch(_FUNCTIONAL, "scaled_dot_product_attention", "ways.attention", _FUNCTIONAL_SOURCE),
-    Patch(_FUNCTIONAL, "cross_entropy", "ways.cross_entropy", _FUNCTIONAL_SOURCE),
-    *(
-        Patch(owner, "_get_foreach_kernels_supported_devices", "ways.foreach", "torch/utils/_foreach_utils.py")
-        for owner in ("torch.utils._foreach_utils", "torch.optim.optimizer")
-    ),
-    Patch("torch.backends.cudnn", "is_acceptable", "ways.without_cudnn", "torch/backends/cudnn/__init__.py"),
+    *_rows(_CUDA, _DONE + _ASKED, "gpu.answer", "torch/cuda/__init__.py"),
+    *_rows(_MEMORY, _OF_MEMORY, "gpu.answer"),
+    *_rows(_CUDA, _STREAMS, "gpu.idle", "torch/cuda/__init__.py"),
+    *_rows("torch.version", "cuda", "gpu.version"),
+    *_rows("torch:Tensor", "pin_memory", "gpu.pinned", "torch/_tensor.py"),
+    *_rows("torch:Tensor", "is_pinned", "gpu.is_pinned", "torch/_tensor.py"),
+    *_rows(_ACCELERATOR, _ACCELERATORS, "gpu.answer", _ACCELERATOR_SOURCE, since="2.6"),
+    *_rows(_ACCELERATOR, "current_device_index set_device_index", "gpu.answer", _ACCELERATOR_SOURCE, since="2.8"),
+    *_rows(_ACCELERATOR, "current_stream", "gpu.idle", _ACCELERATOR_SOURCE, since="2.6"),
+    *_rows("torch", "Generator", "redirect.generator", "torch/csrc/Generator.cpp"),
+    *_rows("torch:autocast", "__init__", "redirect.autocast", "torch/amp/autocast_mode.py"),
+    *_rows("torch", "is_autocast_enabled get_autocast_dtype", "redirect.asked_of_autocast", _AUTOGRAD_SOURCE),
+    *_rows("torch", "get_autocast_gpu_dtype", "redirect.gpu_type", _AUTOGRAD_SOURCE),
+    *_rows("torch.amp.grad_scaler:GradScaler", "__init__", "redirect.scaler"),
+    *_rows("torch", "load", "redirect.load", "torch/serialization.py"),
+    *_rows("torch:_C", "_get_mkldnn_enabled _set_mkldnn_enabled", "lstm", "torch/csrc/Module.cpp"),
+    *_rows("torch.autograd", "_disable_profiler", "engine", _AUTOGRAD_SOURCE, doubt=ESSENTIAL),
+    *_rows("torch.nn.parameter:Parameter", "__new__", "redirect.parameter"),
+    *_rows("torch.utils._device:DeviceContext", "__torch_function__", "redirect.device_context"),
+    *_rows("torch.nn.functional", "dropout", "ways.dropout"),
+    *_rows("torch.nn.functional", "scaled_dot_product_attention", "ways.attention"),
+    *_rows("torch.nn.functional", "cross_entropy", "ways.cross_entropy"),
+    *_rows("torch.utils._foreach_utils", "_get_foreach_kernels_supported_devices", "ways.foreach"),
+    *_rows("torch.optim.optimizer", "_get_foreach_kernels_supported_devices", "ways.foreach"),
+    *_rows("torch.backends.cudnn", "is_acceptable", "ways.without_cudnn", "torch/backends/cudnn/__init__.py"),
     *_BOTH,
-    Patch("torch.nn.modules.module", "register_module_forward_pre_hook", "engine.module_entered", _MODULE_SOURCE),
-    Patch("torch.nn.modules.module", "register_module_forward_hook", "engine.module_left", _MODULE_SOURCE),
+    *_rows("torch.nn.modules.module", "register_module_forward_pre_hook", "engine.module_entered"),
+    *_rows("torch.nn.modules.module", "register_module_forward_hook", "engine.module_left"),
 )

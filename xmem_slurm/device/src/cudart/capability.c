@@ -123,131 +123,70 @@ int cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordinal) {
 }
 #endif
 
-/* enum cudaDeviceAttr and CUdevice_attribute share their numbers (driver_types.h, cuda.h). Unknown ones are 0: "no". */
+/* enum cudaDeviceAttr and CUdevice_attribute share their numbers (driver_types.h, cuda.h). Unknown ones are 0: "no";
+ * among them fabric handles (128) and multicast (132): torch then takes the plain way. */
 int xmem_attribute(int *value, int attribute, int ordinal) {
     struct cudaDeviceProp all;
     int error = fill_properties(&all, ordinal);
     if (error)
         return error;
-    switch (attribute) {
-    case 1: /* MaxThreadsPerBlock */
-    case 2: /* MaxBlockDimX */
-    case 3: /* MaxBlockDimY */
-        *value = 1024;
-        break;
-    case 4: /* MaxBlockDimZ */
-        *value = all.maxThreadsDim[2];
-        break;
-    case 5: /* MaxGridDimX */
-        *value = all.maxGridSize[0];
-        break;
-    case 6: /* MaxGridDimY */
-    case 7: /* MaxGridDimZ */
-        *value = all.maxGridSize[1];
-        break;
-    case 8: /* MaxSharedMemoryPerBlock */
-        *value = (int)all.sharedMemPerBlock;
-        break;
-    case 9: /* TotalConstantMemory */
-        *value = (int)all.totalConstMem;
-        break;
-    case 10: /* WarpSize */
-        *value = all.warpSize;
-        break;
-    case 11: /* MaxPitch */
-        *value = (int)all.memPitch;
-        break;
-    case 12: /* MaxRegistersPerBlock */
-    case 82: /* MaxRegistersPerMultiprocessor */
-        *value = REGISTERS;
-        break;
-    case 13: /* ClockRate, kHz, of an H200: cuDNN's heuristics alone look at clocks, and on 9.0 alone */
-        *value = 1980000;
-        break;
-    case 14: /* TextureAlignment */
-        *value = (int)all.textureAlignment;
-        break;
-    case 16: /* MultiProcessorCount */
-        *value = all.multiProcessorCount;
-        break;
-    case 15:  /* GpuOverlap */
-    case 19:  /* CanMapHostMemory */
-    case 31:  /* ConcurrentKernels */
-    case 32:  /* EccEnabled */
-    case 41:  /* UnifiedAddressing */
-    case 78:  /* StreamPrioritiesSupported */
-    case 79:  /* GlobalL1CacheSupported */
-    case 80:  /* LocalL1CacheSupported */
-    case 83:  /* ManagedMemory */
-    case 89:  /* ConcurrentManagedAccess */
-    case 90:  /* ComputePreemptionSupported */
-    case 95:  /* CooperativeLaunch */
-    case 99:  /* HostRegisterSupported */
-    case 102: /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
-    case 103: /* CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
-    case 115: /* MemoryPoolsSupported */
-    case 125: /* IpcEventSupport */
-        *value = 1;
-        break;
-    case 33: /* PciBusId */
-        *value = all.pciBusID;
-        break;
-    case 36: /* MemoryClockRate, kHz: as ClockRate */
-        *value = 3201000;
-        break;
-    case 37: /* GlobalMemoryBusWidth */
-        *value = all.memoryBusWidth;
-        break;
-    case 38: /* L2CacheSize */
-        *value = all.l2CacheSize;
-        break;
-    case 39: /* MaxThreadsPerMultiProcessor */
-        *value = all.maxThreadsPerMultiProcessor;
-        break;
-    case 40: /* AsyncEngineCount */
-        *value = all.asyncEngineCount;
-        break;
-    case 51: /* TexturePitchAlignment */
-        *value = (int)all.texturePitchAlignment;
-        break;
-    case 75: /* ComputeCapabilityMajor */
-        *value = all.major;
-        break;
-    case 76: /* ComputeCapabilityMinor */
-        *value = all.minor;
-        break;
-    case 81: /* MaxSharedMemoryPerMultiprocessor */
-        *value = (int)all.sharedMemPerMultiprocessor;
-        break;
-    case 97: /* MaxSharedMemoryPerBlockOptin */
-        *value = (int)all.sharedMemPerBlockOptin;
-        break;
-    case 106: /* MaxBlocksPerMultiprocessor */
-        *value = all.maxBlocksPerMultiProcessor;
-        break;
-    case 108: /* MaxPersistingL2CacheSize */
-        *value = all.persistingL2CacheMaxSize;
-        break;
-    case 111: /* ReservedSharedMemoryPerBlock */
-        *value = (int)all.reservedSharedMemPerBlock;
-        break;
-    case 120: /* ClusterLaunch */
-        *value = all.clusterLaunch;
-        break;
-    default: /* among them fabric handles (128) and multicast (132): torch then takes the plain way */
-        *value = 0;
-    }
+    const int known[] = {
+        [1] = all.maxThreadsPerBlock,
+        [2] = all.maxThreadsDim[0],
+        [3] = all.maxThreadsDim[1],
+        [4] = all.maxThreadsDim[2],
+        [5] = all.maxGridSize[0],
+        [6] = all.maxGridSize[1],
+        [7] = all.maxGridSize[2],
+        [8] = (int)all.sharedMemPerBlock,
+        [9] = (int)all.totalConstMem,
+        [10] = all.warpSize,
+        [11] = (int)all.memPitch,
+        [12] = REGISTERS, /* MaxRegistersPerBlock */
+        [13] = 1980000,   /* ClockRate, kHz, of an H200: cuDNN's heuristics alone look at clocks, and on 9.0 alone */
+        [14] = (int)all.textureAlignment,
+        [15] = 1, /* GpuOverlap */
+        [16] = all.multiProcessorCount,
+        [19] = all.canMapHostMemory,
+        [31] = all.concurrentKernels,
+        [32] = all.ECCEnabled,
+        [33] = all.pciBusID,
+        [36] = 3201000, /* MemoryClockRate, kHz: as ClockRate */
+        [37] = all.memoryBusWidth,
+        [38] = all.l2CacheSize,
+        [39] = all.maxThreadsPerMultiProcessor,
+        [40] = all.asyncEngineCount,
+        [41] = all.unifiedAddressing,
+        [51] = (int)all.texturePitchAlignment,
+        [75] = all.major,
+        [76] = all.minor,
+        [78] = all.streamPrioritiesSupported,
+        [79] = all.globalL1CacheSupported,
+        [80] = all.localL1CacheSupported,
+        [81] = (int)all.sharedMemPerMultiprocessor,
+        [82] = all.regsPerMultiprocessor,
+        [83] = all.managedMemory,
+        [89] = all.concurrentManagedAccess,
+        [90] = all.computePreemptionSupported,
+        [95] = all.cooperativeLaunch,
+        [97] = (int)all.sharedMemPerBlockOptin,
+        [99] = all.hostRegisterSupported,
+        [102] = 1, /* CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED */
+        [103] = 1, /* CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED */
+        [106] = all.maxBlocksPerMultiProcessor,
+        [108] = all.persistingL2CacheMaxSize,
+        [111] = (int)all.reservedSharedMemPerBlock,
+        [115] = all.memoryPoolsSupported,
+        [120] = all.clusterLaunch,
+        [125] = all.ipcEventSupported,
+    };
+    size_t count = sizeof known / sizeof *known;
+    *value = attribute >= 0 && (size_t)attribute < count ? known[attribute] : 0;
     return SUCCESS;
 }
 
 int cudaDeviceGetAttribute(int *value, int attribute, int ordinal) {
     return fail(xmem_attribute(value, attribute, ordinal));
-}
-
-int cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    *least = 0;
-    *greatest = -5;
-    return SUCCESS;
 }
 
 /* Between two GPUs of a node: yes. */
@@ -260,9 +199,4 @@ int cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *funct
                                                   size_t dynamic_shared_bytes) {
     *blocks = xmem_active_blocks(threads, dynamic_shared_bytes);
     return SUCCESS;
-}
-
-int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function, int threads,
-                                                           size_t dynamic_shared_bytes, unsigned flags UNUSED) {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, threads, dynamic_shared_bytes);
 }

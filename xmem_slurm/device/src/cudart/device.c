@@ -116,16 +116,6 @@ int cudaSetDevice(int ordinal) {
     return SUCCESS;
 }
 
-int cudaDriverGetVersion(int *version) {
-    *version = XMEM_CUDA_VERSION;
-    return SUCCESS;
-}
-
-int cudaRuntimeGetVersion(int *version) {
-    *version = XMEM_CUDA_VERSION;
-    return SUCCESS;
-}
-
 /* Returns the last error of this thread and forgets it. */
 int cudaGetLastError(void) {
     int error = last_error;

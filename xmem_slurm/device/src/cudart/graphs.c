@@ -47,8 +47,8 @@ int cudaStreamIsCapturing(void *stream, int *status) {
     return SUCCESS;
 }
 
-static int capture_info(void *stream, int *status, unsigned long long *id, void **graph, const void **dependencies,
-                        const void **edges, size_t *count) {
+int cudaStreamGetCaptureInfo_v3(void *stream, int *status, unsigned long long *id, void **graph,
+                                const void **dependencies, const void **edges, size_t *count) {
     struct capture *capture = capture_of(stream);
     *status = capture != NULL;
     if (id)
@@ -64,24 +64,19 @@ static int capture_info(void *stream, int *status, unsigned long long *id, void 
     return SUCCESS;
 }
 
-#if XMEM_CUDA_MAJOR == 12
-int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id) {
-    return capture_info(stream, status, id, NULL, NULL, NULL, NULL);
-}
-
 int cudaStreamGetCaptureInfo_v2(void *stream, int *status, unsigned long long *id, void **graph,
                                 const void **dependencies, size_t *count) {
-    return capture_info(stream, status, id, graph, dependencies, NULL, count);
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, NULL, count);
 }
 
-int cudaStreamGetCaptureInfo_v3(void *stream, int *status, unsigned long long *id, void **graph,
-                                const void **dependencies, const void **edges, size_t *count) {
-    return capture_info(stream, status, id, graph, dependencies, edges, count);
+#if XMEM_CUDA_MAJOR == 12
+int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id) {
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
 }
 #else
 int cudaStreamGetCaptureInfo(void *stream, int *status, unsigned long long *id, void **graph, const void **dependencies,
                              const void **edges, size_t *count) {
-    return capture_info(stream, status, id, graph, dependencies, edges, count);
+    return cudaStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count);
 }
 #endif
 
@@ -92,25 +87,6 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
     current = *mode;
     *mode = previous;
     return SUCCESS;
-}
-
-/* The first argument is the result, the second the graph, in all of them. */
-static int instantiate(void **executable) {
-    return make_handle(executable, GRAPH_BYTES) ? fail(ERROR_MEMORY_ALLOCATION) : SUCCESS;
-}
-
-int cudaGraphCreate(void **graph, unsigned flags UNUSED) { return instantiate(graph); }
-
-int cudaGraphInstantiate(void **executable, void *graph UNUSED, unsigned long long flags UNUSED) {
-    return instantiate(executable);
-}
-
-int cudaGraphInstantiateWithFlags(void **executable, void *graph UNUSED, unsigned long long flags UNUSED) {
-    return instantiate(executable);
-}
-
-int cudaGraphInstantiateWithParams(void **executable, void *graph UNUSED, void *parameters UNUSED) {
-    return instantiate(executable);
 }
 
 int cudaGraphLaunch(void *executable UNUSED, void *stream UNUSED) {
@@ -126,19 +102,13 @@ int cudaGraphGetNodes(void *graph, void **nodes, size_t *count) {
     return SUCCESS;
 }
 
-#if XMEM_CUDA_MAJOR == 12
-int cudaGraphNodeGetDependencies(void *node UNUSED, void **dependencies UNUSED, size_t *count) {
-    *count = 0;
-    return SUCCESS;
-}
-
 int cudaGraphNodeGetDependencies_v2(void *node UNUSED, void **dependencies UNUSED, void *edges UNUSED, size_t *count) {
     *count = 0;
     return SUCCESS;
 }
-#else
-int cudaGraphNodeGetDependencies(void *node UNUSED, void **dependencies UNUSED, void *edges UNUSED, size_t *count) {
-    *count = 0;
-    return SUCCESS;
+
+/* CUDA 13 gave the plain name to that. */
+int cudaGraphNodeGetDependencies(void *node, void **dependencies, void *edges_or_count, size_t *count) {
+    size_t *out = XMEM_CUDA_MAJOR == 12 ? edges_or_count : count;
+    return cudaGraphNodeGetDependencies_v2(node, dependencies, NULL, out);
 }
-#endif

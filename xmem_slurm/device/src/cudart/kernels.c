@@ -11,24 +11,7 @@
 #define SYMBOL_BYTES 65536
 static uint64_t symbols;
 
-void __cudaRegisterFatBinaryEnd(void **handle UNUSED) {}
-
-void __cudaUnregisterFatBinary(void **handle UNUSED) {}
-
-void __cudaRegisterVar(void **handle UNUSED, char *host UNUSED, char *device UNUSED, const char *name UNUSED,
-                       int external UNUSED, size_t size UNUSED, int constant UNUSED, int global UNUSED) {}
-
 char __cudaInitModule(void **handle UNUSED) { return 1; }
-
-/* A kernel's handle is its host stub. */
-int __cudaGetKernel(void **kernel, const void *function) {
-    *kernel = (void *)function;
-    return SUCCESS;
-}
-
-int cudaGetKernel(void **kernel, const void *function) { return __cudaGetKernel(kernel, function); }
-
-int cudaGetFuncBySymbol(void **handle, const void *function) { return __cudaGetKernel(handle, function); }
 
 /* <<<grid, block, shared, stream>>> pushes its configuration, the stub pops it. */
 static __thread struct {
@@ -66,16 +49,6 @@ int cudaLaunchKernel(const void *function, struct dim3 grid UNUSED, struct dim3 
     return launch(function);
 }
 
-int __cudaLaunchKernel(void *kernel, struct dim3 grid UNUSED, struct dim3 block UNUSED, void **arguments UNUSED,
-                       size_t shared UNUSED, void *stream UNUSED) {
-    return launch(kernel);
-}
-
-int cudaLaunchCooperativeKernel(const void *function, struct dim3 grid UNUSED, struct dim3 block UNUSED,
-                                void **arguments UNUSED, size_t shared UNUSED, void *stream UNUSED) {
-    return launch(function);
-}
-
 int cudaLaunchKernelExC(const void *configuration UNUSED, const void *function, void **arguments UNUSED) {
     return launch(function);
 }
@@ -102,12 +75,6 @@ int cudaOccupancyMaxActiveClusters(int *clusters, const void *function UNUSED, c
     return SUCCESS;
 }
 
-int cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void *function UNUSED, int blocks UNUSED,
-                                              int threads UNUSED) {
-    *bytes = 48 * 1024;
-    return SUCCESS;
-}
-
 int cudaGetSymbolAddress(void **address, const void *symbol UNUSED) {
     if (!symbols)
         symbols = xmem_take_addresses(SYMBOL_BYTES);
@@ -117,19 +84,6 @@ int cudaGetSymbolAddress(void **address, const void *symbol UNUSED) {
 
 int cudaGetSymbolSize(size_t *bytes, const void *symbol UNUSED) {
     *bytes = SYMBOL_BYTES;
-    return SUCCESS;
-}
-
-/* "Library Management": code loaded at run time. */
-
-int cudaLibraryLoadData(void **library, const void *code UNUSED, void *options UNUSED, void **values UNUSED,
-                        unsigned count UNUSED, void *library_options UNUSED, void **library_values UNUSED,
-                        unsigned library_count UNUSED) {
-    return make_handle(library, 64) ? fail(ERROR_MEMORY_ALLOCATION) : SUCCESS;
-}
-
-int cudaLibraryGetKernel(void **kernel, void *library, const char *name UNUSED) {
-    *kernel = library;
     return SUCCESS;
 }
 

@@ -164,7 +164,7 @@ static int allocate(void **pointer, size_t bytes, enum range_kind kind, int devi
     return fail(error);
 }
 
-static int release(void *pointer) {
+int cudaFree(void *pointer) {
     if (!pointer)
         return SUCCESS;
     pthread_mutex_lock(&lock);
@@ -208,8 +208,6 @@ static int allocate_host(void **pointer, size_t bytes, enum range_kind kind) {
 
 int cudaMalloc(void **pointer, size_t bytes) { return allocate(pointer, bytes, DEVICE, xmem_current_device()); }
 
-int cudaFree(void *pointer) { return release(pointer); }
-
 /* Rows are padded to 512 B, the pitch of the real runtime. */
 int cudaMallocPitch(void **pointer, size_t *pitch, size_t width, size_t height) {
     *pitch = round_up(width, 512);
@@ -230,8 +228,6 @@ int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 
 int cudaHostAlloc(void **pointer, size_t bytes, unsigned flags UNUSED) { return allocate_host(pointer, bytes, HOST); }
 
-int cudaMallocHost(void **pointer, size_t bytes) { return allocate_host(pointer, bytes, HOST); }
-
 int cudaFreeHost(void *pointer) {
     struct range freed;
     if (!pointer)
@@ -251,11 +247,6 @@ int cudaHostUnregister(void *pointer) {
     return xmem_forget_range((uint64_t)pointer, REGISTERED, &forgotten) ? SUCCESS : fail(ERROR_INVALID_VALUE);
 }
 
-int cudaHostGetDevicePointer(void **device_pointer, void *pointer, unsigned flags UNUSED) {
-    *device_pointer = pointer; /* unified addressing */
-    return SUCCESS;
-}
-
 int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
     struct range range;
     memset(attributes, 0, sizeof *attributes);
@@ -268,18 +259,10 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const voi
     }
     attributes->device = range.device;
     attributes->devicePointer = (void *)pointer;
-    switch (range.kind) {
-    case HOST:
-    case REGISTERED:
-        attributes->type = MEMORY_HOST;
-        break;
-    case MANAGED:
-        attributes->type = MEMORY_MANAGED;
-        break;
-    default:
-        attributes->type = MEMORY_DEVICE;
+    int on_host = range.kind == HOST || range.kind == REGISTERED;
+    attributes->type = on_host ? MEMORY_HOST : range.kind == MANAGED ? MEMORY_MANAGED : MEMORY_DEVICE;
+    if (attributes->type == MEMORY_DEVICE)
         attributes->hostPointer = NULL;
-    }
     return SUCCESS;
 }
 
@@ -293,14 +276,10 @@ int cudaMallocFromPoolAsync(void **pointer, size_t bytes, void *pool, void *stre
     return allocate(pointer, bytes, POOL, (int)((int *)pool - pools));
 }
 
-int cudaFreeAsync(void *pointer, void *stream UNUSED) { return release(pointer); }
-
 int cudaDeviceGetDefaultMemPool(void **pool, int device) {
     *pool = &pools[device];
     return SUCCESS;
 }
-
-int cudaDeviceGetMemPool(void **pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
 
 int cudaMemPoolCreate(void **pool, const void *properties UNUSED) {
     return cudaDeviceGetDefaultMemPool(pool, xmem_current_device());
@@ -310,20 +289,12 @@ int cudaMemPoolGetAttribute(void *pool, int attribute, void *value) {
     int device = (int)((int *)pool - pools);
     uint64_t bytes = 0;
     pthread_mutex_lock(&lock);
-    switch (attribute) { /* enum cudaMemPoolAttr; the reuse policies (1 to 3) are int, the rest 64 bits */
-    case 5:              /* ReservedMemCurrent */
-        bytes = round_up(pool_used[device], POOL_RESERVE);
-        break;
-    case 6: /* ReservedMemHigh */
-        bytes = round_up(pool_high[device], POOL_RESERVE);
-        break;
-    case 7: /* UsedMemCurrent */
-        bytes = pool_used[device];
-        break;
-    case 8: /* UsedMemHigh */
-        bytes = pool_high[device];
-        break;
-    }
+    /* enum cudaMemPoolAttr: 5 ReservedMemCurrent, 6 ReservedMemHigh, 7 UsedMemCurrent, 8 UsedMemHigh; the reuse
+     * policies (1 to 3) are int, the rest 64 bits */
+    if (attribute >= 5 && attribute <= 8)
+        bytes = attribute % 2 ? pool_used[device] : pool_high[device];
+    if (attribute < 7)
+        bytes = round_up(bytes, POOL_RESERVE);
     pthread_mutex_unlock(&lock);
     if (attribute <= 3)
         *(int *)value = 1;

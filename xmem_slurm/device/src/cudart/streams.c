@@ -24,7 +24,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 struct stream *stream_of(void *handle) { return (uintptr_t)handle <= 2 ? &default_stream : handle; }
 
 /* Handles ascend in the order of creation, because torch's allocator orders blocks by them. */
-static int create_stream(void **handle, unsigned flags, int priority) {
+int cudaStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
     unsigned slot = __atomic_fetch_add(&next_slot, 1, __ATOMIC_RELAXED);
     struct stream *stream = slot < STREAM_SLOTS ? &slots[slot] : calloc(1, sizeof *stream);
     if (!stream)
@@ -34,24 +34,11 @@ static int create_stream(void **handle, unsigned flags, int priority) {
     return SUCCESS;
 }
 
-static void complete_all(void) {
-    pthread_mutex_lock(&lock);
-    completed = recorded;
-    pthread_mutex_unlock(&lock);
-}
-
 /* cuda_runtime_api.h, "Stream Management" (CUDA 12.9, 13.5). */
 
-int cudaStreamCreate(void **stream) { return create_stream(stream, 0, 0); }
+int cudaStreamCreate(void **stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
 
-int cudaStreamCreateWithFlags(void **stream, unsigned flags) { return create_stream(stream, flags, 0); }
-
-int cudaStreamCreateWithPriority(void **stream, unsigned flags, int priority) {
-    return create_stream(stream, flags, priority);
-}
-
-/* Handles are never given out again, so a stream that is used after its end stays harmless. */
-int cudaStreamDestroy(void *stream UNUSED) { return SUCCESS; }
+int cudaStreamCreateWithFlags(void **stream, unsigned flags) { return cudaStreamCreateWithPriority(stream, flags, 0); }
 
 int cudaStreamGetPriority(void *stream, int *priority) {
     *priority = stream_of(stream)->priority;
@@ -73,15 +60,10 @@ int cudaStreamGetDevice(void *stream UNUSED, int *device) {
     return SUCCESS;
 }
 
-int cudaStreamQuery(void *stream UNUSED) { return SUCCESS; }
-
 int cudaStreamSynchronize(void *stream UNUSED) {
-    complete_all();
-    return SUCCESS;
-}
-
-int cudaDeviceSynchronize(void) {
-    complete_all();
+    pthread_mutex_lock(&lock);
+    completed = recorded;
+    pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
 
@@ -104,22 +86,10 @@ int cudaLaunchHostFunc(void *stream UNUSED, void (*function)(void *), void *data
     return SUCCESS;
 }
 
-/* CUDA 13: the added argument says how the function waits. */
-int cudaLaunchHostFunc_v2(void *stream, void (*function)(void *), void *data, unsigned mode UNUSED) {
-    return cudaLaunchHostFunc(stream, function, data);
-}
-
 /* cuda_runtime_api.h, "Event Management". */
 
 int cudaEventCreateWithFlags(void **event, unsigned flags UNUSED) {
     return make_handle(event, sizeof(struct event)) ? fail(ERROR_MEMORY_ALLOCATION) : SUCCESS;
-}
-
-int cudaEventCreate(void **event) { return cudaEventCreateWithFlags(event, 0); }
-
-int cudaEventDestroy(void *event) {
-    free(event);
-    return SUCCESS;
 }
 
 int cudaEventRecord(void *handle, void *stream) {
@@ -129,10 +99,6 @@ int cudaEventRecord(void *handle, void *stream) {
     pthread_mutex_unlock(&lock);
     event->capture = stream_of(stream)->capture;
     return SUCCESS;
-}
-
-int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags UNUSED) {
-    return cudaEventRecord(event, stream);
 }
 
 int cudaEventQuery(void *handle) {
@@ -153,14 +119,4 @@ int cudaEventSynchronize(void *handle) {
         completed = event->sequence;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
-}
-
-/* No time passes on the device; 1 ms keeps divisions by it finite. */
-int cudaEventElapsedTime(float *milliseconds, void *start UNUSED, void *end UNUSED) {
-    *milliseconds = 1.0f;
-    return SUCCESS;
-}
-
-int cudaEventElapsedTime_v2(float *milliseconds, void *start, void *end) {
-    return cudaEventElapsedTime(milliseconds, start, end);
 }

@@ -10,7 +10,11 @@
 
 #include <stddef.h>
 
-#if XMEM_CUDA_MAJOR != 12 && XMEM_CUDA_MAJOR != 13
+#if XMEM_CUDA_MAJOR == 12
+#define ONLY_CUDA_12(field) field
+#elif XMEM_CUDA_MAJOR == 13
+#define ONLY_CUDA_12(field)
+#else
 #error "XMEM_CUDA_MAJOR must be 12 or 13"
 #endif
 
@@ -31,31 +35,21 @@ struct cudaDeviceProp {
     int maxThreadsPerBlock;
     int maxThreadsDim[3];
     int maxGridSize[3];
-#if XMEM_CUDA_MAJOR == 12
-    int clockRate;
-#endif
+    ONLY_CUDA_12(int clockRate;)
     size_t totalConstMem;
     int major;
     int minor;
     size_t textureAlignment;
     size_t texturePitchAlignment;
-#if XMEM_CUDA_MAJOR == 12
-    int deviceOverlap;
-#endif
+    ONLY_CUDA_12(int deviceOverlap;)
     int multiProcessorCount;
-#if XMEM_CUDA_MAJOR == 12
-    int kernelExecTimeoutEnabled;
-#endif
+    ONLY_CUDA_12(int kernelExecTimeoutEnabled;)
     int integrated;
     int canMapHostMemory;
-#if XMEM_CUDA_MAJOR == 12
-    int computeMode;
-#endif
+    ONLY_CUDA_12(int computeMode;)
     int maxTexture1D;
     int maxTexture1DMipmap;
-#if XMEM_CUDA_MAJOR == 12
-    int maxTexture1DLinear;
-#endif
+    ONLY_CUDA_12(int maxTexture1DLinear;)
     int maxTexture2D[2];
     int maxTexture2DMipmap[2];
     int maxTexture2DLinear[3];
@@ -82,9 +76,7 @@ struct cudaDeviceProp {
     int tccDriver;
     int asyncEngineCount;
     int unifiedAddressing;
-#if XMEM_CUDA_MAJOR == 12
-    int memoryClockRate;
-#endif
+    ONLY_CUDA_12(int memoryClockRate;)
     int memoryBusWidth;
     int l2CacheSize;
     int persistingL2CacheMaxSize;
@@ -98,17 +90,13 @@ struct cudaDeviceProp {
     int isMultiGpuBoard;
     int multiGpuBoardGroupID;
     int hostNativeAtomicSupported;
-#if XMEM_CUDA_MAJOR == 12
-    int singleToDoublePrecisionPerfRatio;
-#endif
+    ONLY_CUDA_12(int singleToDoublePrecisionPerfRatio;)
     int pageableMemoryAccess;
     int concurrentManagedAccess;
     int computePreemptionSupported;
     int canUseHostPointerForRegisteredMem;
     int cooperativeLaunch;
-#if XMEM_CUDA_MAJOR == 12
-    int cooperativeMultiDeviceLaunch;
-#endif
+    ONLY_CUDA_12(int cooperativeMultiDeviceLaunch;)
     size_t sharedMemPerBlockOptin;
     int pageableMemoryAccessUsesHostPageTables;
     int directManagedMemAccessFromHost;

@@ -1,4 +1,5 @@
-/* libcuda.so.1: devices, contexts, pointers and looking functions up. cuda.h, CUDA 12.9 and 13.5; CUresult's numbers.
+/* libcuda.so.1: devices, contexts, pointers, functions and looking them up. cuda.h, CUDA 12.9 and 13.5; CUresult's
+ * numbers. Modules and functions are opaque; launches are generated defaults, which return success and do nothing.
  *
  * State lives in the stand-in libcudart; both libraries show the same GPUs and draw on the same accounts.
  */
@@ -7,16 +8,12 @@
 #include "../cudart/runtime.h"
 
 extern int cudaSetDevice(int);
+extern const char *cudaGetErrorString(int);
 extern void *xmem_driver_function(const char *name);
 
 static char contexts[MAX_DEVICES]; /* the address is the handle of the device's primary context */
 
 int cuInit(unsigned flags UNUSED) { return xmem_visible_devices() ? SUCCESS : ERROR_NO_DEVICE; }
-
-int cuDriverGetVersion(int *version) {
-    *version = XMEM_CUDA_VERSION;
-    return SUCCESS;
-}
 
 int cuDeviceGetCount(int *count) {
     *count = xmem_visible_devices();
@@ -33,30 +30,14 @@ int cuDeviceGetName(char *name, int size, int device UNUSED) {
     return SUCCESS;
 }
 
-int cuDeviceGetAttribute(int *value, int attribute, int device) { return xmem_attribute(value, attribute, device); }
-
 int cuDeviceGetUuid(char uuid[16], int device) {
     memset(uuid, 0, 16);
     uuid[0] = (char)(device + 1);
     return SUCCESS;
 }
 
-int cuDeviceGetUuid_v2(char uuid[16], int device) { return cuDeviceGetUuid(uuid, device); }
-
 int cuDeviceTotalMem_v2(size_t *bytes, int device UNUSED) {
     *bytes = xmem_device()->total_bytes;
-    return SUCCESS;
-}
-
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
-    xmem_memory_info(xmem_current_device(), free_bytes, total_bytes);
-    return SUCCESS;
-}
-
-int cuDevicePrimaryCtxGetState(int device UNUSED, unsigned *flags, int *active) {
-    if (flags)
-        *flags = 0;
-    *active = 1;
     return SUCCESS;
 }
 
@@ -70,22 +51,15 @@ int cuCtxGetCurrent(void **context) {
     return SUCCESS;
 }
 
-static int set_current(void *context) {
-    if (!context)
-        return SUCCESS;
-    return cudaSetDevice((int)((char *)context - contexts));
+int cuCtxSetCurrent(void *context) { return context ? cudaSetDevice((int)((char *)context - contexts)) : SUCCESS; }
+
+/* A made context is the device's primary one. */
+int cuCtxCreate_v2(void **context, unsigned flags UNUSED, int device) {
+    int error = cudaSetDevice(device);
+    return error ? error : cuDevicePrimaryCtxRetain(context, device);
 }
-
-int cuCtxSetCurrent(void *context) { return set_current(context); }
-
-int cuCtxPushCurrent_v2(void *context) { return set_current(context); }
 
 int cuCtxPopCurrent_v2(void **context) { return context ? cuCtxGetCurrent(context) : SUCCESS; }
-
-int cuCtxGetDevice(int *device) {
-    *device = xmem_current_device();
-    return SUCCESS;
-}
 
 int cuGetErrorName(int error, const char **name) {
     *name = error == SUCCESS                   ? "CUDA_SUCCESS"
@@ -95,11 +69,15 @@ int cuGetErrorName(int error, const char **name) {
     return SUCCESS;
 }
 
+/* In the runtime's words. */
 int cuGetErrorString(int error, const char **text) {
-    *text = error == SUCCESS                   ? "no error"
-            : error == ERROR_INVALID_VALUE     ? "invalid argument"
-            : error == ERROR_MEMORY_ALLOCATION ? "out of memory"
-                                               : "unknown error";
+    *text = cudaGetErrorString(error);
+    return SUCCESS;
+}
+
+/* CUfunction_attribute: 0 threads per block, 4 registers, 1 to 3 bytes of shared, constant and local memory. */
+int cuFuncGetAttribute(int *value, int attribute, void *function UNUSED) {
+    *value = attribute == 0 ? 1024 : attribute == 4 ? 32 : 0;
     return SUCCESS;
 }
 
@@ -129,14 +107,12 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
     case 12:
         *(uint64_t *)value = range.size;
         break;
-    case 8: /* managed; the others below are ints too: 6 sync memops, 10 legacy IPC, 13 mapped, 16 GPUDirect */
-        *(unsigned *)value = range.kind == MANAGED;
-        break;
-    case 6:
+    case 6: /* these are ints: sync memops, managed, legacy IPC, mapped, GPUDirect */
+    case 8:
     case 10:
     case 13:
     case 16:
-        *(int *)value = 0;
+        *(int *)value = attribute == 8 && range.kind == MANAGED;
         break;
     default:
         *(uint64_t *)value = 0;

@@ -1,4 +1,4 @@
-/* libcuda.so.1: the virtual memory API, which torch's expandable segments use, and the driver's own allocations.
+/* libcuda.so.1: the virtual memory API, which torch's expandable segments use.
  *
  * cuda.h, "Virtual Memory Management" (CUDA 12.9, 13.5): cuMemCreate makes physical memory of a size that is a multiple
  * of the granularity, charged exactly; cuMemAddressReserve takes addresses, which are free of charge; cuMemMap ties the
@@ -7,13 +7,6 @@
 #include <pthread.h>
 
 #include "../cudart/runtime.h"
-
-#define GRANULARITY (2 * MIB)
-
-extern int cudaMalloc(void **pointer, size_t bytes);
-extern int cudaFree(void *pointer);
-extern int cudaHostAlloc(void **pointer, size_t bytes, unsigned flags);
-extern int cudaFreeHost(void *pointer);
 
 struct physical {
     uint64_t bytes;
@@ -92,11 +85,6 @@ int cuMemUnmap(uint64_t address, size_t bytes) {
     return SUCCESS;
 }
 
-int cuMemGetAllocationGranularity(size_t *bytes, const void *properties UNUSED, int option UNUSED) {
-    *bytes = GRANULARITY;
-    return SUCCESS;
-}
-
 int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
     pthread_mutex_lock(&lock);
     struct range *mapping = xmem_ranges_find(&mappings, (uint64_t)address);
@@ -127,39 +115,4 @@ int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t address) {
     if (bytes)
         *bytes = range.size;
     return SUCCESS;
-}
-
-/* "Memory Management": as the runtime's. */
-
-int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
-    void *pointer = NULL;
-    int error = cudaMalloc(&pointer, bytes);
-    *address = (uint64_t)pointer;
-    return error;
-}
-
-int cuMemFree_v2(uint64_t address) { return cudaFree((void *)address); }
-
-int cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) { return cudaHostAlloc(pointer, bytes, flags); }
-
-int cuMemFreeHost(void *pointer) { return cudaFreeHost(pointer); }
-
-int cuMemcpyDtoH_v2(void *destination, uint64_t source, size_t bytes) {
-    return xmem_copy(destination, (void *)source, bytes);
-}
-
-int cuMemcpyDtoHAsync_v2(void *destination, uint64_t source, size_t bytes, void *stream UNUSED) {
-    return xmem_copy(destination, (void *)source, bytes);
-}
-
-int cuMemcpy(uint64_t destination, uint64_t source, size_t bytes) {
-    return xmem_copy((void *)destination, (void *)source, bytes);
-}
-
-int cuMemcpyAsync(uint64_t destination, uint64_t source, size_t bytes, void *stream UNUSED) {
-    return xmem_copy((void *)destination, (void *)source, bytes);
-}
-
-int cuMemsetD8_v2(uint64_t destination, unsigned char value, size_t bytes) {
-    return xmem_set((void *)destination, value, bytes);
 }

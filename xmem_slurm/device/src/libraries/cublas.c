@@ -1,4 +1,4 @@
-/* libcublas: handles and modes (cublas_v2.h, cublas_api.h, CUDA 12.9 and 13.0). Products are generated defaults; torch
+/* libcublas: modes (cublas_v2.h, cublas_api.h, CUDA 12.9 and 13.0). Products are generated defaults; torch
  * gives cuBLAS its workspace itself (cublasSetWorkspace), so its size is torch's own and exact. */
 #include "../xmem.h"
 
@@ -7,46 +7,18 @@ struct handle {
     void *stream;
 };
 
-int cublasCreate_v2(void **handle) { return make_handle(handle, sizeof(struct handle)) ? 3 : 0; }
+#define FIELD(name, type, field, version)                                                                              \
+    int cublasSet##name##version(struct handle *handle, type value) {                                                  \
+        handle->field = value;                                                                                         \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    int cublasGet##name##version(struct handle *handle, type *value) {                                                 \
+        *value = handle->field;                                                                                        \
+        return 0;                                                                                                      \
+    }
 
-int cublasDestroy_v2(void *handle) {
-    free(handle);
-    return 0;
-}
-
-int cublasGetVersion_v2(void *handle UNUSED, int *version) {
-    *version = XMEM_CUBLAS_VERSION;
-    return 0;
-}
-
-int cublasSetStream_v2(struct handle *handle, void *stream) {
-    handle->stream = stream;
-    return 0;
-}
-
-int cublasGetStream_v2(struct handle *handle, void **stream) {
-    *stream = handle->stream;
-    return 0;
-}
-
-int cublasSetMathMode(struct handle *handle, int mode) {
-    handle->math_mode = mode;
-    return 0;
-}
-
-int cublasGetMathMode(struct handle *handle, int *mode) {
-    *mode = handle->math_mode;
-    return 0;
-}
-
-int cublasSetPointerMode_v2(struct handle *handle, int mode) {
-    handle->pointer_mode = mode;
-    return 0;
-}
-
-int cublasGetPointerMode_v2(struct handle *handle, int *mode) {
-    *mode = handle->pointer_mode;
-    return 0;
-}
+FIELD(Stream, void *, stream, _v2)
+FIELD(MathMode, int, math_mode, )
+FIELD(PointerMode, int, pointer_mode, _v2)
 
 const char *cublasGetStatusString(int status) { return status ? "cuBLAS error" : "CUBLAS_STATUS_SUCCESS"; }

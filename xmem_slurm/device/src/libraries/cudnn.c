@@ -1,4 +1,4 @@
-/* libcudnn: version, handles, tensors and filters, dropout, batch normalization.
+/* libcudnn: version, streams, tensors and filters, dropout, batch normalization.
  *
  * Note [Batch norm's reserve]: cudnnBatchNormalizationForwardTrainingEx uses its workspace and keeps its reserve for
  * one kernel alone, one of CUDNN_BATCHNORM_SPATIAL_PERSISTENT; in the other modes it is as
@@ -28,13 +28,6 @@ void cudnnGetLastErrorString(char *text, size_t size) {
 }
 
 /* A handle remembers its stream. */
-int cudnnCreate(void **handle) { return make_handle(handle, sizeof(void *)); }
-
-int cudnnDestroy(void *handle) {
-    free(handle);
-    return CUDNN_SUCCESS;
-}
-
 int cudnnSetStream(void **handle, void *stream) {
     *handle = stream;
     return CUDNN_SUCCESS;
@@ -45,50 +38,10 @@ int cudnnGetStream(void **handle, void **stream) {
     return CUDNN_SUCCESS;
 }
 
-#define OPAQUE_BYTES 512
-#define OPAQUE(name)                                                                                                   \
-    int cudnnCreate##name##Descriptor(void **descriptor) { return make_handle(descriptor, OPAQUE_BYTES); }             \
-    int cudnnDestroy##name##Descriptor(void *descriptor) {                                                             \
-        free(descriptor);                                                                                              \
-        return CUDNN_SUCCESS;                                                                                          \
-    }
-
-OPAQUE(Activation)
-OPAQUE(CTCLoss)
-OPAQUE(Convolution)
-OPAQUE(Dropout)
-OPAQUE(Pooling)
-OPAQUE(SpatialTransformer)
-
-int cudnnCreateTensorDescriptor(void **descriptor) { return make_handle(descriptor, sizeof(struct tensor)); }
-
-int cudnnDestroyTensorDescriptor(void *descriptor) {
-    free(descriptor);
-    return CUDNN_SUCCESS;
-}
-
-int cudnnCreateFilterDescriptor(void **descriptor) { return make_handle(descriptor, sizeof(struct tensor)); }
-
-int cudnnDestroyFilterDescriptor(void *descriptor) {
-    free(descriptor);
-    return CUDNN_SUCCESS;
-}
-
 /* cudnnDataType_t -> bytes; the packed int8 types and those of 8 bits or fewer count 1. */
 size_t cudnn_type_bytes(int data_type) {
-    switch (data_type) {
-    case 0: /* FLOAT */
-    case 4: /* INT32 */
-        return 4;
-    case 1:  /* DOUBLE */
-    case 10: /* INT64 */
-        return 8;
-    case 2: /* HALF */
-    case 9: /* BFLOAT16 */
-        return 2;
-    default:
-        return 1;
-    }
+    static const unsigned char bytes[] = {4, 8, 2, 1, 4, 1, 1, 1, 1, 2, 8}; /* FLOAT, DOUBLE, HALF; 9 BFLOAT16, INT64 */
+    return data_type >= 0 && (size_t)data_type < sizeof bytes ? bytes[data_type] : 1;
 }
 
 /* Packed, the last dimension fastest. */

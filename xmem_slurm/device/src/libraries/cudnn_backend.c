@@ -186,42 +186,22 @@ int cudnnBackendExecute(void *handle UNUSED, void *plan UNUSED, void *variant_pa
 
 /* What nobody set. `values` has room for `wanted` values of `type`; *count is how many there are. */
 static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, void *values) {
-    int64_t there = 0;
-    if (values && wanted > 0)
-        switch (name) {
-        case ENGINEHEUR_RESULTS:
-            if (*(struct descriptor **)values)
-                (*(struct descriptor **)values)->type = ENGINECFG_DESCRIPTOR;
-            break;
-        case EXECUTION_PLAN_JSON_REPRESENTATION:
-            memcpy(values, "{}", wanted < 2 ? (size_t)wanted : 2);
-            break;
-        case ENGINECFG_ENGINE: /* the caller's descriptor stays as it is */
-            break;
-        default:
-            memset(values, 0, (size_t)wanted * cudnn_attribute_bytes(type));
-        }
-    switch (name) {
-    case EXECUTION_PLAN_WORKSPACE_SIZE:
+    int is_text = name == EXECUTION_PLAN_JSON_REPRESENTATION;
+    int is_descriptor = name == ENGINEHEUR_RESULTS || name == ENGINECFG_ENGINE; /* the caller's, which stays as it is */
+    int is_number =
+        name == EXECUTION_PLAN_WORKSPACE_SIZE || name == ENGINECFG_WORKSPACE_SIZE || name == ENGINE_GLOBAL_INDEX;
+    if (name == EXECUTION_PLAN_WORKSPACE_SIZE)
         doubt("cudnn-plan", cudnn_no_answer());
-        /* fall through */
-    case ENGINEHEUR_RESULTS:
-    case ENGINECFG_ENGINE:
-    case ENGINECFG_WORKSPACE_SIZE:
-    case ENGINE_GLOBAL_INDEX:
-        there = 1;
-        break;
-    case EXECUTION_PLAN_JSON_REPRESENTATION:
-        there = 2;
-        break;
-    case ENGINECFG_KNOB_CHOICES:
-    case ENGINE_KNOB_INFO:
-    case ENGINE_NUMERICAL_NOTE:
-    case ENGINE_BEHAVIOR_NOTE:
-        break;
+    if (values && wanted > 0) {
+        if (is_text)
+            memcpy(values, "{}", wanted < 2 ? (size_t)wanted : 2);
+        else if (!is_descriptor)
+            memset(values, 0, (size_t)wanted * cudnn_attribute_bytes(type));
+        else if (name == ENGINEHEUR_RESULTS && *(struct descriptor **)values)
+            (*(struct descriptor **)values)->type = ENGINECFG_DESCRIPTOR;
     }
     if (count)
-        *count = there;
+        *count = is_text ? 2 : is_descriptor || is_number;
     return CUDNN_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
-/* The backend (graph) API's descriptors, shared by cudnn_backend.c and cudnn_plans.c. Numbers: cudnn_graph.h 9.19. */
+/* The backend (graph) API's descriptors, shared by cudnn_backend.c, cudnn_plans.c and plans/answer.c.
+ * Numbers: cudnn_graph.h 9.19. */
 #ifndef XMEM_CUDNN_BACKEND_H
 #define XMEM_CUDNN_BACKEND_H
 
@@ -6,9 +7,11 @@
 
 /* cudnnBackendDescriptorType_t */
 enum {
+    ENGINE_DESCRIPTOR = 2,
     ENGINECFG_DESCRIPTOR = 3,
     ENGINEHEUR_DESCRIPTOR = 4,
     EXECUTION_PLAN_DESCRIPTOR = 5,
+    DEVICEPROP_DESCRIPTOR = 38,
 };
 
 /* cudnnBackendAttributeType_t, those that are not int-sized enumerations */
@@ -30,16 +33,17 @@ enum {
     OUR_PLAN_STATUS = -1,    /* of an engine configuration: what finalizing its plan returns */
     OUR_CONFIGURATIONS = -2, /* of heuristics: the real library's answer, text */
     ENGINEHEUR_RESULTS = 202,
+    ENGINEHEUR_DEVICEPROP = 204,
     ENGINECFG_ENGINE = 300,
-    ENGINECFG_KNOB_CHOICES = 302,
     ENGINECFG_WORKSPACE_SIZE = 303,
     EXECUTION_PLAN_ENGINE_CONFIG = 401,
     EXECUTION_PLAN_WORKSPACE_SIZE = 402,
     EXECUTION_PLAN_JSON_REPRESENTATION = 405,
+    EXECUTION_PLAN_DEVICEPROP = 407,
     ENGINE_GLOBAL_INDEX = 1301,
-    ENGINE_KNOB_INFO = 1302,
     ENGINE_NUMERICAL_NOTE = 1303,
     ENGINE_BEHAVIOR_NOTE = 1305,
+    DEVICEPROP_JSON = 2702,
 };
 
 /* In the order in which they were set. A value of TYPE_BACKEND_DESCRIPTOR holds a reference. */

@@ -23,20 +23,6 @@ struct rnn_data {
     int type, steps, batch, vector;
 };
 
-int cudnnCreateRNNDescriptor(void **rnn) { return make_handle(rnn, sizeof(struct rnn)); }
-
-int cudnnDestroyRNNDescriptor(void *rnn) {
-    free(rnn);
-    return CUDNN_SUCCESS;
-}
-
-int cudnnCreateRNNDataDescriptor(void **data) { return make_handle(data, sizeof(struct rnn_data)); }
-
-int cudnnDestroyRNNDataDescriptor(void *data) {
-    free(data);
-    return CUDNN_SUCCESS;
-}
-
 int cudnnSetRNNDescriptor_v8(struct rnn *rnn, int algorithm UNUSED, int cell, int bias, int direction,
                              int input_mode UNUSED, int type, int math_precision UNUSED, int math_type UNUSED,
                              int input, int hidden, int projection, int layers, void *dropout UNUSED,

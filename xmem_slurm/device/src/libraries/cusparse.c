@@ -1,4 +1,4 @@
-/* libcusparse: handles and matrix sizes (cusparse.h, CUDA 12.9 and 13.0). Buffer sizes come from outputs.txt. */
+/* libcusparse: matrix sizes (cusparse.h, CUDA 12.9 and 13.0). Buffer sizes come from outputs.txt. */
 #include "../xmem.h"
 
 struct matrix {
@@ -12,36 +12,9 @@ static int make_matrix(void **matrix, int64_t rows, int64_t columns, int64_t non
     return 0;
 }
 
-#define CREATE(name)                                                                                                   \
-    int cusparseCreate##name(void **handle) { return make_handle(handle, 64); }
-#define DESTROY(name)                                                                                                  \
-    int cusparseDestroy##name(void *handle) {                                                                          \
-        free(handle);                                                                                                  \
-        return 0;                                                                                                      \
-    }
-
-/* cusparseCreate and cusparseDestroy themselves: no suffix. clang-format takes the lines for one declaration. */
-/* clang-format off */
-CREATE() DESTROY()
-CREATE(MatDescr) DESTROY(MatDescr)
-CREATE(Bsrsv2Info) DESTROY(Bsrsv2Info)
-CREATE(Bsrsm2Info) DESTROY(Bsrsm2Info)
-DESTROY(SpMat) DESTROY(DnMat) DESTROY(DnVec)
-    /* clang-format on */
-
-    int cusparseSpGEMM_createDescr(void **descriptor) {
-    return make_handle(descriptor, 64);
-}
-int cusparseSpSV_createDescr(void **descriptor) { return make_handle(descriptor, 64); }
-int cusparseSpSM_createDescr(void **descriptor) { return make_handle(descriptor, 64); }
-
 const char *cusparseGetErrorString(int status) { return status ? "cuSPARSE error" : "success"; }
 
 int cusparseCreateCsr(void **matrix, int64_t rows, int64_t columns, int64_t nonzeros) {
-    return make_matrix(matrix, rows, columns, nonzeros);
-}
-
-int cusparseCreateCoo(void **matrix, int64_t rows, int64_t columns, int64_t nonzeros) {
     return make_matrix(matrix, rows, columns, nonzeros);
 }
 
@@ -67,16 +40,5 @@ int cusparseXcsrgeam2Nnz(void *handle UNUSED, int rows UNUSED, int columns UNUSE
                          int *nonzeros) {
     doubt("cusparse", "cusparseXcsrgeam2Nnz");
     *nonzeros = nonzeros_a + nonzeros_b;
-    return 0;
-}
-
-/* -1: no zero pivot (cusparse.h). */
-int cusparseXbsrsv2_zeroPivot(void *handle UNUSED, void *info UNUSED, int *position) {
-    *position = -1;
-    return 0;
-}
-
-int cusparseXbsrsm2_zeroPivot(void *handle UNUSED, void *info UNUSED, int *position) {
-    *position = -1;
     return 0;
 }

@@ -42,11 +42,6 @@ static int device_in_use(void) {
     return device;
 }
 
-int ncclGetVersion(int *version) {
-    *version = XMEM_NCCL_VERSION;
-    return NCCL_SUCCESS;
-}
-
 const char *ncclGetErrorString(int result) { return result ? "NCCL error" : "no error"; }
 
 const char *ncclGetLastError(void *communicator UNUSED) { return ""; }
@@ -103,35 +98,11 @@ int ncclCommCuDevice(const struct communicator *communicator, int *device) {
     return NCCL_SUCCESS;
 }
 
-int ncclCommGetAsyncError(void *communicator UNUSED, int *error) {
-    *error = NCCL_SUCCESS;
-    return NCCL_SUCCESS;
-}
-
 int ncclMemAlloc(void **pointer, size_t bytes) {
     return cudaMalloc && cudaMalloc(pointer, bytes) == 0 ? NCCL_SUCCESS : NCCL_UNHANDLED_CUDA_ERROR;
 }
 
 int ncclMemFree(void *pointer) { return cudaFree && cudaFree(pointer) == 0 ? NCCL_SUCCESS : NCCL_UNHANDLED_CUDA_ERROR; }
-
-/* A registration's handle is the buffer. */
-int ncclCommRegister(void *communicator UNUSED, void *buffer, size_t bytes UNUSED, void **handle) {
-    *handle = buffer;
-    return NCCL_SUCCESS;
-}
-
-int ncclCommWindowRegister(void *communicator UNUSED, void *buffer, size_t bytes UNUSED, void **window,
-                           int flags UNUSED) {
-    *window = buffer;
-    return NCCL_SUCCESS;
-}
-
-/* ncclRedOp_t is a number above the built-in operations. */
-int ncclRedOpCreatePreMulSum(int *operation, void *scalar UNUSED, int type UNUSED, int residence UNUSED,
-                             void *communicator UNUSED) {
-    *operation = 64;
-    return NCCL_SUCCESS;
-}
 
 /* ncclDataType_t -> bytes */
 static size_t type_bytes(int type) {
@@ -192,11 +163,5 @@ int ncclAllGather(const void *send, void *receive, size_t count, int type, const
         xmem_default("ncclAllGather");
     for (int rank = 0; rank < copies; rank++)
         copy((char *)receive + bytes * (size_t)rank, send, bytes, stream);
-    return NCCL_SUCCESS;
-}
-
-/* In place: this rank's contents stay. */
-int ncclBcast(void *buffer UNUSED, size_t count UNUSED, int type UNUSED, int root UNUSED, void *communicator UNUSED,
-              void *stream UNUSED) {
     return NCCL_SUCCESS;
 }

@@ -14,11 +14,6 @@ extern int cudaMemGetInfo(size_t *, size_t *) __attribute__((weak));
 
 static unsigned devices(void) { return xmem_device ? (unsigned)xmem_device()->count : 0; }
 
-int nvmlInit(void) { return NVML_SUCCESS; }
-int nvmlInit_v2(void) { return NVML_SUCCESS; }
-int nvmlInitWithFlags(unsigned flags UNUSED) { return NVML_SUCCESS; }
-int nvmlShutdown(void) { return NVML_SUCCESS; }
-
 const char *nvmlErrorString(int result) { return result ? "Not Supported" : "Success"; }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
@@ -26,16 +21,12 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
     return NVML_SUCCESS;
 }
 
-int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
-
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     if (index >= devices())
         return NVML_ERROR_INVALID_ARGUMENT;
     *handle = &handles[index];
     return NVML_SUCCESS;
 }
-
-int nvmlDeviceGetHandleByIndex(unsigned index, void **handle) { return nvmlDeviceGetHandleByIndex_v2(index, handle); }
 
 /* Bus n + 1 is device n, as in the runtime's properties. */
 int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **handle) {
@@ -76,28 +67,6 @@ int nvmlDeviceGetMemoryInfo(void *handle UNUSED, unsigned long long memory[3]) {
     memory[2] = total_bytes - free_bytes;
     return NVML_SUCCESS;
 }
-
-int nvmlDeviceGetComputeRunningProcesses_v3(void *handle UNUSED, unsigned *count, void *processes UNUSED) {
-    *count = 0;
-    return NVML_SUCCESS;
-}
-
-int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, void *processes) {
-    return nvmlDeviceGetComputeRunningProcesses_v3(handle, count, processes);
-}
-
-/* nvmlUtilization_t: idle. */
-int nvmlDeviceGetUtilizationRates(void *handle UNUSED, unsigned utilization[2]) {
-    utilization[0] = utilization[1] = 0;
-    return NVML_SUCCESS;
-}
-
-int nvmlSystemGetCudaDriverVersion_v2(int *version) {
-    *version = XMEM_CUDA_VERSION;
-    return NVML_SUCCESS;
-}
-
-int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
 
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
     snprintf(text, size, "580.00");

@@ -18,36 +18,14 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "../libraries/cudnn_backend.h"
 #include "protocol.h"
 
-enum {
-    NUMERICAL_NOTE_TYPE = 11,
-    BACKEND_DESCRIPTOR_TYPE = 15,
-    BEHAVIOR_NOTE_TYPE = 19,
-    CHAR_TYPE = 24,
-    INT64_TYPE = 3
-};
-enum { ENGINE = 2, ENGINECFG = 3, ENGINEHEUR = 4, EXECUTION_PLAN = 5, DEVICEPROP = 38 };
-enum {
-    ENGINEHEUR_RESULTS = 202,
-    ENGINEHEUR_DEVICEPROP = 204,
-    ENGINECFG_ENGINE = 300,
-    PLAN_ENGINE_CONFIG = 401,
-    PLAN_WORKSPACE_SIZE = 402,
-    PLAN_DEVICEPROP = 407,
-    ENGINE_GLOBAL_INDEX = 1301,
-    ENGINE_NUMERICAL_NOTE = 1303,
-    ENGINE_BEHAVIOR_NOTE = 1305,
-    DEVICEPROP_JSON = 2702,
-};
-enum { NOT_SUPPORTED = 3000, RUNTIME_COMPILATION = 1 /* bit of CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION */ };
+enum { RUNTIME_COMPILATION = 1 /* bit of CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION */ };
 enum { MAX_MADE = 1024, MAX_CONFIGURATIONS = 256, MAX_NOTES = 32, MAX_INHERITED = 1024 };
 
 #define MEMORY_BYTES ((rlim_t)2 << 30) /* what it may map for itself; 0.1 GiB is usual, the compiler takes more */
@@ -99,8 +77,8 @@ static void *device_of(const char *json) {
     free(described);
     described = NULL;
     device = NULL;
-    if (create(DEVICEPROP, &device) || set(device, DEVICEPROP_JSON, CHAR_TYPE, (int64_t)strlen(json), json) ||
-        finalize(device))
+    if (create(DEVICEPROP_DESCRIPTOR, &device) ||
+        set(device, DEVICEPROP_JSON, TYPE_CHAR, (int64_t)strlen(json), json) || finalize(device))
         return NULL;
     described = strdup(json);
     return device;
@@ -112,19 +90,19 @@ static int set_from_text(void *descriptor, const char *text, void *const *number
     int name, type, start;
     long long count;
     if (sscanf(text, "%d:%d:%lld:%n", &name, &type, &count, &start) != 3)
-        return NOT_SUPPORTED;
+        return CUDNN_NOT_SUPPORTED;
     const char *values = text + start;
     size_t bytes = 0;
     unsigned char *data = malloc(strlen(values) * sizeof(void *) + sizeof(void *));
     if (!data)
-        return NOT_SUPPORTED;
-    if (type == BACKEND_DESCRIPTOR_TYPE) {
+        return CUDNN_NOT_SUPPORTED;
+    if (type == TYPE_BACKEND_DESCRIPTOR) {
         for (long long i = 0; i < count; i++) {
             char *end;
             long number = strtol(values, &end, 10);
             if (end == values || number < 0 || number >= numbered_count) {
                 free(data);
-                return NOT_SUPPORTED;
+                return CUDNN_NOT_SUPPORTED;
             }
             ((void **)data)[i] = numbered[number];
             values = *end == ',' ? end + 1 : end;
@@ -151,33 +129,33 @@ static unsigned long long notes_of(void *engine, int name, int type) {
 
 static int make_plan(void *configuration, void *device, int64_t *workspace) {
     int64_t count;
-    void *plan = make(EXECUTION_PLAN);
-    int status = set(plan, PLAN_ENGINE_CONFIG, BACKEND_DESCRIPTOR_TYPE, 1, &configuration);
-    status = status ? status : set(plan, PLAN_DEVICEPROP, BACKEND_DESCRIPTOR_TYPE, 1, &device);
+    void *plan = make(EXECUTION_PLAN_DESCRIPTOR);
+    int status = set(plan, EXECUTION_PLAN_ENGINE_CONFIG, TYPE_BACKEND_DESCRIPTOR, 1, &configuration);
+    status = status ? status : set(plan, EXECUTION_PLAN_DEVICEPROP, TYPE_BACKEND_DESCRIPTOR, 1, &device);
     status = status ? status : finalize(plan);
-    return status ? status : get(plan, PLAN_WORKSPACE_SIZE, INT64_TYPE, 1, &count, workspace);
+    return status ? status : get(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &count, workspace);
 }
 
 static void answer_configurations(void *heuristics, void *device, FILE *answer) {
     void *configurations[MAX_CONFIGURATIONS];
     int64_t count = 0, ignored;
     int compiled = 0;
-    get(heuristics, ENGINEHEUR_RESULTS, BACKEND_DESCRIPTOR_TYPE, 0, &count, NULL);
+    get(heuristics, ENGINEHEUR_RESULTS, TYPE_BACKEND_DESCRIPTOR, 0, &count, NULL);
     count = count < MAX_CONFIGURATIONS ? count : MAX_CONFIGURATIONS;
     for (int64_t i = 0; i < count; i++)
-        configurations[i] = make(ENGINECFG);
-    if (count && get(heuristics, ENGINEHEUR_RESULTS, BACKEND_DESCRIPTOR_TYPE, count, &count, configurations))
+        configurations[i] = make(ENGINECFG_DESCRIPTOR);
+    if (count && get(heuristics, ENGINEHEUR_RESULTS, TYPE_BACKEND_DESCRIPTOR, count, &count, configurations))
         _exit(1);
     for (int64_t i = 0; i < count; i++) {
         int64_t index = -1, workspace = 0;
-        void *engine = make(ENGINE);
-        if (get(configurations[i], ENGINECFG_ENGINE, BACKEND_DESCRIPTOR_TYPE, 1, &ignored, &engine))
+        void *engine = make(ENGINE_DESCRIPTOR);
+        if (get(configurations[i], ENGINECFG_ENGINE, TYPE_BACKEND_DESCRIPTOR, 1, &ignored, &engine))
             _exit(1);
-        get(engine, ENGINE_GLOBAL_INDEX, INT64_TYPE, 1, &ignored, &index);
-        unsigned long long numerical = notes_of(engine, ENGINE_NUMERICAL_NOTE, NUMERICAL_NOTE_TYPE);
-        unsigned long long behavior = notes_of(engine, ENGINE_BEHAVIOR_NOTE, BEHAVIOR_NOTE_TYPE);
+        get(engine, ENGINE_GLOBAL_INDEX, TYPE_INT64, 1, &ignored, &index);
+        unsigned long long numerical = notes_of(engine, ENGINE_NUMERICAL_NOTE, TYPE_NUMERICAL_NOTE);
+        unsigned long long behavior = notes_of(engine, ENGINE_BEHAVIOR_NOTE, TYPE_BEHAVIOR_NOTE);
         int compiles = (behavior & RUNTIME_COMPILATION) != 0;
-        int status = compiles && compiled ? NOT_SUPPORTED : make_plan(configurations[i], device, &workspace);
+        int status = compiles && compiled ? CUDNN_NOT_SUPPORTED : make_plan(configurations[i], device, &workspace);
         compiled |= compiles && !status;
         fprintf(answer, "%lld %d %lld %llx %llx\n", (long long)index, status, (long long)workspace, numerical,
                 behavior);
@@ -196,7 +174,7 @@ static int converse(FILE *in, FILE *out) {
         line[strcspn(line, "\n")] = 0;
         if (strcmp(line, "end") == 0) {
             fprintf(out, "%d\n", status);
-            if (last && type == ENGINEHEUR && !status)
+            if (last && type == ENGINEHEUR_DESCRIPTOR && !status)
                 answer_configurations(last, device, out);
             fputs(END, out);
             destroy_all();
@@ -213,8 +191,8 @@ static int converse(FILE *in, FILE *out) {
         last = numbered[numbered_count++] = make(type);
         while (!status && (word = strsep(&rest, " ")))
             status = set_from_text(last, word, numbered, numbered_count);
-        if (!status && type == ENGINEHEUR)
-            status = set(last, ENGINEHEUR_DEVICEPROP, BACKEND_DESCRIPTOR_TYPE, 1, &device);
+        if (!status && type == ENGINEHEUR_DESCRIPTOR)
+            status = set(last, ENGINEHEUR_DEVICEPROP, TYPE_BACKEND_DESCRIPTOR, 1, &device);
         status = status ? status : finalize(last);
     }
     return 0;

@@ -1,7 +1,7 @@
 /* Preloaded into every program of a dry run: a Python whose PYTHONPATH the job replaced gets the probe's folder back.
  *
  * Does nothing in a program that is not a Python, or where XMEM_PROBE is not set. Runs before Python reads its
- * environment, which `python -I` and `python -E` do not do. Built by `enter.py`.
+ * environment, which `python -I` and `python -E` do not do. Built by `preload.py`.
  */
 #define _DEFAULT_SOURCE
 #include <stdlib.h>

@@ -92,10 +92,9 @@ def _look(frame, facts, outlook):
     inner = True
     while frame is not None:
         if is_installed(frame.f_code.co_filename):
-            if not _is_torch(frame):
-                outlook.certain = outlook.certain and not loops_at(
-                    function(frame.f_code, frame.f_globals), frame.f_lineno
-                )
+            of_torch = str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
+            if not of_torch and loops_at(function(frame.f_code, frame.f_globals), frame.f_lineno):
+                outlook.certain = False
         elif is_own(frame.f_code, frame.f_globals):
             node = function(frame.f_code, frame.f_globals)
             if node is None:
@@ -104,10 +103,6 @@ def _look(frame, facts, outlook):
                 inner = _Frame(frame, node, facts, outlook, inner).look() and inner
         is_script = frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
         frame = None if is_script else frame.f_back
-
-
-def _is_torch(frame):
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"
 
 
 class _Frame:
@@ -230,7 +225,7 @@ class _Frame:
 
     def _branches(self, loop, course, innermost):
         for node, then, otherwise in branches(loop):
-            if not _holds(node, self._line):
+            if not _within(node.body, self._line):
                 for body, wanted in ((then, True), (otherwise, False)):
                     if (
                         body
@@ -350,10 +345,6 @@ def _counts(node):
     parts = (ast.BinOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub)
     simple = all(isinstance(each, parts) for each in ast.walk(node))
     return simple or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and len(names(node)) > 1)
-
-
-def _holds(node, line):
-    return _within(node.body, line)
 
 
 def _within(body, line):

@@ -17,17 +17,9 @@ _PURE = (
     ast.boolop, ast.cmpop, ast.Tuple, ast.List, ast.Set, ast.Subscript, ast.IfExp, ast.expr_context,
 )  # fmt: skip
 _BODY = (
-    *_PURE,
-    ast.Return,
-    ast.If,
-    ast.Assign,
-    ast.AugAssign,
-    ast.Expr,
-    ast.arguments,
-    ast.arg,
-    ast.FunctionDef,
+    *_PURE, ast.Return, ast.If, ast.Assign, ast.AugAssign, ast.Expr, ast.arguments, ast.arg, ast.FunctionDef,
     ast.Lambda,
-)
+)  # fmt: skip
 _PLAIN = (int, float, bool, str, type(None), range, tuple, list, set, frozenset, dict)
 _DEEP = 3
 """Functions that call functions are followed so far."""
@@ -77,7 +69,7 @@ def is_pure(node, variables, depth=0):
         if node.keywords:
             return False
         if isinstance(node.func, ast.Name) and node.func.id == "len" and node.func.id not in variables:
-            return len(arguments) == 1 and _has_length(arguments[0], variables)
+            return len(arguments) == 1 and length(arguments[0], variables) is not None
         return _may_be_called(node.func, variables, depth) and all(is_pure(a, variables, depth) for a in arguments)
     if isinstance(node, (ast.Name, ast.Attribute)):
         return isinstance(held(node, variables), _PLAIN)
@@ -104,10 +96,6 @@ def length(node, variables):
         return len(found)
     except Exception:
         return None
-
-
-def _has_length(node, variables):
-    return length(node, variables) is not None
 
 
 def _may_be_called(function, variables, depth):
@@ -170,9 +158,6 @@ def sizes(node, variables, skips, listed):
         return
     for each in ast.iter_child_nodes(node):
         place = isinstance(node, ast.Subscript) and each is node.slice
-        if not isinstance(each, ast.stmt) and not (place and not _is_module(held(node.value, variables))):
+        of_data = place and not hasattr(held(node.value, variables), "named_parameters")
+        if not isinstance(each, ast.stmt) and not of_data:
             yield from sizes(each, variables, skips, listed)
-
-
-def _is_module(found):
-    return hasattr(found, "named_parameters")

@@ -8,47 +8,15 @@ import contextlib
 ATTENTION_DROPOUT = "xmem::attention_dropout"
 ATTENTION_LAYOUT = "xmem::attention_layout"
 
-# Operators that CUDA's autocast runs in float32 and the CPU's does not: names in torch and torch.nn.functional.
-# Source: AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15.
-AUTOCAST_FLOAT32 = [
-    "cosh",
-    "exp",
-    "expm1",
-    "log",
-    "log10",
-    "log2",
-    "log1p",
-    "reciprocal",
-    "rsqrt",
-    "pow",
-    "softplus",
-    "layer_norm",
-    "native_layer_norm",
-    "group_norm",
-    "cosine_similarity",
-    "cosine_embedding_loss",
-    "nll_loss",
-    "cross_entropy",
-    "kl_div",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "mse_loss",
-    "margin_ranking_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-    "binary_cross_entropy_with_logits",
-    "dist",
-    "cdist",
-    "logsumexp",
-    "prod",
-    "softmax",
-    "log_softmax",
-    "cumprod",
-    "cumsum",
-    "sum",
-    "norm",
-]
+AUTOCAST_FLOAT32 = """
+    cosh exp expm1 log log10 log2 log1p reciprocal rsqrt pow softplus layer_norm native_layer_norm group_norm
+    cosine_similarity cosine_embedding_loss nll_loss cross_entropy kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+    margin_ranking_loss soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits dist cdist logsumexp prod
+    softmax log_softmax cumprod cumsum sum norm
+"""
+"""Operators that CUDA's autocast runs in float32 and the CPU's does not: names in torch and torch.nn.functional.
+
+Source: AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE, aten/src/ATen/autocast_mode.h, torch 2.4 to 2.15."""
 
 
 class GpuWays:

@@ -104,11 +104,8 @@ class Guard:
         if needed <= allowed and more_seconds <= left:
             return
         needs = "about %s" % _size(needed) + (" and %s" % _duration(more_seconds) if more_seconds else "")
-        self._refuse_as_too_large("it needs %s here, and has %s and %s" % (needs, _size(allowed), _duration(left)))
-
-    def _refuse_as_too_large(self, why):
         self._over = True
-        self._refuse(_TOO_LARGE + why)
+        self._refuse(_TOO_LARGE + "it needs %s here, and has %s and %s" % (needs, _size(allowed), _duration(left)))
 
     def late(self):
         """Return what is to be said now that the time is spent; None where there are steps enough for an answer."""

@@ -23,7 +23,7 @@ class Redirect:
 
     def __init__(self, torch, on_first_use):
         self._torch = torch
-        self._mode = _mode_class(torch)(torch, on_first_use)
+        self._mode = _mode(torch, on_first_use)
 
     def begin(self, with_onednn):
         """Redirect from now on, for as long as this process runs; oneDNN is never left out if it is `with_onednn`."""
@@ -35,7 +35,6 @@ class Redirect:
 
     def generator(self, real, _owner):
         """A generator of the GPU's is the CPU's."""
-        torch = self._torch
 
         class GeneratorKind(type(real)):
             def __instancecheck__(cls, thing):
@@ -43,17 +42,17 @@ class Redirect:
 
         class Generator(real, metaclass=GeneratorKind):
             def __new__(cls, device="cpu"):
-                return real("cpu" if is_gpu(torch, device) else device)
+                return real("cpu" if is_gpu(device) else device)
 
         return Generator
 
     def autocast(self, init, _owner):
         """CUDA's autocast becomes the CPU's, with CUDA's default type."""
-        torch = self._torch
+        half = self._torch.float16
 
         def cpu_init(self, device_type, dtype=None, enabled=True, cache_enabled=None):
             if device_type == "cuda":
-                device_type, dtype = "cpu", dtype or torch.float16
+                device_type, dtype = "cpu", dtype or half
             init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
         return cpu_init
@@ -80,47 +79,44 @@ class Redirect:
 
     def load(self, load, _owner):
         """Around torch.load."""
-        torch = self._torch
 
         def load_to_host(f, map_location=None, *args, **kwargs):
             """Load to the host, then copy: without `map_location` what was saved from the GPU, by its mark."""
-            onto_host = "cpu" if map_location is None or is_gpu(torch, map_location) else map_location
+            onto_host = "cpu" if map_location is None or is_gpu(map_location) else map_location
             loaded = load(f, onto_host, *args, **kwargs)
-            return _moved(torch, loaded, is_gpu(torch, map_location), map_location is None)
+            return _moved(self._torch, loaded, is_gpu(map_location), map_location is None)
 
         return load_to_host
 
     def parameter(self, make, _owner):
         """A parameter is a new object over the tensor that it is made from: it keeps the mark."""
-        torch = self._torch
 
         def make_marked(cls, data=None, requires_grad=True):
             made = make(cls, data, requires_grad)
-            return _mark(torch, made) if is_marked(data) else made
+            return _mark(self._torch, made) if is_marked(data) else made
 
         return make_marked
 
     def device_context(self, ask, _owner):
         """`with torch.device("cuda")` and torch.set_default_device: torch calls them after us: we stand in for them."""
-        torch, mode = self._torch, self._mode
-        constructors = importlib.import_module("torch.utils._device")._device_constructors
+        mode, constructors = self._mode, importlib.import_module("torch.utils._device")._device_constructors
 
         def create(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            if is_gpu(torch, self.device) and func in constructors() and kwargs.get("device") is None:
+            if is_gpu(self.device) and func in constructors() and kwargs.get("device") is None:
                 return mode.create(func, args, kwargs)
             return ask(self, func, types, args, kwargs)
 
         return create
 
 
-def is_gpu(torch, device):
+def is_gpu(device):
     """Whether `device`, in any way that torch lets scripts write it, is a GPU."""
     if isinstance(device, str):
         return device.startswith("cuda")
     if isinstance(device, bool):
         return False
-    return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")
+    return isinstance(device, int) or getattr(device, "type", None) == "cuda"
 
 
 def is_marked(tensor):
@@ -130,19 +126,19 @@ def is_marked(tensor):
 # -- tensors -----------------------------------------------------------------------------------------------------------
 
 
-def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torch is there
+def _mode(torch, on_first_use):  # noqa: C901 - a class whose base is torch's, once torch is there
     """Return the mode that redirects what torch is called for."""
     from torch.overrides import TorchFunctionMode
 
     tensor = torch.Tensor
     scope = torch.autograd.profiler.record_function
+    half = (torch.float16, torch.bfloat16)
 
     class Mode(TorchFunctionMode):
         """Sees every call of torch's Python interface in this thread."""
 
-        def __init__(self, torch, on_first_use):
+        def __init__(self):
             super().__init__()
-            self._torch = torch
             self._on_first_use = on_first_use
             self._special = {
                 tensor.to: self._to,
@@ -156,17 +152,17 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
                 torch.lstm: self._lstm,
             }
             homes = (torch, torch.nn.functional, tensor)
-            found = [getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32]
-            self._float32 = {function for function in found if function is not None}
+            functions = {getattr(home, name, None) for home in homes for name in as_gpu.AUTOCAST_FLOAT32.split()}
+            self._float32 = functions - {None}
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
             special = self._special.get(func)
             if special is not None:
                 return special(func, args, kwargs)
-            if "device" in kwargs and is_gpu(self._torch, kwargs["device"]):
+            if "device" in kwargs and is_gpu(kwargs["device"]):
                 return self.create(func, args, kwargs)
-            if func in self._float32 and self._torch.is_autocast_enabled("cpu"):
+            if func in self._float32 and torch.is_autocast_enabled("cpu"):
                 return self._in_float32(func, args, kwargs)
             return self._marked_like(func(*args, **kwargs), args, kwargs)
 
@@ -174,7 +170,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             """Call a function that creates tensors on the GPU."""
             self.used()
             with scope(ON_DEVICE):
-                return _mark(self._torch, func(*args, **{**kwargs, "device": "cpu"}))
+                return _mark(torch, func(*args, **{**kwargs, "device": "cpu"}))
 
         def used(self):
             """Note that the script is about to use the GPU."""
@@ -184,37 +180,32 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
 
         def _marked_like(self, result, args, kwargs):
             if _any_marked(args) or (kwargs and _any_marked(kwargs.values())):
-                return _mark(self._torch, result)
+                return _mark(torch, result)
             return result
 
         def _in_float32(self, func, args, kwargs):
-            half = (self._torch.float16, self._torch.bfloat16)
-
             def widened(value):
                 if isinstance(value, tensor) and value.dtype in half:
                     return self._marked_like(value.float(), (value,), {})
                 return value
 
-            with self._torch.autocast("cpu", enabled=False):
+            with torch.autocast("cpu", enabled=False):
                 wide = {name: widened(value) for name, value in kwargs.items()}
                 return self._marked_like(func(*[widened(value) for value in args], **wide), args, kwargs)
 
         def keep_onednn(self):
             """This torch cannot be told to do without."""
-            del self._special[self._torch.lstm]
+            del self._special[torch.lstm]
 
         def _lstm(self, func, args, kwargs):
             """Leave out oneDNN for half precision: few CPUs have its LSTM in that, and torch does not ask."""
-            half = self._torch.is_autocast_enabled("cpu") or args[0].dtype in (
-                self._torch.float16,
-                self._torch.bfloat16,
-            )
-            with_it = self._torch._C._get_mkldnn_enabled()
-            self._torch._C._set_mkldnn_enabled(with_it and not half)
+            in_half = torch.is_autocast_enabled("cpu") or args[0].dtype in half
+            with_it = torch._C._get_mkldnn_enabled()
+            torch._C._set_mkldnn_enabled(with_it and not in_half)
             try:
                 return self._marked_like(func(*args, **kwargs), args, kwargs)
             finally:
-                self._torch._C._set_mkldnn_enabled(with_it)
+                torch._C._set_mkldnn_enabled(with_it)
 
         def _to(self, func, args, kwargs):
             """Copy between what lies on the GPU and what does not; what is on its side already stays."""
@@ -223,26 +214,26 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             other = kwargs.pop("other", None)
             if rest and isinstance(rest[0], tensor):
                 other = rest.pop(0)
-            elif rest and not isinstance(rest[0], self._torch.dtype):
+            elif rest and not isinstance(rest[0], torch.dtype):
                 target = rest.pop(0)
             if other is not None:
                 kwargs["dtype"] = other.dtype
                 target = "cuda" if is_marked(other) else "cpu"
             if target is None:
                 return self._marked_like(func(*args, **kwargs), args, {})
-            here, there = is_marked(value), is_gpu(self._torch, target)
+            here, there = is_marked(value), is_gpu(target)
             if not there and str(target).partition(":")[0] != "cpu":
                 return func(value, target, *rest, **kwargs)  # "meta" and the like
             if here == there:
                 moved = func(value, "cpu", *rest, **kwargs)
-                return _mark(self._torch, moved) if there else moved
+                return _mark(torch, moved) if there else moved
             if there:
                 self.used()
             rest = rest[:2]  # dtype and non_blocking; the copy is made in any case
             kwargs["copy"] = True
             with scope(TO_DEVICE if there else TO_HOST):
                 moved = func(value, "cpu", *rest, **kwargs)
-            return _mark(self._torch, moved) if there else moved
+            return _mark(torch, moved) if there else moved
 
         def _cuda(self, _func, args, kwargs):
             memory_format = kwargs.get("memory_format")
@@ -252,7 +243,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             return self._to(tensor.to, (args[0], "cpu"), {})
 
         def _device_of(self, func, args, kwargs):
-            return self._torch.device("cuda", 0) if is_marked(args[0]) else func(*args, **kwargs)
+            return torch.device("cuda", 0) if is_marked(args[0]) else func(*args, **kwargs)
 
         def _set_data(self, func, args, kwargs):
             func(*args, **kwargs)
@@ -261,7 +252,7 @@ def _mode_class(torch):  # noqa: C901 - a class whose base is torch's, once torc
             else:
                 args[0].__dict__.pop(_MARK, None)
 
-    return Mode
+    return Mode()
 
 
 def _any_marked(values):

@@ -9,6 +9,7 @@ import functools
 import gzip
 import hashlib
 import io
+import math
 import struct
 import tarfile
 import zlib
@@ -75,9 +76,7 @@ def labels(count, classes, least=0):
 
 def _idx(shape, classes, note):
     """MNIST's (http://yann.lecun.com/exdb/mnist, "File formats"), packed: a header, then bytes of labels or pixels."""
-    size = 1
-    for each in shape:
-        size *= each
+    size = math.prod(shape)
     header = struct.pack(">%di" % (1 + len(shape)), 0x800 + len(shape), *shape)
     body = Body(header + labels(size, classes)) if classes else Body(header, size)
     packed = io.BytesIO()

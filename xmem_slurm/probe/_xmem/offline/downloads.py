@@ -12,6 +12,7 @@ import importlib
 import io
 import os
 import sys
+import types
 
 from _xmem.offline import datasets
 from _xmem.process import network
@@ -73,10 +74,9 @@ class Downloads:
                 content = self._content(request.full_url)
                 if content is None:
                     raise
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n" % len(
-                content
-            )
-            response = http.client.HTTPResponse(_Socket(head + content), method=request.get_method())
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n"
+            connection = types.SimpleNamespace(makefile=lambda _mode: io.BytesIO(head % len(content) + content))
+            response = http.client.HTTPResponse(connection, method=request.get_method())
             response.begin()
             response.url, response.msg = request.full_url, response.reason  # as do_open leaves it
             return response
@@ -118,13 +118,3 @@ class Downloads:
 
 def _known_by(size, first):
     return "%d %s" % (size, hashlib.sha256(first).hexdigest())
-
-
-class _Socket:
-    """What http.client reads a response from."""
-
-    def __init__(self, response):
-        self._response = response
-
-    def makefile(self, _mode):
-        return io.BytesIO(self._response)

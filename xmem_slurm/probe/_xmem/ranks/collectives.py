@@ -91,38 +91,31 @@ class Collectives:
         """One list of outputs for each rank."""
         return [(each, [self._values(one) for one in inputs]) for each in outputs]
 
-    def _gathered_into(self, _here, world, output, one, *_options, **_more):
-        return [([output], [self._repeated(one, world)])]
-
-    def _gathered_into_each(self, _here, world, outputs, inputs, *_options, **_more):
-        return [(outputs, [self._repeated(one, world) for one in inputs])]
-
-    def _repeated(self, tensor, world):
-        values = self._values(tensor)
-        return None if values is None else values.repeat(world)
+    def _gathered_into(self, _here, world, outputs, inputs, *_options, **_more):
+        outputs, inputs = _lists(outputs, inputs)
+        known = [self._values(one) for one in inputs]
+        return [(outputs, [None if values is None else values.repeat(world) for values in known])]
 
     def _reduced(self, here, world, tensors, *options, **more):
-        each = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+        each, _ = _lists(tensors, None)
         return [(each, [_over_ranks(self._values(one), _operation(options, more), here, world) for one in each])]
 
     def _reduced_at_root(self, here, world, tensors, *options, **more):
         return self._reduced(here, world, tensors, *options, **more) if here == _root(options, more) else []
 
     def _scattered(self, here, _world, outputs, inputs, *options, **more):
-        outputs, inputs = ([outputs], [inputs]) if not isinstance(outputs, (list, tuple)) else (outputs, inputs)
+        outputs, inputs = _lists(outputs, inputs)
         if here == _root(options, more):
             return [(outputs, [self._values(each[here]) for each in inputs])]
         return [(outputs, [None] * len(outputs))]
 
     def _reduced_and_scattered(self, here, world, outputs, inputs, *options, **more):
-        outputs, inputs = ([outputs], [inputs]) if not isinstance(outputs, (list, tuple)) else (outputs, inputs)
+        outputs, inputs = _lists(outputs, inputs)
         operation = _operation(options, more)
         return [(outputs, [_over_ranks(self._values(each[here]), operation, here, world) for each in inputs])]
 
-    def _part_reduced(self, here, world, output, one, *options, **more):
-        return [([output], [self._own_part(one, _operation(options, more), here, world)])]
-
-    def _part_reduced_each(self, here, world, outputs, inputs, *options, **more):
+    def _part_reduced(self, here, world, outputs, inputs, *options, **more):
+        outputs, inputs = _lists(outputs, inputs)
         return [(outputs, [self._own_part(one, _operation(options, more), here, world) for one in inputs])]
 
     def _own_part(self, tensor, operation, here, world):
@@ -172,7 +165,7 @@ class Collectives:
                 group = sys.modules["torch.distributed.distributed_c10d"]._resolve_process_group(args[-1])
                 options = [getattr(names, each.upper(), None) if isinstance(each, str) else each for each in args[:-1]]
                 if outcome == self._reduced:
-                    outputs, inputs = (out, given) if isinstance(out, (list, tuple)) else ([out], [given])
+                    outputs, inputs = _lists(out, given)
                     self._put_all(outputs, [self._values(each) for each in inputs])
                     outcomes = outcome(group.rank(), group.size(), out, *options)
                 else:
@@ -182,6 +175,11 @@ class Collectives:
             return out
 
         return kernel
+
+
+def _lists(outputs, inputs):
+    """Return both as lists: of one output, and what it is of."""
+    return (outputs, inputs) if isinstance(outputs, (list, tuple)) else ([outputs], [inputs])
 
 
 def _matching(sent, sizes, here):
@@ -230,7 +228,7 @@ _COLLECTIVES = {
     "allgather": "_gathered",
     "_allgather_base": "_gathered_into",
     "allgather_coalesced": "_gathered_coalesced",
-    "allgather_into_tensor_coalesced": "_gathered_into_each",
+    "allgather_into_tensor_coalesced": "_gathered_into",
     "gather": "_gathered_at_root",
     "scatter": "_scattered",
     "allreduce": "_reduced",
@@ -238,7 +236,7 @@ _COLLECTIVES = {
     "reduce": "_reduced_at_root",
     "reduce_scatter": "_reduced_and_scattered",
     "_reduce_scatter_base": "_part_reduced",
-    "reduce_scatter_tensor_coalesced": "_part_reduced_each",
+    "reduce_scatter_tensor_coalesced": "_part_reduced",
     "alltoall": "_exchanged",
     "alltoall_base": "_exchanged_at_once",
 }

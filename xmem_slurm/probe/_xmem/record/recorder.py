@@ -275,16 +275,11 @@ class Recorder(ProbeEngine):
         with self._lock:
             if self._finished:
                 return
-            for device, trace in self._traces(state):
-                description.write("%s-%d.json.gz" % (self._file, device), trace)
-
-    def _traces(self, state):
-        """Yield (device, trace) of each device that was used, and in any case of the first."""
-        if self._history.recording:
-            self._history.take(self._served.look(), self._served.peaks)
-            self._settings.setdefault(self._history.settings, self._history.settings)  # adds to the environment's
-        for device in self._history.devices():
-            yield device, self._trace(state, device)
+            if self._history.recording:
+                self._history.take(self._served.look(), self._served.peaks)
+                self._settings.setdefault(self._history.settings, self._history.settings)  # adds to the environment's
+            for device in self._history.devices():
+                description.write("%s-%d.json.gz" % (self._file, device), self._trace(state, device))
 
     def _trace(self, state, device):
         """Return the trace of one device (form: xmem_slurm/trace.py)."""

@@ -40,6 +40,8 @@ class KnownValues:
         """Of known values, once there is one (`Values`)."""
         self._factories = Factories(torch)
         self._casts = _Casts(torch)
+        self.factory, self.draw = self._factories.factory, self._factories.draw
+        self.cache_switched, self.cache_is_on = self._casts.switched, self._casts.asked
 
     def begin(self):
         """Keep values from now on; where this torch lacks what that needs, nothing is known, as without us."""
@@ -95,14 +97,6 @@ class KnownValues:
 
         return entered
 
-    def cache_switched(self, switch, _owner):
-        """Around the switch of autocast's cache."""
-        return self._casts.switched(switch)
-
-    def cache_is_on(self, ask, _owner):
-        """Around the question whether that is on."""
-        return functools.wraps(ask)(lambda: self._casts.is_on)
-
     def loaded(self, move, _owner):
         """Around what copies a storage to the device: the tensor that torch.load makes over it has its bytes."""
 
@@ -115,14 +109,6 @@ class KnownValues:
 
         return moved
 
-    def factory(self, make, owner):
-        """Around a function that makes tensors of values that are on the host."""
-        return self._factories.factory(make, owner)
-
-    def draw(self, make, owner):
-        """Around a function that makes tensors of numbers that only a GPU draws."""
-        return self._factories.draw(make, owner)
-
 
 class _Casts:
     """Autocast's cache of weights that were cast, and the switch that a script has for it: one for each thread."""
@@ -132,8 +118,8 @@ class _Casts:
         self._here = threading.local()
         self._inference_does = None
 
-    def switched(self, switch):
-        """Return a switch in place of torch's, which holds where the cache is allowed at all."""
+    def switched(self, switch, _owner):
+        """Around torch's switch, which holds where the cache is allowed at all."""
         self._set = switch
 
         @functools.wraps(switch)
@@ -143,8 +129,12 @@ class _Casts:
 
         return set_autocast_cache_enabled
 
+    def asked(self, ask, _owner):
+        """Around the question whether it is on."""
+        return functools.wraps(ask)(lambda: self._is_on)
+
     @property
-    def is_on(self):
+    def _is_on(self):
         """Whether this thread of the script has it switched on."""
         return getattr(self._here, "on", True)
 
@@ -162,7 +152,7 @@ class _Casts:
 
     def _allow(self, allowed):
         self._here.allowed = allowed
-        self._set(allowed and self.is_on)
+        self._set(allowed and self._is_on)
 
     def _looked(self):
         """Whether this torch's own inference mode finds a weight's cast again: 2.11 has stopped to."""

@@ -76,32 +76,28 @@ class HostSource:
     depth = 0
 
     def __init__(self, torch, tensor, dtype):
-        self._torch, self._dtype, self._offset = torch, dtype, tensor.storage_offset()
-        self._from, self._tensor, self.held = tensor.dtype, weakref.ref(tensor), None
+        self._torch, self._dtype, self._offset, self._elements = torch, dtype, tensor.storage_offset(), tensor.numel()
+        self._tensor, self.held = weakref.ref(tensor), None
         self._version, self._sample = tensor._version, self._look(tensor)
 
     def part(self, _budget, size, stride, offset):
         """As `Full.part`."""
-        tensor = self._now()
-        if tensor is None:
-            return None
-        view = self._torch.empty(0, dtype=self._from, device="cpu")
-        view.set_(tensor.untyped_storage(), self._offset + offset, size, stride)
-        return view.to(self._dtype)
+        view = self._view(size, stride, offset)
+        return None if view is None else view.to(self._dtype)
 
     def at(self, places):
         """As `Full.at`."""
-        tensor = self._now()
-        if tensor is None:
-            return None
-        flat = self._torch.empty(0, dtype=self._from, device="cpu")
-        flat.set_(tensor.untyped_storage(), self._offset, (tensor.numel(),), (1,))
-        return flat[places].to(self._dtype)
+        flat = self._view((self._elements,), (1,), 0)
+        return None if flat is None else flat[places].to(self._dtype)
 
-    def _now(self):
+    def _view(self, size, stride, offset):
+        """Return a view of the host tensor; None where that is gone, or was written to."""
         tensor = self._tensor()
         same = tensor is not None and tensor._version == self._version
-        return tensor if same and self._torch.equal(self._look(tensor), self._sample) else None
+        if not same or not self._torch.equal(self._look(tensor), self._sample):
+            return None
+        view = self._torch.empty(0, dtype=tensor.dtype, device="cpu")
+        return view.set_(tensor.untyped_storage(), self._offset + offset, size, stride)
 
     def _look(self, tensor):
         flat = self._torch.empty(0, dtype=tensor.dtype, device="cpu")

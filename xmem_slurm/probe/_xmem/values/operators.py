@@ -58,7 +58,7 @@ OPERATORS = {
     "shapes.index_put_": "index_put_ _index_put_impl_",
 }
 
-MADE_FOR_ONE = {
+OF_SEVERAL = {
     "rules.by_element",
     "rules.as_a_whole",
     "rules.in_place",
@@ -66,10 +66,10 @@ MADE_FOR_ONE = {
     "rules.triangle",
     "plausible.sort",
 }
-"""Rules that make a kernel when they are given the operator; the others are kernels."""
+"""Kernels that are given the operator first."""
 
 
-def found(aten):
+def of(aten):
     """Yield (rule, name, operator) for each operator of the table; the last is None where torch has none so named."""
     for rule, names in OPERATORS.items():
         for name in names.split():

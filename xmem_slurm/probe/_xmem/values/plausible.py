@@ -3,7 +3,6 @@
 The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
 """
 
-import functools
 import math
 
 from _xmem.values.table import computed
@@ -47,40 +46,32 @@ class Plausible:
     def topk(self, real, tensor, k, dim=-1, *options):
         """Of values that are not known the places are all different, and each is as frequent as any: even routing."""
         out = real(tensor, k, dim, *options)
-        if self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1]):
-            known = self._values.on_host((tensor,))
-            found = None if known is None else computed(self._torch.topk, known[0], k, dim, *options)
-            if found is not None:
-                mark = self._values.mark((tensor,))
-                for each, values in zip(out, found):  # noqa: B905 - since Python 3.10
-                    self._values.note(each, values, mark)
-            else:
-                rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
-                places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
-                places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
-                self._values.note(out[1], places, self._assumed.mark("places by topk, assumed evenly used"))
+        asked = self._values.applies(tensor) and tensor.dim() and tensor.shape[dim] and self._values.small(out[1])
+        if asked and not self._noted(out, tensor, self._torch.topk, k, dim, *options):
+            rows = self._torch.arange(out[1].numel() // max(1, k), device="cpu")[:, None]
+            places = (rows - 1 - self._torch.arange(k, device="cpu")) % tensor.shape[dim]
+            places = places.reshape(out[1].transpose(dim, -1).shape).transpose(dim, -1)
+            self._values.note(out[1], places, self._assumed.mark("places by topk, assumed evenly used"))
         return out
 
-    def sort(self, operator):
-        """Return the kernel of a sort."""
-        return functools.partial(self._sort, operator)
-
-    def _sort(self, operator, real, tensor, *args, **options):
+    def sort(self, operator, real, tensor, *args, **options):
         """Values that are not known come out in the order in which they are: each place once."""
         out = real(tensor, *args, **options)
-        if self._values.applies(tensor) and tensor.dim() and self._values.small(out[1]):
-            known = self._values.on_host((tensor,))
-            found = None if known is None else computed(operator, known[0], *args, **options)
-            if found is not None:
-                mark = self._values.mark((tensor,))
-                for each, values in zip(out, found):  # noqa: B905 - since Python 3.10
-                    self._values.note(each, values, mark)
-            else:
-                dim = options.get("dim", args[0] if args else -1)
-                places = self._torch.arange(tensor.shape[dim], device="cpu").expand(tensor.transpose(dim, -1).shape)
-                mark = self._assumed.mark("an order by sort, assumed to be as it was")
-                self._values.note(out[1], places.transpose(dim, -1), mark)
+        asked = self._values.applies(tensor) and tensor.dim() and self._values.small(out[1])
+        if asked and not self._noted(out, tensor, operator, *args, **options):
+            dim = options.get("dim", args[0] if args else -1)
+            places = self._torch.arange(tensor.shape[dim], device="cpu").expand(tensor.transpose(dim, -1).shape)
+            mark = self._assumed.mark("an order by sort, assumed to be as it was")
+            self._values.note(out[1], places.transpose(dim, -1), mark)
         return out
+
+    def _noted(self, out, tensor, operator, *args, **options):
+        """Note what an operator gives of the values of a tensor; return whether they are known."""
+        known = self._values.seen(tensor)
+        values = None if known is None else computed(operator, known, *args, **options)
+        if values is not None:
+            self._values.note_all(out, values, self._values.mark((tensor,)))
+        return values is not None
 
     def multinomial(self, real, weights, count, replacement=False, *, generator=None):
         """A draw of one reads whether the weights are valid (aten/src/ATen/native/Distributions.cpp)."""

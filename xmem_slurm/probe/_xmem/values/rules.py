@@ -31,13 +31,13 @@ class Rules:
     def register(self):
         """Put every kernel in its place."""
         parts = {"rules": self, "plausible": self._plausible, "shapes": self._shapes}
-        for rule, name, operator in operators.found(self._torch.ops.aten):
+        for rule, name, operator in operators.of(self._torch.ops.aten):
             if operator is None:
                 doubts.note("values-unknown", "no torch.ops.aten.%s in this release" % name)
                 continue
             part, _, method = rule.partition(".")
             kernel = getattr(parts[part], method)
-            self._wrap(operator, kernel(operator) if rule in operators.MADE_FOR_ONE else kernel)
+            self._wrap(operator, functools.partial(kernel, operator) if rule in operators.OF_SEVERAL else kernel)
 
     def _wrap(self, operator, kernel):
         """Put a kernel where torch dispatches the operator to below autograd."""
@@ -72,52 +72,45 @@ class Rules:
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 
-    def by_element(self, operator):
-        """Return the kernel of an operator that is computed on the host beside, element by element."""
-        return self._computed(operator, True)
+    def by_element(self, operator, real, *args, **kwargs):
+        """Compute on the host beside, element by element: of a large result keep how it is made."""
+        out = real(*args, **kwargs)
+        if self._values.keeps(out):
+            self._note(operator, out, args, kwargs)
+        else:
+            self._large(operator, out, args, kwargs)
+        return out
 
-    def as_a_whole(self, operator):
-        """Return the kernel of an operator that is computed on the host beside."""
-        return self._computed(operator, False)
+    def as_a_whole(self, operator, real, *args, **kwargs):
+        """Compute on the host beside."""
+        out = real(*args, **kwargs)
+        if self._values.keeps(out[0] if isinstance(out, tuple) else out):
+            self._note(operator, out, args, kwargs)
+        return out
 
-    def _computed(self, operator, by_element):
-        """Return a kernel that computes its operator on the host where that is known whole, or kept by `by_element`."""
-        name = operator._schema.name.rpartition("::")[2]
+    def _note(self, operator, out, args, kwargs):
+        """Note what comes out: computed, made up, or with the mark of what it was computed from."""
+        name, first = _name(operator), out[0] if isinstance(out, tuple) else out
+        mark = self._values.mark(args)
+        known = self._values.on_host(args)
+        if known is not None and "device" not in kwargs:
+            values = computed(operator, *known, **kwargs)
+            if values is not None:
+                self._values.note_all(out, values, self._plausible.after(name, mark))
+            return
+        value = self._plausible.of(name, args, first)
+        if value is not None:
+            values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
+            self._values.note(first, values, self._plausible.mark(name))
+        elif mark is not None and not first.is_floating_point():
+            self._values.note(first, None, mark)
 
-        def kernel(real, *args, **kwargs):
-            """Note what comes out: computed, made up, or with the mark of what it was computed from."""
-            out = real(*args, **kwargs)
-            first = out[0] if isinstance(out, tuple) else out
-            if not self._values.keeps(first):
-                if by_element:
-                    self._large(operator, name, out, args, kwargs)
-                return out
-            mark = self._values.mark(args)
-            known = self._values.on_host(args)
-            if known is not None and "device" not in kwargs:
-                values = computed(operator, *known, **kwargs)
-                if values is None:
-                    return out
-                mark = self._plausible.after(name, mark)
-                pairs = zip(out, values) if isinstance(out, tuple) else [(out, values)]  # noqa: B905 - since Python 3.10
-                for each, value in pairs:
-                    self._values.note(each, value, mark)
-            else:
-                value = self._plausible.of(name, args, first)
-                if value is not None:
-                    values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
-                    self._values.note(first, values, self._plausible.mark(name))
-                elif mark is not None and not first.is_floating_point():
-                    self._values.note(first, None, mark)
-            return out
-
-        return kernel
-
-    def _large(self, operator, name, out, args, kwargs):
+    def _large(self, operator, out, args, kwargs):
         """Keep how the values of a large result are made, where those of all that it is made from are known."""
         if self._values.is_gradient(out):
             return
         if not any(self._values.has(each) for each in args):
+            name = _name(operator)
             asked = name in ("isnan", "isinf", "eq", "ne") and self._values.applies(out)
             value = self._plausible.of(name, args, out) if asked else None
             if value is not None:
@@ -125,26 +118,22 @@ class Rules:
             return
         given = []
         for each in args:
+            known = each
             if isinstance(each, self._torch.Tensor):
-                known = self._values.seen(each) if each.is_cuda and not each.dim() else each
-                if each.is_cuda and each.dim():
-                    known = self._values.lazy(each)
-                elif known is not None:
-                    known = None if known.dim() else known.clone()
+                if each.dim():
+                    known = self._values.lazy(each) if each.is_cuda else None
+                else:
+                    host = self._values.on_host((each,))
+                    known = None if host is None else host[0].clone()
                 if known is None:
                     return
-                given.append(known)
-            else:
-                given.append(each)
+            given.append(known)
         if any(isinstance(each, tuple) for each in given):
             made = lazy.elementwise(self._torch, operator, out.shape, given, kwargs)
             self._values.make(out, made, self._values.mark(args))
 
-    def triangle(self, operator):
-        """Return the kernel of triu or tril."""
-        return functools.partial(self._triangle, operator)
-
-    def _triangle(self, operator, real, tensor, diagonal=0):
+    def triangle(self, operator, real, tensor, diagonal=0):
+        """Compute triu or tril; of a large result keep how it is made."""
         out = real(tensor, diagonal)
         if self._values.keeps(out):
             known = self._values.seen(tensor)
@@ -158,35 +147,26 @@ class Rules:
             self._values.make(out, made, self._values.mark((tensor,)))
         return out
 
-    def in_place(self, operator):
-        """Return the kernel of an operator that writes to its first argument."""
+    def in_place(self, operator, real, target, *args, **kwargs):
+        """Compute what is written to the first argument."""
+        kept = self._values.of(target) if self._values.keeps(target) else None
+        known = None if kept is None else self._values.on_host(args)
+        mark = None if known is None else self._values.mark((target, *args))
+        real(target, *args, **kwargs)
+        self._raise_version(target)
+        # The values share their storage with `kept`.
+        if known is not None and computed(operator, kept, *known, **kwargs) is not None:
+            self._values.wrote(target, mark)
+        else:
+            self._values.forget(target)
+        return target
 
-        def kernel(real, target, *args, **kwargs):
-            kept = self._values.of(target) if self._values.keeps(target) else None
-            known = None if kept is None else self._values.on_host(args)
-            mark = None if known is None else self._values.mark((target, *args))
-            real(target, *args, **kwargs)
-            self._raise_version(target)
-            # The values share their storage with `kept`.
-            if known is not None and computed(operator, kept, *known, **kwargs) is not None:
-                self._values.wrote(target, mark)
-            else:
-                self._values.forget(target)
-            return target
-
-        return kernel
-
-    def over(self, operator):
-        draws = operator._schema.name.endswith("::random_")
-
-        def kernel(real, target, *args, **kwargs):
-            real(target, *args, **kwargs)
-            self._written_over(target)
-            if draws and self._values.keeps(target) and not target.is_floating_point():
-                self._values.note(target, None, self.assumed.mark("numbers by random_, not drawn here"))
-            return target
-
-        return kernel
+    def over(self, operator, real, target, *args, **kwargs):
+        real(target, *args, **kwargs)
+        self._written_over(target)
+        if _name(operator) == "random_" and self._values.keeps(target) and not target.is_floating_point():
+            self._values.note(target, None, self.assumed.mark("numbers by random_, not drawn here"))
+        return target
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -291,6 +271,11 @@ class Rules:
                 self._values.wrote(target)
             else:
                 self._values.forget(target)
+
+
+def _name(operator):
+    """Return an operator's name without its overload's."""
+    return operator._schema.name.rpartition("::")[2]
 
 
 def _line(text, start):

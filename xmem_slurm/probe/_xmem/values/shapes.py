@@ -3,6 +3,8 @@
 The kernels take `real`, which goes on to the device's own kernel, then what the operator was called with.
 """
 
+import math
+
 from _xmem import doubts
 from _xmem.values.table import computed
 
@@ -52,33 +54,23 @@ class Shapes:
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
     def unique2(self, real, tensor, *options):
-        def upper():
-            flat = tensor.reshape(-1)
-            return (
-                flat.clone(),
-                self._torch.zeros_like(tensor, dtype=self._torch.long),
-                self._ones(flat.numel(), tensor),
-            )
-
-        aten = self._torch.ops.aten
-        return self._shape(real, (tensor, *options), aten._unique2.default, upper)
+        return self._unique(real, "_unique2", (tensor, *options), (-1,), tensor.shape)
 
     def unique_consecutive(self, real, tensor, *options):
-        def upper():
-            long = self._torch.zeros_like(tensor, dtype=self._torch.long)
-            return tensor.clone(), long, self._ones(tensor.numel(), tensor)
-
-        return self._shape(real, (tensor, *options), self._torch.ops.aten.unique_consecutive.default, upper)
+        return self._unique(real, "unique_consecutive", (tensor, *options), tensor.shape, tensor.shape)
 
     def unique_dim(self, real, tensor, dim, *options):
+        return self._unique(real, "unique_dim", (tensor, dim, *options), tensor.shape, (tensor.shape[dim],))
+
+    def _unique(self, real, name, args, shape, places):
+        """What is not known is all different; `shape` is that of it, `places` that of where each is found."""
+
         def upper():
-            count = tensor.shape[dim]
-            return tensor.clone(), self._ones(count, tensor) * 0, self._ones(count, tensor)
+            tensor, long = args[0], self._torch.long
+            counts = tensor.new_ones(math.prod(places), dtype=long)
+            return tensor.reshape(shape).clone(), tensor.new_zeros(places, dtype=long), counts
 
-        return self._shape(real, (tensor, dim, *options), self._torch.ops.aten.unique_dim.default, upper)
-
-    def _ones(self, count, like):
-        return like.new_ones(count, dtype=self._torch.long)
+        return self._shape(real, args, getattr(self._torch.ops.aten, name).default, upper)
 
     def bincount(self, real, tensor, weights=None, minlength=0):
         known, given = self._values.seen(tensor), self._values.on_host((weights,))

@@ -139,6 +139,12 @@ class Values:
             own.copy_(values)
         self._put(tensor, storage, host, mark)
 
+    def note_all(self, out, values, mark):
+        """The same of what an operator returns, which may be several tensors."""
+        pairs = zip(out, values) if isinstance(out, tuple) else [(out, values)]  # noqa: B905 - since Python 3.10
+        for tensor, host in pairs:
+            self.note(tensor, host, mark)
+
     def refer(self, tensor, values, mark=None):
         """Keep where the values of a large tensor are: in `values`, of the same shape on the host."""
         storage = self._own(tensor) if self.applies(tensor) else None
