@@ -70,7 +70,7 @@ def from_submission(job: Submission) -> Job:
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
     known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
-    environ = exported(job.environ, request.export) | slurm_variables(request) | known
+    environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
     return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
 
 
@@ -216,7 +216,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
             mebibytes = gres.parse_memory(setting.value or "") // MIB
             if mebibytes:  # 0 is all that a node has, which is not known
                 variables[_MEMORY[setting.name]] = str(mebibytes)
-    return variables | _array_variables(request.array or "")
+    return variables | _array_variables(request.value("array") or "")
 
 
 def _array_variables(array: str) -> dict[str, str]:
