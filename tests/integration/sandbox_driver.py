@@ -27,7 +27,6 @@ def main() -> int:
     if request.get("unwatched"):
         syscalls.give_up = lambda: None
         first_process.WATCH_SECONDS = 1e6
-    stdin = request["stdin"]
     os.set_inheritable(os.open("/", os.O_RDONLY), True)  # one that a careless caller left open: a way out
     try:
         sandbox.available()
@@ -35,7 +34,6 @@ def main() -> int:
             request["argv"],
             cwd=Path(request["cwd"]),
             environ=request["environ"],
-            stdin=None if stdin is None else stdin.encode(),
             limits=sandbox.Limits(**request["limits"]),
             show=[Path(folder) for folder in request["show"]],
             hide=[Path(folder) for folder in request["hide"]],

@@ -17,15 +17,6 @@ _AT_ONCE = 4
 """Questions to slurmctld at a time."""
 
 
-def against(site: Site, cluster: Cluster) -> list[str]:
-    """Return a line for each thing that is not as the file says, and for each option that Slurm refuses.
-
-    Raises:
-        SlurmError: there is no sbatch.
-    """
-    return [*differences(site, cluster), *refusals(site)]
-
-
 def differences(site: Site, cluster: Cluster) -> list[str]:
     """Return a line for each thing that is not as the file says; what the file cannot say is left out."""
     live = {node.name: node for node in cluster.nodes}

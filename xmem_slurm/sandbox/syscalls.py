@@ -1,10 +1,11 @@
 """Which system calls does a dry run do without, and what do they say instead?
 
 Memory that no limit of a process counts and no watch can see (System V's, memory files that are only held open, or on
-their way through a socket, io_uring's rings), file systems and namespaces of its own, which would have such memory too,
-the kernel's key rings, and sockets that lead out whatever the network namespace (vsock). Most programs have another way
-where a kernel lacks such a call, and the answer is what such a kernel says. Where a job chooses its CPUs, the answer is
-yes and nothing happens: those that it has are the dry run's.
+their way through a socket, io_uring's rings), file systems and namespaces of its own, which would have such memory too
+(a tmpfs without a size: only a control group holds that; what runs containers needs them), the kernel's key rings, and
+sockets that lead out whatever the network namespace (vsock). Most programs have another way where a kernel lacks such a
+call, and the answer is what such a kernel says. Where a job chooses its CPUs, the answer is yes and nothing happens:
+those that it has are the dry run's.
 
 A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
 
@@ -19,10 +20,6 @@ import struct
 from collections.abc import Iterator
 
 from xmem_slurm.sandbox import linux
-
-NESTED_USER_NAMESPACES = False
-"""Whether a dry run may make user namespaces. In one it can mount a tmpfs that has no size: only a control group
-(`cgroup`) holds it then. What runs containers needs them."""
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
@@ -46,6 +43,7 @@ _NUMBERS = {  # on x86-64, on aarch64
 }
 _ANSWERS = {
     "add_key": errno.EPERM,
+    "clone3": errno.ENOSYS,  # its flags are behind a pointer; the C library then takes clone
     "io_uring_setup": errno.ENOSYS,
     "keyctl": errno.EPERM,
     "memfd_create": errno.ENOSYS,
@@ -57,8 +55,6 @@ _ANSWERS = {
     "shmget": errno.ENOSPC,
     "userfaultfd": errno.EPERM,
 }
-_NAMESPACES = {"clone3": errno.ENOSYS}  # its flags are behind a pointer; the C library then takes clone
-_FLAGGED = {"clone": errno.EPERM, "unshare": errno.EPERM}
 _AF_VSOCK = 40
 
 # include/uapi/linux/bpf_common.h
@@ -84,7 +80,6 @@ def give_up() -> None:
 def _program(machine: str) -> bytes:
     """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error."""
     which = list(_ARCHITECTURES).index(machine)
-    answers = _ANSWERS if NESTED_USER_NAMESPACES else _ANSWERS | _NAMESPACES
     steps = [
         *_step(_LOAD, _ARCHITECTURE_AT),
         *_step(_EQUAL, _ARCHITECTURES[machine], 1, 0),
@@ -93,10 +88,10 @@ def _program(machine: str) -> bytes:
         *_step(_AT_LEAST, _X32, 0, 1),
         *_step(_RETURN, _ERROR | errno.ENOSYS),
     ]
-    for name, answer in answers.items():
+    for name, answer in _ANSWERS.items():
         steps += [*_step(_EQUAL, _NUMBERS[name][which], 0, 1), *_step(_RETURN, _ERROR | answer)]
-    for name, answer in () if NESTED_USER_NAMESPACES else _FLAGGED.items():
-        steps += _where(_NUMBERS[name][which], _ANY_BIT, linux.CLONE_NEWUSER, answer)
+    for name in ("clone", "unshare"):
+        steps += _where(_NUMBERS[name][which], _ANY_BIT, linux.CLONE_NEWUSER, errno.EPERM)
     steps += _where(_NUMBERS["socket"][which], _EQUAL, _AF_VSOCK, errno.EAFNOSUPPORT)
     return b"".join([*steps, *_step(_RETURN, _ALLOW)])
 
