@@ -76,7 +76,7 @@ class DeviceCachingAllocator:
         """Bytes of freed blocks that wait for events; torch's active bytes are allocated plus these."""
         self.active_bytes_peak = 0
         self.allocations = self.frees = self.pending = 0
-        self.allocated_peak_at = self.reserved_peak_at = 0
+        self.allocated_peak_at = 0
         """How many allocations had been served when the peak was first reached, the one that reached it included."""
         self.inactive_split = 0
         self.segments = self.segments_peak = 0
@@ -271,7 +271,6 @@ class DeviceCachingAllocator:
         self.reserved_bytes += change
         if self.reserved_bytes > self.reserved_bytes_peak:
             self.reserved_bytes_peak = self.reserved_bytes
-            self.reserved_peak_at = self.allocations + 1
         self.reserved_bytes_total += max(change, 0)
         stats = pool.stats
         stats.reserved_bytes += change

@@ -14,6 +14,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -96,11 +97,12 @@ def end_all(folder: Path) -> None:
             raise LabError(f"processes of the lab in {folder} do not end: {_listed(left)}")
         for process in left:
             # slurmstepd ignores SIGTERM, and has nobody left to report to.
-            if time.monotonic() > polite_until or _name(process).startswith("slurmstepd"):
-                _signal(process, kill=True)
-            elif process not in asked:
-                _signal(process, kill=False)
-                asked.add(process)
+            with suppress(psutil.Error):  # it ended meanwhile
+                if time.monotonic() > polite_until or _name(process).startswith("slurmstepd"):
+                    process.kill()
+                elif process not in asked:
+                    asked.add(process)
+                    process.terminate()
         time.sleep(_POLL_SECONDS)
 
 
@@ -112,10 +114,8 @@ def _members(folder: Path) -> set[psutil.Process]:
     for process in psutil.process_iter():
         if process not in spared and _belongs(process, folder):
             members.add(process)
-            try:
+            with suppress(psutil.Error):
                 members.update(process.children(recursive=True))
-            except psutil.Error:
-                continue
     return members - spared
 
 
@@ -145,16 +145,6 @@ def _name(process: psutil.Process) -> str:
         return process.name()
     except psutil.Error:
         return ""
-
-
-def _signal(process: psutil.Process, *, kill: bool) -> None:
-    try:
-        if kill:
-            process.kill()
-        else:
-            process.terminate()
-    except psutil.Error:
-        pass  # it ended meanwhile
 
 
 def _listed(processes: set[psutil.Process]) -> str:
