@@ -55,7 +55,9 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
     lines = terminal.decision_lines(decision, dry_run=wishes.dry_run)
-    decision = decision._replace(lines=[*lines, *_report(wishes, sized, site)])
+    if wishes.report is not None:
+        lines.append(files.written(Path(wishes.report), sized, site.templates))
+    decision = decision._replace(lines=lines)
     known.keep(name, decision, *_lasts(decision, site, basis))
     return decision
 
@@ -116,11 +118,6 @@ def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tupl
     lasts = whole and site.policy.order != "start"  # the queue is another one each time
     read = [file for trace in traces for file in trace.files]
     return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
-
-
-def _report(wishes: "Wishes", sized: Mapping[int, Sizing], site: Site) -> list[str]:
-    """Write the report that is asked for; return the line about it."""
-    return [] if wishes.report is None else [files.written(Path(wishes.report), sized, site.templates)]
 
 
 def _basis(job: Submission, site_file: Path, templates: Path | None) -> list[File] | None:
