@@ -56,7 +56,7 @@ def find_sbatch(environ: Mapping[str, str]) -> Path:
     programs = [Path(folder or ".") / "sbatch" for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
     places = [str(program) for program in programs]
     for program in programs[places.index(tried) + 1 if tried in places else 0 :]:
-        if _is_program(program) and not _is_ours(program):
+        if _is_program(program) and _OURS not in _head(program):  # a site may install us as `sbatch` before it
             return program
     raise SlurmError("sbatch: not found on PATH; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
 
@@ -216,11 +216,6 @@ def run(command: Sequence[str], timeout: float) -> str:
 def _is_program(path: Path) -> bool:
     mode = _mode(path)
     return mode is not None and stat.S_ISREG(mode) and os.access(path, os.X_OK)
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether the program is xsbatch: a site may install it as `sbatch` before the real one."""
-    return _OURS in _head(path)
 
 
 def _mode(path: Path) -> int | None:

@@ -120,11 +120,7 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
 
 
 def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
-    """Read what a torch needs, as one who has `root` for the root folder.
-
-    Raises:
-        DeviceBuildError: as `needs.read` does, or the reader did not come to an end.
-    """
+    """Read what a torch needs, as one who has `root` for the root folder."""
     receiving, sending = os.pipe()
     reader = _fork(lambda: _read(root, torch, cudnn, sending))
     os.close(sending)

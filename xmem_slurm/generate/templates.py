@@ -140,7 +140,8 @@ def render(template: Template, settings: Mapping[str, int | str], commands: Sequ
     """
     lines = [shlex.join(command) for command in commands]
     values = {**settings, "command": lines[0], "commands": lines, "torchrun": _for_torchrun(commands[0])}
-    return resources.render(template.places, template.path.name, values, filters={"sh": _quoted}, sandboxed=True)
+    filters = {"sh": lambda value: shlex.quote(str(value))}
+    return resources.render(template.places, template.path.name, values, filters=filters, sandboxed=True)
 
 
 def describe(template: Template) -> str:
@@ -151,10 +152,6 @@ def describe(template: Template) -> str:
         setting = f"{key} (must be set)" if variable.default is None else f"{key} = {variable.default}"
         lines.append(f"  {setting:24} {variable.about}")
     return "\n".join([*lines, "", (body or head).rstrip()])
-
-
-def _quoted(value: object) -> str:
-    return shlex.quote(str(value))
 
 
 def _for_torchrun(command: Sequence[str]) -> str:

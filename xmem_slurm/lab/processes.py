@@ -94,7 +94,8 @@ def end_all(folder: Path) -> None:
         left = {process for process in known if _running(process)}
         empty_looks = 0 if left else empty_looks + 1
         if time.monotonic() > until and left:
-            raise LabError(f"processes of the lab in {folder} do not end: {_listed(left)}")
+            listed = sorted(f"{process.pid} {_name(process)}" for process in left)
+            raise LabError(f"processes of the lab in {folder} do not end: {', '.join(listed)}")
         for process in left:
             # slurmstepd ignores SIGTERM, and has nobody left to report to.
             with suppress(psutil.Error):  # it ended meanwhile
@@ -145,7 +146,3 @@ def _name(process: psutil.Process) -> str:
         return process.name()
     except psutil.Error:
         return ""
-
-
-def _listed(processes: set[psutil.Process]) -> str:
-    return ", ".join(f"{process.pid} {_name(process)}" for process in sorted(processes, key=lambda one: one.pid))

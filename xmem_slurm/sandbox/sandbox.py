@@ -239,11 +239,7 @@ class _Listening:
 
 
 def _outcome(listening: _Listening, seconds: float) -> Outcome:
-    """Put together what the processes inside reported.
-
-    Raises:
-        SandboxError: one of its stages failed, or not all of them reported.
-    """
+    """Put together what the processes inside reported."""
     facts: dict[str, Any] = {}
     for report in listening.reports:
         facts |= report

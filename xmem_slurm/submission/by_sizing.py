@@ -182,11 +182,7 @@ def _with_parts(
 def _rewritten(
     job: Submission, choice: str, site: Site, gpus: Mapping[str, Gpu], group: Mapping[int, Sizing], *, in_script: bool
 ) -> tuple[Submission, Sequence[Change]]:
-    """Return the job with a group of its components asking for the GPU option that was chosen for all of them.
-
-    Raises:
-        UsageError: that cannot be said.
-    """
+    """Return the job with a group of its components asking for the GPU option that was chosen for all of them."""
     option, units = site.option[choice], next(iter(group.values())).placement.units
     granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
     reasons = (decided.of_component(job.request, index, terminal.reason(each)) for index, each in group.items())
