@@ -33,7 +33,8 @@ class Wishes(NamedTuple):
     dry_run: bool = False
     keep_type: bool = False
     advise: bool = False
-    budget_seconds: float = 60.0
+    budget: float = 60.0
+    """CPU seconds that the dry runs may take."""
     wait_seconds: float | None = None
     """How long the dry runs may take on the wall; None as long as their budget has it."""
     queue_seconds: float | None = None

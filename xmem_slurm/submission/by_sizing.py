@@ -81,7 +81,7 @@ def _sizings(
             [index for index in job.request.with_gpus if index not in not_sized],
             site,
             gpus,
-            Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds),
             asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
             ask_slurm=True,
         )
