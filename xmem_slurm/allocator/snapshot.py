@@ -9,24 +9,17 @@ from typing import Any
 
 from xmem_slurm.allocator.blocks import Block
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator, TraceEntry
-from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.replay import Run
 from xmem_slurm.trace import Op, Trace
 
 
-def snapshot(
-    trace: Trace,
-    event: int | None = None,
-    capacity: int | None = None,
-    settings: Settings | None = None,
-    total: int | None = None,
-) -> dict[str, Any]:
-    """Replay a trace up to and with `event` (None: to the end or the failure) and return the state and the history.
+def snapshot(run: Run, event: int | None = None) -> dict[str, Any]:
+    """Replay up to and with `event` (None: to the end or the failure) and return the state and the history.
 
-    The other arguments are those of `replay`. The result has `segments` and `device_traces`, the history of device 0;
-    its times count the entries. Pickle it for pytorch.org/memory_viz.
+    The result has `segments` and `device_traces`, the history of device 0; its times count the entries. Pickle it for
+    pytorch.org/memory_viz.
     """
-    run = Run(trace, capacity, settings, total)
+    trace = run.trace
     history: list[TraceEntry] = []
     run.allocator.history = history
     run.to_event(event)
