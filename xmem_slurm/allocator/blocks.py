@@ -8,9 +8,11 @@ here a pool has one FreeList per stream, ordered by (size, address): a sorted li
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 ADDRESS_BITS = 64
 """A free block's place in the order is the integer `size << ADDRESS_BITS | address`."""
+_ADDRESS = attrgetter("ptr")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -87,16 +89,12 @@ class FreeList:
 
     def insert_unmapped(self, block: Block) -> None:
         """Add an address range, by address."""
-        index = bisect_left(self.unmapped, block.ptr, key=_address)
+        index = bisect_left(self.unmapped, block.ptr, key=_ADDRESS)
         self.unmapped.insert(index, block)
 
     def remove_unmapped(self, block: Block) -> None:
         """Take an address range out."""
-        del self.unmapped[bisect_left(self.unmapped, block.ptr, key=_address)]
-
-
-def _address(block: Block) -> int:
-    return block.ptr
+        del self.unmapped[bisect_left(self.unmapped, block.ptr, key=_ADDRESS)]
 
 
 @dataclass(slots=True)

@@ -1,10 +1,9 @@
 """Which job templates are there, what can be set in each, and what do they give?
 
-A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which goes first, or
-in the site's. Its
-first comment is TOML: `about`, whether it makes an `array`, and its variables, each with what it is and a default
-(without one it must be set; a default that is a whole number wants a whole number). The variables of `_head.sh.j2` are
-every template's. Beside its variables a template is given
+A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which goes first, or in the
+site's. Its first comment is TOML: `about`, whether it makes an `array`, and its variables, each with what it is and a
+default (without one it must be set; a default that is a whole number wants a whole number). The variables of
+`_head.sh.j2` are every template's. Beside its variables a template is given
 
     command     the command line, one line of shell; in an array that of the first task
     commands    in an array: all of them

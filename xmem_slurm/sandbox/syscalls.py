@@ -24,9 +24,9 @@ from xmem_slurm.sandbox import linux
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 """Calls of x86-64 with this bit are those of a third kind of program."""
-_CALLS: dict[
-    str, tuple[tuple[int, int], int | None]
-] = {  # on x86-64, on aarch64, the answer; None where that hangs on the first argument
+_Call = tuple[tuple[int, int], int | None]
+"""Its numbers on x86-64 and on aarch64, and the answer: None where that hangs on the first argument."""
+_CALLS: dict[str, _Call] = {
     "add_key": ((248, 217), errno.EPERM),
     "clone": ((56, 220), None),
     "clone3": ((435, 435), errno.ENOSYS),  # its flags are behind a pointer; the C library then takes clone

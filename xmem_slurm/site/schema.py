@@ -159,10 +159,9 @@ class Filter(_Strict):
     """Whose jobs the site-wide filter looks at (`coverage`), and what it may do.
 
     A name in `not_…` goes before one in the others. `commands` are Slurm's that it looks at; srun and salloc only where
-    they make an allocation for a command.
-    Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1, a line `#XMEM on`
-    or the word `xmem:on` in --comment are looked at; the same with "off" always opts out. After `seconds` the job goes
-    as it was written.
+    they make an allocation for a command. Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs
+    with XMEM_ON=1, a line `#XMEM on` or the word `xmem:on` in --comment are looked at; the same with "off" always opts
+    out. After `seconds` the job goes as it was written.
     """
 
     mode: Literal["off", "advise", "rewrite"] = "advise"
