@@ -42,11 +42,6 @@ class OwnOption(NamedTuple):
         """The environment variable that sets it."""
         return self.name.upper().replace("-", "_")
 
-    @property
-    def wish(self) -> str:
-        """What it is called in `Wishes`."""
-        return self.name.removeprefix("xmem-").replace("-", "_")
-
 
 OWN_OPTIONS = (
     OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
@@ -146,7 +141,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     wanted: dict[str, Any] = {}
     for option in OWN_OPTIONS:
         text = values.get(option.name, "")
-        wanted[option.wish] = (text or None) if option.value else text not in ("", "0", "no")
+        name = option.name.removeprefix("xmem-").replace("-", "_")
+        wanted[name] = (text or None) if option.value else text not in ("", "0", "no")
     wanted["budget"] = float(wanted["budget"] or Wishes().budget)
     return without(argv, own), Wishes(**wanted), complaints
 
