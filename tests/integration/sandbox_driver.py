@@ -29,7 +29,6 @@ def main() -> int:
         first_process.WATCH_SECONDS = 1e6
     os.set_inheritable(os.open("/", os.O_RDONLY), True)  # one that a careless caller left open: a way out
     try:
-        sandbox.available()
         outcome = sandbox.run(
             request["argv"],
             cwd=Path(request["cwd"]),

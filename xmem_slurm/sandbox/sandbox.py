@@ -25,9 +25,9 @@ from typing import Any
 from xmem_slurm.errors import SandboxError
 from xmem_slurm.sandbox import cgroup, first_process, linux, mounts
 from xmem_slurm.sandbox.first_process import Limits
-from xmem_slurm.units import GIB, KIB, MIB
+from xmem_slurm.units import KIB
 
-__all__ = ["Limits", "Outcome", "available", "run"]
+__all__ = ["Limits", "Outcome", "run"]
 
 OUTPUT_TAIL_BYTES = 16 * KIB
 SETUP_SECONDS = 15.0
@@ -63,16 +63,6 @@ class Outcome:
     spent_seconds: float = 0.0
     cpu_seconds: float = 0.0
     kept_back: str | None = None
-
-
-def available() -> None:
-    """Try the sandbox on a command that does nothing.
-
-    Raises:
-        SandboxError: it does not work here; says what is missing and what an administrator would change.
-    """
-    limits = Limits(seconds=10, wall_seconds=60, memory_bytes=GIB, processes=64, scratch_bytes=16 * MIB)
-    run(["true"], cwd=Path("/"), environ={"PATH": os.defpath}, limits=limits)
 
 
 def run(
