@@ -645,6 +645,7 @@ def test_what_is_missing_is_named(user: User) -> None:
     """In a user namespace whose own limit on user namespaces is 0, with no capability."""
     inner = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --inh-caps -all --bounding-set -all "$@"'
     request = {"argv": ["true"], "cwd": "/", "environ": {}, "limits": LIMITS, "user": None}
+    request |= {"show": [], "hide": [], "results": None, "cover": {}, "meter": None}
     process = subprocess.run(
         ["unshare", "--user", "--map-root-user", "sh", "-c", inner, "sh", sys.executable, str(DRIVER)],
         input=json.dumps(request),
