@@ -6,7 +6,7 @@ from benchmarks.allocator_oracle import Case
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.device import Device
-from xmem_slurm.allocator.snapshot import memory_stats, segments
+from xmem_slurm.allocator.snapshot import segments
 
 if TYPE_CHECKING:
     from xmem_slurm.allocator.blocks import Block, PrivatePool
@@ -55,8 +55,44 @@ class ModelRun:
         return block.ptr
 
     def stats(self) -> dict[str, int]:
-        """Return the statistics."""
-        return memory_stats(self.allocator)
+        """Return the statistics under torch's names (torch/cuda/memory.py `memory_stats`); bytes or counts."""
+        live = self.allocator.allocations - self.allocator.frees
+        pools = (("small_pool", self.allocator.small_blocks.stats), ("large_pool", self.allocator.large_blocks.stats))
+        return {
+            f"{name}.{figure}": value
+            for pool, stats in pools
+            for name, figure, value in (
+                (f"allocated_bytes.{pool}", "current", stats.allocated_bytes),
+                (f"allocated_bytes.{pool}", "peak", stats.allocated_bytes_peak),
+                (f"reserved_bytes.{pool}", "current", stats.reserved_bytes),
+                (f"reserved_bytes.{pool}", "peak", stats.reserved_bytes_peak),
+            )
+        } | {
+            "allocated_bytes.all.current": self.allocator.allocated_bytes,
+            "allocated_bytes.all.peak": self.allocator.allocated_bytes_peak,
+            "allocated_bytes.all.allocated": self.allocator.allocated_bytes_total,
+            "reserved_bytes.all.allocated": self.allocator.reserved_bytes_total,
+            "reserved_bytes.all.current": self.allocator.reserved_bytes,
+            "reserved_bytes.all.peak": self.allocator.reserved_bytes_peak,
+            "active_bytes.all.current": self.allocator.allocated_bytes + self.allocator.pending_bytes,
+            "active_bytes.all.peak": self.allocator.active_bytes_peak,
+            "requested_bytes.all.current": self.allocator.requested_bytes,
+            "requested_bytes.all.peak": self.allocator.requested_bytes_peak,
+            "inactive_split_bytes.all.current": self.allocator.inactive_split_bytes,
+            "inactive_split_bytes.all.peak": self.allocator.inactive_split_bytes_peak,
+            "allocation.all.current": live,
+            "active.all.current": live + self.allocator.pending,
+            "inactive_split.all.current": self.allocator.inactive_split,
+            "segment.all.current": self.allocator.segments,
+            "segment.all.peak": self.allocator.segments_peak,
+            "oversize_allocations.current": self.allocator.oversize_allocations,
+            "oversize_segments.current": self.allocator.oversize_segments,
+            "num_alloc_retries": self.allocator.num_alloc_retries,
+            "num_ooms": self.allocator.num_ooms,
+            "num_sync_all_streams": self.allocator.num_sync_all_streams,
+            "num_device_alloc": self.allocator.num_device_alloc,
+            "num_device_free": self.allocator.num_device_free,
+        }
 
     def segments(self) -> list[str]:
         """Return the segments in the oracle's form."""

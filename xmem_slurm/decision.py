@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from xmem_slurm.errors import NoEstimate, Refused, said
+from xmem_slurm.errors import NoEstimate, Refused, XmemError
 from xmem_slurm.slurm.submission import Submission
 
 if TYPE_CHECKING:
@@ -85,4 +85,6 @@ def stopped_by(error: Exception, job: Submission) -> Decision:
     kind = Kind.FAILED
     if isinstance(error, NoEstimate | Refused):
         kind = Kind.REFUSED if isinstance(error, Refused) else Kind.NOT_ESTIMATED
-    return Decision(kind, job, job, why=said(error), error="" if kind is Kind.REFUSED else type(error).__name__)
+    name = type(error).__name__
+    why = str(error) if isinstance(error, XmemError) else f"{name}: {error}"
+    return Decision(kind, job, job, why=why, error="" if kind is Kind.REFUSED else name)

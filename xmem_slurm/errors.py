@@ -20,11 +20,6 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def said(error: Exception) -> str:
-    """Return an error's message for one line; one that is none of ours is named."""
-    return str(error) if isinstance(error, XmemError) else f"{type(error).__name__}: {error}"
-
-
 class XmemError(Exception):
     """Base of the errors above. `exit_code` is the command's exit status when nothing catches it."""
 

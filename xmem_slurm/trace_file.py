@@ -110,21 +110,17 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         for number, (size, stream) in enumerate(requests)
     ]
     sites, made_at = _sites(raw.sites, len(requests), names)
+    same = ("recorded", "place", "lived", "peers", "changed", "arch_list")
     return Trace(
         **process_fields(raw),
+        **{name: getattr(raw, name) for name in same},
         allocations=allocations,
         events=events,
         marks=marks,
         doubts=noted(raw.doubts),
-        recorded=raw.recorded,
         seen=_seen(raw.seen),
-        place=raw.place,
-        lived=raw.lived,
-        peers=raw.peers,
-        changed=raw.changed,
         sites=sites,
         made_at=made_at,
-        arch_list=raw.arch_list,
     )
 
 

@@ -17,6 +17,7 @@ from benchmarks.allocator_model import ModelRun, Operation
 from benchmarks.allocator_oracle import Case, Conversation, Oracle, build
 from xmem_slurm.allocator.config import parse
 from xmem_slurm.allocator.releases import release
+from xmem_slurm.allocator.replay import Run
 from xmem_slurm.allocator.snapshot import snapshot
 from xmem_slurm.errors import UsageError
 from xmem_slurm.trace_file import read
@@ -179,12 +180,12 @@ def test_torch_s_own_viewer_reads_a_snapshot(job_python: Path) -> None:
         "assert viewer.trace_plot(data) and viewer.segment_plot(data)\n"
     )
     viewer = torch_of_test_python() / "cuda" / "_memory_viz.py"
-    for arguments, words in (
-        ({}, "total_reserved: 14.2GiB"),
-        ({"event": 5640}, "total_allocated: 12.7GiB"),
-        ({"capacity": 13 * GIB}, "raise OutOfMemoryError"),
-        ({"settings": parse("expandable_segments:True", trace.torch_version)}, "segment_map"),
+    for run, event, words in (
+        (Run(trace), None, "total_reserved: 14.2GiB"),
+        (Run(trace), 5640, "total_allocated: 12.7GiB"),
+        (Run(trace, 13 * GIB), None, "raise OutOfMemoryError"),
+        (Run(trace, settings=parse("expandable_segments:True", trace.torch_version)), None, "segment_map"),
     ):
-        data = json.dumps(snapshot(trace, **arguments))
+        data = json.dumps(snapshot(run, event))
         ran = subprocess.run([job_python, "-c", code, viewer], input=data, capture_output=True, text=True, check=True)
         assert words in ran.stdout

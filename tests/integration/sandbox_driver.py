@@ -28,15 +28,12 @@ def main() -> int:
         syscalls.give_up = lambda: None
         first_process.WATCH_SECONDS = 1e6
     cgroup.MANAGER_SECONDS = 60.0  # a slow machine's
-    stdin = request["stdin"]
     os.set_inheritable(os.open("/", os.O_RDONLY), True)  # one that a careless caller left open: a way out
     try:
-        sandbox.available()
         outcome = sandbox.run(
             request["argv"],
             cwd=Path(request["cwd"]),
             environ=request["environ"],
-            stdin=None if stdin is None else stdin.encode(),
             limits=sandbox.Limits(**request["limits"]),
             show=[Path(folder) for folder in request["show"]],
             hide=[Path(folder) for folder in request["hide"]],

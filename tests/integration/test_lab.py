@@ -17,7 +17,7 @@ import pytest
 
 import xmem_slurm
 from xmem_slurm import lab, resources
-from xmem_slurm.errors import LabError
+from xmem_slurm.errors import LabError, UsageError
 from xmem_slurm.lab import processes
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Site
@@ -305,9 +305,9 @@ def test_what_slurm_itself_refuses_is_quoted(place):
     assert not place.exists()
 
 
-def test_a_host_list_that_slurm_does_not_know_is_refused(place):
+def test_what_is_no_host_list_is_refused(place):
     wrong = SMALL.model_copy(update={"nodes": (SMALL.nodes[0].model_copy(update={"names": "s[1-"}),)})
-    with pytest.raises(LabError, match=r"s\[1-"):
+    with pytest.raises(UsageError, match=r"s\[1-"):
         lab.up(wrong, place)
     assert not place.exists()
 

@@ -54,9 +54,9 @@ def test_the_large_segment_counts_wherever_it_stands() -> None:
     assert settings.max_non_split_rounding_size == 12 * MIB
 
 
-def test_keys_that_change_no_size_are_kept_apart() -> None:
-    settings = parse("pinned_num_register_threads:8,release_lock_on_cudamalloc:True,backend:native", "2.6.0")
-    assert settings.ignored == ("pinned_num_register_threads", "release_lock_on_cudamalloc")
+def test_keys_that_change_no_size_are_passed_over() -> None:
+    text = "pinned_num_register_threads:8,release_lock_on_cudamalloc:True,backend:native,expandable_segments:True"
+    assert parse(text, "2.6.0") == Settings(release("2.6.0"), expandable_segments=True)
 
 
 def test_an_unknown_key_lists_the_known_ones() -> None:

@@ -74,11 +74,6 @@ def test_a_folder_that_slurm_conf_cannot_hold_is_refused(path):
         host.check_names(Path(path), ["n1"])
 
 
-def test_a_node_in_two_groups_is_refused():
-    with pytest.raises(LabError, match="twice: n2"):
-        host.check_names(Path("/tmp/lab"), ["n1", "n2", "n2"])
-
-
 def test_a_port_in_use_is_not_handed_out(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

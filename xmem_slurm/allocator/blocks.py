@@ -7,53 +7,38 @@ here a pool has one FreeList per stream, ordered by (size, address): a sorted li
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 ADDRESS_BITS = 64
 """A free block's place in the order is the integer `size << ADDRESS_BITS | address`."""
+_ADDRESS = attrgetter("ptr")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A piece of a segment: handed out, waiting for events, cached (free), or not backed by memory (`mapped` false).
 
     Sizes and addresses are bytes. `prev` and `next` are the neighbours in the same segment.
     """
 
-    __slots__ = (
-        "allocated",
-        "cached",
-        "event_count",
-        "expandable_segment",
-        "free_list",
-        "gc_count_base",
-        "key",
-        "mapped",
-        "next",
-        "prev",
-        "ptr",
-        "requested_size",
-        "serial",
-        "size",
-        "stream_uses",
-    )
-
-    def __init__(self, free_list: "FreeList", ptr: int, size: int) -> None:
-        self.free_list = free_list
-        self.ptr = ptr
-        self.size = size
-        self.prev: Block | None = None
-        self.next: Block | None = None
-        self.allocated = False
-        self.cached = False
-        """In the pool's set of free blocks (upstream: found in `pool.blocks`)."""
-        self.mapped = True
-        self.requested_size = 0
-        self.key = 0
-        self.serial = 0
-        """How many blocks had been made before it; kept where the release orders equal blocks by it."""
-        self.event_count = 0
-        self.stream_uses: tuple[int, ...] = ()
-        self.gc_count_base = 0
-        self.expandable_segment: object = None
+    free_list: "FreeList"
+    ptr: int
+    size: int
+    prev: "Block | None" = None
+    next: "Block | None" = None
+    allocated: bool = False
+    cached: bool = False
+    """In the pool's set of free blocks (upstream: found in `pool.blocks`)."""
+    mapped: bool = True
+    requested_size: int = 0
+    key: int = 0
+    serial: int = 0
+    """How many blocks had been made before it; kept where the release orders equal blocks by it."""
+    event_count: int = 0
+    stream_uses: tuple[int, ...] = ()
+    gc_count_base: int = 0
+    expandable_segment: object = None
 
     @property
     def is_split(self) -> bool:
@@ -75,18 +60,16 @@ class Block:
         self.next = after
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FreeList:
     """The free blocks of one pool and stream, smallest first, lowest address first among equals."""
 
-    __slots__ = ("blocks", "keys", "pool", "stream", "unmapped")
-
-    def __init__(self, pool: "BlockPool", stream: int) -> None:
-        self.pool = pool
-        self.stream = stream
-        self.keys: list[int] = []
-        self.blocks: list[Block] = []
-        self.unmapped: list[Block] = []
-        """Address ranges of expandable segments without memory behind them, lowest address first."""
+    pool: "BlockPool"
+    stream: int
+    keys: list[int] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    unmapped: list[Block] = field(default_factory=list)
+    """Address ranges of expandable segments without memory behind them, lowest address first."""
 
     def insert(self, block: Block) -> None:
         """Make a block free (`BlockPool::insert_into_blocks`)."""
@@ -106,44 +89,36 @@ class FreeList:
 
     def insert_unmapped(self, block: Block) -> None:
         """Add an address range, by address."""
-        index = bisect_left(self.unmapped, block.ptr, key=_address)
+        index = bisect_left(self.unmapped, block.ptr, key=_ADDRESS)
         self.unmapped.insert(index, block)
 
     def remove_unmapped(self, block: Block) -> None:
         """Take an address range out."""
-        del self.unmapped[bisect_left(self.unmapped, block.ptr, key=_address)]
+        del self.unmapped[bisect_left(self.unmapped, block.ptr, key=_ADDRESS)]
 
 
-def _address(block: Block) -> int:
-    return block.ptr
-
-
+@dataclass(slots=True)
 class PoolStats:
     """Bytes of the small or the large half of all pools together (upstream: StatType SMALL_POOL, LARGE_POOL)."""
 
-    __slots__ = ("allocated_bytes", "allocated_bytes_peak", "reserved_bytes", "reserved_bytes_peak")
+    allocated_bytes: int = 0
+    allocated_bytes_peak: int = 0
+    reserved_bytes: int = 0
+    reserved_bytes_peak: int = 0
 
-    def __init__(self) -> None:
-        self.allocated_bytes = self.allocated_bytes_peak = 0
-        self.reserved_bytes = self.reserved_bytes_peak = 0
 
-
+@dataclass(slots=True, eq=False, repr=False)
 class BlockPool:
     """The small (requests up to 1 MiB) or the large half of the default pool or of a private one."""
 
-    __slots__ = ("free_lists", "get_free_blocks_call_count", "is_small", "owner", "split_from", "stats")
-
-    def __init__(
-        self, stats: PoolStats, *, is_small: bool, split_from: int, owner: "PrivatePool | None" = None
-    ) -> None:
-        self.stats = stats
-        self.is_small = is_small
-        self.split_from = split_from
-        """A free block is split when it exceeds the request by at least this many bytes (`should_split`)."""
-        self.owner = owner
-        self.free_lists: dict[int, FreeList] = {}
-        """By stream."""
-        self.get_free_blocks_call_count = 0
+    stats: PoolStats
+    is_small: bool
+    split_from: int
+    """A free block is split when it exceeds the request by at least this many bytes (`should_split`)."""
+    owner: "PrivatePool | None" = None
+    free_lists: dict[int, FreeList] = field(default_factory=dict)
+    """By stream."""
+    get_free_blocks_call_count: int = 0
 
     def free_list(self, stream: int) -> FreeList:
         """Return the free blocks of a stream."""

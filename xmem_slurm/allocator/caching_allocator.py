@@ -76,11 +76,11 @@ class DeviceCachingAllocator:
         """Bytes of freed blocks that wait for events; torch's active bytes are allocated plus these."""
         self.active_bytes_peak = 0
         self.allocations = self.frees = self.pending = 0
-        self.allocated_peak_at = self.reserved_peak_at = 0
+        self.allocated_peak_at = 0
         """How many allocations had been served when the peak was first reached, the one that reached it included."""
         self.inactive_split = 0
         self.segments = self.segments_peak = 0
-        self.num_alloc_retries = self.num_ooms = self.num_oom_rejections = self.num_sync_all_streams = 0
+        self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
         self.short_at: list[int] = []
         """How many allocations had been served each time that the device had no room for a segment."""
@@ -224,7 +224,6 @@ class DeviceCachingAllocator:
                 self.num_alloc_retries += 1
                 block = self._alloc_block(free_list, size)
         except _Rejected:
-            self.num_oom_rejections += 1
             return None
         if block is None:
             self.num_ooms += 1
@@ -272,7 +271,6 @@ class DeviceCachingAllocator:
         self.reserved_bytes += change
         if self.reserved_bytes > self.reserved_bytes_peak:
             self.reserved_bytes_peak = self.reserved_bytes
-            self.reserved_peak_at = self.allocations + 1
         self.reserved_bytes_total += max(change, 0)
         stats = pool.stats
         stats.reserved_bytes += change

@@ -9,8 +9,10 @@ Sources: c10/cuda/CUDAAllocatorConfig.{h,cpp} (2.4 to 2.15) and c10/core/Allocat
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from xmem_slurm.allocator.releases import Release, release
 from xmem_slurm.errors import UsageError
@@ -43,8 +45,6 @@ class Settings:
     expandable_segments_reserve: float | int | None = None
     """Address space of an expandable segment: a fraction of the GPU, or whole bytes (2.15); None: 1 1/8 of the GPU."""
     backend: str = "native"
-    ignored: tuple[str, ...] = field(default=())
-    """Keys that were given and change no size on the GPU (pinned memory, locks)."""
 
 
 def parse(text: str, torch_version: str) -> Settings:
@@ -62,11 +62,7 @@ def parse(text: str, torch_version: str) -> Settings:
             known = ", ".join(sorted(rules.keys))
             raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: torch {torch_version} has no key '{key}'; it has {known}")
         tokens.expect(":")
-        if key in _READERS:
-            settings = _READERS[key](settings, tokens)
-        else:
-            tokens.skip_value()
-            settings = replace(settings, ignored=(*settings.ignored, key))
+        settings = replace(settings, **_read(key, settings, tokens))
         if not tokens.at_end:
             tokens.expect(",")
     if settings.backend == "cudaMallocAsync":
@@ -80,15 +76,7 @@ class _Tokens:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._tokens: list[str] = []
-        word = ""
-        for character in text:
-            if character in ",:[]":
-                self._tokens += [word, character] if word else [character]
-                word = ""
-            elif not character.isspace():
-                word += character
-        self._tokens += [word] if word else []
+        self._tokens = re.findall(r"[,:\[\]]|[^,:\[\]]+", "".join(text.split()))
         self._at = 0
 
     @property
@@ -132,42 +120,42 @@ class _Tokens:
             raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {wanted}, not '{token}'")
         return value
 
-    def boolean(self, key: str) -> bool:
+    def one_of(self, key: str, one: str, other: str) -> str:
         token = self.take()
-        if token not in {"True", "False"}:
-            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be True or False, not '{token}'")
-        return token == "True"  # noqa: S105 - not that kind of token
+        if token not in {one, other}:
+            raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: {key} must be {one} or {other}, not '{token}'")
+        return token
 
 
-def _is_power_of_two(value: float) -> bool:
-    return value >= 1 and value == int(value) and int(value).bit_count() == 1
+def _read(key: str, settings: Settings, tokens: _Tokens) -> Mapping[str, Any]:
+    """Return the settings that a key's value changes: none where that is no size on the GPU (pinned memory, locks)."""
+    match key:
+        case "expandable_segments" | "throw_on_cudamalloc_oom":
+            changed: Mapping[str, Any] = {key: tokens.one_of(key, "True", "False") == "True"}
+        case "garbage_collection_threshold":
+            changed = {key: tokens.number(key, lambda part: 0 < part < 1, "between 0 and 1")}
+        case "per_process_memory_fraction":
+            changed = {key: tokens.number(key, lambda part: 0 <= part <= 1, "from 0 to 1")}
+        case "max_split_size_mb":
+            changed = {"max_split_size": _limit(key, settings, tokens)}
+        case "max_non_split_rounding_mb":
+            changed = {"max_non_split_rounding_size": _limit(key, settings, tokens)}
+        case "expandable_segments_reserve":
+            changed = _reserve(tokens)
+        case "backend":
+            changed = {key: tokens.one_of(key, "native", "cudaMallocAsync")}
+        case "roundup_power2_divisions":
+            changed = {key: _divisions(settings, tokens)}
+        case _:
+            tokens.skip_value()
+            changed = {}
+    return changed
 
 
-def _least_limit(settings: Settings) -> int:
-    return settings.large_segment_size // MIB + (0 if settings.release.limits_may_equal_segment else 1)
-
-
-def _max_split_size(settings: Settings, tokens: _Tokens) -> Settings:
-    least = _least_limit(settings)
-    value = tokens.number("max_split_size_mb", lambda mb: mb >= least, f"at least {least}, by the large segment")
-    return replace(settings, max_split_size=int(value) * MIB)
-
-
-def _max_non_split_rounding(settings: Settings, tokens: _Tokens) -> Settings:
-    least = _least_limit(settings)
-    value = tokens.number(
-        "max_non_split_rounding_mb", lambda mb: mb >= least, f"at least {least}, by the large segment"
-    )
-    return replace(settings, max_non_split_rounding_size=int(value) * MIB)
-
-
-def _garbage_collection_threshold(settings: Settings, tokens: _Tokens) -> Settings:
-    value = tokens.number("garbage_collection_threshold", lambda part: 0 < part < 1, "between 0 and 1")
-    return replace(settings, garbage_collection_threshold=value)
-
-
-def _expandable_segments(settings: Settings, tokens: _Tokens) -> Settings:
-    return replace(settings, expandable_segments=tokens.boolean("expandable_segments"))
+def _limit(key: str, settings: Settings, tokens: _Tokens) -> int:
+    """Read a number of megabytes that the large segment bounds from below; return bytes."""
+    least = settings.large_segment_size // MIB + (0 if settings.release.limits_may_equal_segment else 1)
+    return int(tokens.number(key, lambda mb: mb >= least, f"at least {least}, by the large segment")) * MIB
 
 
 def _large_segment_first(settings: Settings, tokens: _Tokens) -> Settings:
@@ -180,21 +168,7 @@ def _large_segment_first(settings: Settings, tokens: _Tokens) -> Settings:
     return settings
 
 
-def _large_segment_size(settings: Settings, tokens: _Tokens) -> Settings:
-    tokens.skip_value()
-    return settings
-
-
-def _per_process_memory_fraction(settings: Settings, tokens: _Tokens) -> Settings:
-    value = tokens.number("per_process_memory_fraction", lambda part: 0 <= part <= 1, "from 0 to 1")
-    return replace(settings, per_process_memory_fraction=value)
-
-
-def _throw_on_cudamalloc_oom(settings: Settings, tokens: _Tokens) -> Settings:
-    return replace(settings, throw_on_cudamalloc_oom=tokens.boolean("throw_on_cudamalloc_oom"))
-
-
-def _expandable_segments_reserve(settings: Settings, tokens: _Tokens) -> Settings:
+def _reserve(tokens: _Tokens) -> Mapping[str, Any]:
     """Read `0.5` (of the GPU) or `40G`; torch ignores what is neither."""
     token = tokens.take()
     try:
@@ -202,18 +176,15 @@ def _expandable_segments_reserve(settings: Settings, tokens: _Tokens) -> Setting
     except ValueError:
         value = 0.0
     if not 0 < value < math.inf:
-        return settings
-    return replace(settings, expandable_segments_reserve=int(value * GIB) if token[-1] in "Gg" else value)
+        return {}
+    return {"expandable_segments_reserve": int(value * GIB) if token[-1] in "Gg" else value}
 
 
-def _backend(settings: Settings, tokens: _Tokens) -> Settings:
-    name = tokens.take()
-    if name not in {"native", "cudaMallocAsync"}:
-        raise UsageError(f"PYTORCH_CUDA_ALLOC_CONF: backend must be native or cudaMallocAsync, not '{name}'")
-    return replace(settings, backend=name)
+def _is_power_of_two(value: float) -> bool:
+    return value >= 1 and value == int(value) and int(value).bit_count() == 1
 
 
-def _roundup_power2_divisions(settings: Settings, tokens: _Tokens) -> Settings:
+def _divisions(settings: Settings, tokens: _Tokens) -> tuple[int, ...]:
     """Read `4` or `[256:1,512:2,1024:4,>:8]`: megabytes and, from there on, the number of divisions."""
     wanted = "a power of 2"
 
@@ -221,7 +192,7 @@ def _roundup_power2_divisions(settings: Settings, tokens: _Tokens) -> Settings:
         return int(tokens.number("roundup_power2_divisions", lambda n: n == 0 or _is_power_of_two(n), f"{wanted} or 0"))
 
     if tokens.peek() != "[":
-        return replace(settings, roundup_power2_divisions=(divisions(),) * ROUNDUP_INTERVALS)
+        return (divisions(),) * ROUNDUP_INTERVALS
     tokens.expect("[")
     table = list(settings.roundup_power2_divisions)
     last, first = 0, True
@@ -243,18 +214,4 @@ def _roundup_power2_divisions(settings: Settings, tokens: _Tokens) -> Settings:
         if tokens.peek() != "]":
             tokens.expect(",")
     tokens.expect("]")
-    return replace(settings, roundup_power2_divisions=tuple(table))
-
-
-_READERS: dict[str, Callable[[Settings, _Tokens], Settings]] = {
-    "backend": _backend,
-    "expandable_segments": _expandable_segments,
-    "expandable_segments_reserve": _expandable_segments_reserve,
-    "garbage_collection_threshold": _garbage_collection_threshold,
-    "large_segment_size_mb": _large_segment_size,
-    "max_non_split_rounding_mb": _max_non_split_rounding,
-    "max_split_size_mb": _max_split_size,
-    "per_process_memory_fraction": _per_process_memory_fraction,
-    "roundup_power2_divisions": _roundup_power2_divisions,
-    "throw_on_cudamalloc_oom": _throw_on_cudamalloc_oom,
-}
+    return tuple(table)

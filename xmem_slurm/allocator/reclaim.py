@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xmem_slurm.allocator import events
 from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList
-from xmem_slurm.allocator.expandable import ExpandableSegment, unmap_block
+from xmem_slurm.allocator.expandable import unmap_block
 
 if TYPE_CHECKING:
     from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
@@ -77,8 +77,8 @@ def release_blocks(allocator: "DeviceCachingAllocator", pool: BlockPool) -> None
     for block in free:
         if block.expandable_segment is not None:
             unmap_block(allocator, block)
-            if not block.is_split:
-                release_expandable_segment(block)
+            if not block.is_split:  # nothing of its segment is mapped any more
+                block.free_list.remove_unmapped(block)
 
 
 def release_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
@@ -93,12 +93,3 @@ def release_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
     allocator.record_trace("segment_free", block.ptr, block.size, block.free_list.stream)
     if pool.owner is not None:
         pool.owner.malloc_count -= 1
-
-
-def release_expandable_segment(block: Block) -> None:
-    """Forget an expandable segment of which nothing is mapped any more."""
-    segment = block.expandable_segment
-    assert isinstance(segment, ExpandableSegment)
-    assert block.size == segment.size
-    assert not block.mapped
-    block.free_list.remove_unmapped(block)

@@ -65,8 +65,6 @@ class Replay:
     retries: int
     """How often the allocator freed its cache because memory was short (num_alloc_retries)."""
     at_peak_allocated: UsagePoint
-    at_peak_reserved: UsagePoint
-    """When reserved bytes first reached their peak: this moment decides the fit."""
     oom: OutOfMemory | None
     repeated_steps: int
     """Steps of the trace that ask for the same sizes as an earlier one."""
@@ -117,7 +115,6 @@ def replay(
         segments=allocator.segments_peak,
         retries=allocator.num_alloc_retries,
         at_peak_allocated=run.moment(allocator.allocated_peak_at),
-        at_peak_reserved=run.moment(allocator.reserved_peak_at),
         oom=oom,
         repeated_steps=len(repeated),
         short_steps=len(repeated & {bisect_right(ends, number) for number in allocator.short_at}),

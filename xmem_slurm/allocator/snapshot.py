@@ -1,4 +1,4 @@
-"""What does memory look like now? Statistics, segments and history in torch's own forms.
+"""What does memory look like now? Segments and history in torch's own forms.
 
 `snapshot` is what torch.cuda.memory._snapshot() would have returned at a moment of a replay: torch/cuda/_memory_viz.py
 and pytorch.org/memory_viz read it. In place of a Python stack stand the script's line, the module and the category.
@@ -9,24 +9,17 @@ from typing import Any
 
 from xmem_slurm.allocator.blocks import Block
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator, TraceEntry
-from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.replay import Run
 from xmem_slurm.trace import Op, Trace
 
 
-def snapshot(
-    trace: Trace,
-    event: int | None = None,
-    capacity: int | None = None,
-    settings: Settings | None = None,
-    total: int | None = None,
-) -> dict[str, Any]:
-    """Replay a trace up to and with `event` (None: to the end or the failure) and return the state and the history.
+def snapshot(run: Run, event: int | None = None) -> dict[str, Any]:
+    """Replay up to and with `event` (None: to the end or the failure) and return the state and the history.
 
-    The other arguments are those of `replay`. The result has `segments` and `device_traces`, the history of device 0;
-    its times count the entries. Pickle it for pytorch.org/memory_viz.
+    The result has `segments` and `device_traces`, the history of device 0; its times count the entries. Pickle it for
+    pytorch.org/memory_viz.
     """
-    run = Run(trace, capacity, settings, total)
+    trace = run.trace
     history: list[TraceEntry] = []
     run.allocator.history = history
     run.to_event(event)
@@ -62,47 +55,6 @@ def _frames(trace: Trace, number: int) -> list[dict[str, Any]]:
     line = [{"name": site.function, "filename": site.file, "line": site.line}] if site.function else []
     names = [name for name in (site.module, trace.allocations[number].category.value) if name]
     return [*line, *({"name": name, "filename": "", "line": 0} for name in names)]
-
-
-def memory_stats(allocator: DeviceCachingAllocator) -> dict[str, int]:
-    """Return the statistics under torch's names (torch/cuda/memory.py `memory_stats`); bytes or counts."""
-    live = allocator.allocations - allocator.frees
-    pools = (("small_pool", allocator.small_blocks.stats), ("large_pool", allocator.large_blocks.stats))
-    return {
-        f"{name}.{figure}": value
-        for pool, stats in pools
-        for name, figure, value in (
-            (f"allocated_bytes.{pool}", "current", stats.allocated_bytes),
-            (f"allocated_bytes.{pool}", "peak", stats.allocated_bytes_peak),
-            (f"reserved_bytes.{pool}", "current", stats.reserved_bytes),
-            (f"reserved_bytes.{pool}", "peak", stats.reserved_bytes_peak),
-        )
-    } | {
-        "allocated_bytes.all.current": allocator.allocated_bytes,
-        "allocated_bytes.all.peak": allocator.allocated_bytes_peak,
-        "allocated_bytes.all.allocated": allocator.allocated_bytes_total,
-        "reserved_bytes.all.allocated": allocator.reserved_bytes_total,
-        "reserved_bytes.all.current": allocator.reserved_bytes,
-        "reserved_bytes.all.peak": allocator.reserved_bytes_peak,
-        "active_bytes.all.current": allocator.allocated_bytes + allocator.pending_bytes,
-        "active_bytes.all.peak": allocator.active_bytes_peak,
-        "requested_bytes.all.current": allocator.requested_bytes,
-        "requested_bytes.all.peak": allocator.requested_bytes_peak,
-        "inactive_split_bytes.all.current": allocator.inactive_split_bytes,
-        "inactive_split_bytes.all.peak": allocator.inactive_split_bytes_peak,
-        "allocation.all.current": live,
-        "active.all.current": live + allocator.pending,
-        "inactive_split.all.current": allocator.inactive_split,
-        "segment.all.current": allocator.segments,
-        "segment.all.peak": allocator.segments_peak,
-        "oversize_allocations.current": allocator.oversize_allocations,
-        "oversize_segments.current": allocator.oversize_segments,
-        "num_alloc_retries": allocator.num_alloc_retries,
-        "num_ooms": allocator.num_ooms,
-        "num_sync_all_streams": allocator.num_sync_all_streams,
-        "num_device_alloc": allocator.num_device_alloc,
-        "num_device_free": allocator.num_device_free,
-    }
 
 
 def segments(allocator: DeviceCachingAllocator, live: Iterable[Block]) -> list[dict[str, Any]]:

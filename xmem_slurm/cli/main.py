@@ -7,10 +7,9 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -19,7 +18,7 @@ from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun import Engine, admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError, XmemError
@@ -52,22 +51,6 @@ _SITE_LINK = "site.toml"
 """How a lab knows the site file that it was made from."""
 
 
-class Engine(StrEnum):
-    """How a job is run dry; `engines` says what `auto` does."""
-
-    AUTO = "auto"
-    DEVICE = "device"
-    PROFILE = "profile"
-
-
-class Shell(StrEnum):
-    """A shell that we have a completion for."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
 @app.callback(invoke_without_command=True)
 def _top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
     if version:
@@ -93,7 +76,7 @@ def estimate(
         float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs may take.")
     ] = 60.0,
     engine: Annotated[Engine, typer.Option("--engine", help="Stand-in CUDA libraries, or real steps on the CPU.")] = (
-        Engine.AUTO
+        "auto"
     ),
     ranks: Annotated[
         str, typer.Option("--ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3).")
@@ -101,14 +84,13 @@ def estimate(
     advice: Annotated[
         bool,
         typer.Option(
-            "--advice",
-            help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing.",
+            "--advice", help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing."
         ),
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script or a command; no Slurm needed, nothing is submitted."""
     job, allowance = _submission(command), Budget(seconds=budget)
-    asked = Asked(engine.value, ranks, origins=True)
+    asked = Asked(engine, ranks, origins=True)
     catalogue = loading.load_catalogue()
     if gpu is not None and gpu not in catalogue:
         raise UsageError(f"--gpu {gpu}: not in the GPU catalogue; it has {', '.join(catalogue)}")
@@ -253,12 +235,12 @@ def device_list() -> None:
 
 @app.command()
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell that completes `xsbatch`.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that completes `xsbatch`.")],
 ) -> None:
     """Print xsbatch's completion for a shell; the wheel has it in share/, too, where the shell looks by itself."""
     from xmem_slurm.cli import pages  # noqa: PLC0415 - the other verbs need none of it
 
-    typer.echo(pages.render(shell.value), nl=False)
+    typer.echo(pages.render(shell), nl=False)
 
 
 @app.command("filter", hidden=True)

@@ -45,7 +45,7 @@ def check(
         wrong += loading.unknown_gpus(loaded, loading.load_catalogue())
     typer.echo("".join(f"{line}\n" for line in wrong), nl=False)
     if loaded is not None and not offline:
-        lines = comparison.against(loaded, live.read())
+        lines = [*comparison.differences(loaded, live.read()), *comparison.refusals(loaded)]
         python = hooks.installed_python(folder)
         record = loaded.audit.folder
         faults = [python and hooks.unusable(python), record and audit.unusable(record)]

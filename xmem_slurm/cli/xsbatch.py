@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from xmem_slurm import __version__
 from xmem_slurm.dryrun import ENGINES
@@ -69,8 +69,6 @@ OWN_OPTIONS = (
 )
 SUMMARY = "sbatch that asks for the GPU that the job needs"
 
-_FLAGS = tuple(option.name for option in OWN_OPTIONS if not option.value)
-_VALUES = tuple(option.name for option in OWN_OPTIONS if option.value)
 _BY_NAME = {option.name: option for option in OWN_OPTIONS}
 _OPTIONS = [Option(option.name, "", REQUIRED if option.value else NONE) for option in OWN_OPTIONS]
 
@@ -125,7 +123,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     own = [each for each in typed if each.name.startswith("xmem-")]
     unknown = next((each.typed for each in own if each.option is None), None)
     if unknown is not None:
-        raise UsageError(f"{unknown}: no such option; there are {', '.join('--' + name for name in _FLAGS + _VALUES)}")
+        raise UsageError(f"{unknown}: no such option; there are {', '.join(f'--{name}' for name in _BY_NAME)}")
     values, complaints = dict[str, str](), list[str]()
     for option in OWN_OPTIONS:
         text = environ.get(option.variable, "")
@@ -140,22 +138,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         wrong = "a value is missing" if option.value and each.value is None else _wrong(option, values[each.name])
         if wrong is not None:
             raise UsageError(f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}")
-    flags = {name: values[name] not in ("", "0", "no") for name in _FLAGS}
-    given = {name: values.get(name) or None for name in _VALUES}
-    wishes = Wishes(
-        off=flags["xmem-off"],
-        dry_run=flags["xmem-dry-run"],
-        keep_type=flags["xmem-keep-type"],
-        budget_seconds=float(given["xmem-budget"] or Wishes().budget_seconds),
-        site=given["xmem-site"],
-        report=given["xmem-report"],
-        fresh=flags["xmem-fresh"],
-        policy=given["xmem-policy"],
-        ranks=given["xmem-ranks"],
-        array_tasks=given["xmem-array-tasks"],
-        engine=given["xmem-engine"],
-    )
-    return without(argv, own), wishes, complaints
+    wanted: dict[str, Any] = {}
+    for option in OWN_OPTIONS:
+        text = values.get(option.name, "")
+        name = option.name.removeprefix("xmem-").replace("-", "_")
+        wanted[name] = (text or None) if option.value else text not in ("", "0", "no")
+    wanted["budget"] = float(wanted["budget"] or Wishes().budget)
+    return without(argv, own), Wishes(**wanted), complaints
 
 
 def _wrong(option: OwnOption, text: str) -> str | None:

@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.slurm.edit import without
@@ -28,6 +27,8 @@ _GUARD = "XMEM_SUBMITTING"
 _PLUGINS = "Options provided by plugins:"
 """The headline of `sbatch --help` above the options of SPANK plugins (src/common/spank.c, spank_print_options)."""
 
+
+TRIAL_SECONDS = 20.0
 
 MOST_SCRIPT_BYTES = 16 << 20
 """A longer script is not looked at: Slurm takes 4 MiB unless a site allows more (slurm.conf(5), max_script_size)."""
@@ -55,7 +56,7 @@ def find_sbatch(environ: Mapping[str, str]) -> Path:
     programs = [Path(folder or ".") / "sbatch" for folder in environ.get("PATH", os.defpath).split(os.pathsep)]
     places = [str(program) for program in programs]
     for program in programs[places.index(tried) + 1 if tried in places else 0 :]:
-        if _is_program(program) and not _is_ours(program):
+        if _is_program(program) and _OURS not in _head(program):  # a site may install us as `sbatch` before it
             return program
     raise SlurmError("sbatch: not found on PATH; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
 
@@ -135,8 +136,9 @@ def refused(sbatch: Path, job: Submission, timeout: float = 10, *, by_file: bool
     """
     line = job.command_line
     argv = job.argv if by_file else job.argv[: line.script_index]
-    answer = _try_out(sbatch, argv, job.environ, None if by_file and not line.reads_stdin else job.script, timeout)
-    return answer.words.strip().rpartition("\n")[2] if answer is not None and answer.code != 0 else None
+    stdin = None if by_file and not line.reads_stdin else job.script
+    code, words = _try_out(sbatch, argv, job.environ, stdin, timeout)
+    return words.strip().rpartition("\n")[2] if code != 0 else None
 
 
 def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | None:
@@ -147,24 +149,17 @@ def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | Non
     """
     line = job.command_line
     argv = without(job.argv[: line.script_index], [each for each in line.occurrences if each.name == "quiet"])
-    answer = _try_out(sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout)
-    if answer is not None and answer.code != 0 and answer.words:
+    code, words = _try_out(sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout)
+    if code != 0 and words:
         return float("inf")
-    start = _START.search(answer.words) if answer is not None else None
+    start = _START.search(words)
     return float(start[1]) if start is not None else None
-
-
-class _Answer(NamedTuple):
-    """Exit status and stderr."""
-
-    code: int
-    words: str
 
 
 def _try_out(
     sbatch: Path, argv: Sequence[str], environ: Mapping[str, str], stdin: bytes | None, timeout: float
-) -> _Answer | None:
-    """Run `sbatch --test-only`; None where it does not answer in `timeout` seconds."""
+) -> tuple[int, str]:
+    """Run `sbatch --test-only`; return its exit status and stderr: 0 and nothing where it does not answer in time."""
     import subprocess  # noqa: PLC0415 - not on the way of a job that is not changed
 
     try:
@@ -177,8 +172,17 @@ def _try_out(
             check=False,
         )
     except (subprocess.TimeoutExpired, OSError):
-        return None
-    return _Answer(done.returncode, done.stderr.decode(errors="replace"))
+        return 0, ""
+    return done.returncode, done.stderr.decode(errors="replace")
+
+
+def trial(sbatch: Path, partition: str, words: Sequence[str]) -> str | None:
+    """Return why sbatch refuses these options in this partition, or None (`--test-only`: nothing is queued)."""
+    try:
+        run([str(sbatch), "--test-only", f"--partition={partition}", "--time=1", *words, "--wrap=true"], TRIAL_SECONDS)
+    except SlurmError as error:
+        return str(error)
+    return None
 
 
 def run(command: Sequence[str], timeout: float) -> str:
@@ -212,11 +216,6 @@ def run(command: Sequence[str], timeout: float) -> str:
 def _is_program(path: Path) -> bool:
     mode = _mode(path)
     return mode is not None and stat.S_ISREG(mode) and os.access(path, os.X_OK)
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether the program is xsbatch: a site may install it as `sbatch` before the real one."""
-    return _OURS in _head(path)
 
 
 def _mode(path: Path) -> int | None:

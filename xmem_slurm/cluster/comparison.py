@@ -7,23 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from xmem_slurm.cluster import client
 from xmem_slurm.cluster.live import Cluster, Node
-from xmem_slurm.errors import SlurmError, UsageError
+from xmem_slurm.errors import UsageError
 from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Nodes, Site
 from xmem_slurm.slurm import hostlist
 
-_SECONDS = 20.0
 _AT_ONCE = 4
 """Questions to slurmctld at a time."""
-
-
-def against(site: Site, cluster: Cluster) -> list[str]:
-    """Return a line for each thing that is not as the file says, and for each option that Slurm refuses.
-
-    Raises:
-        SlurmError: there is no sbatch.
-    """
-    return [*differences(site, cluster), *refusals(site)]
 
 
 def differences(site: Site, cluster: Cluster) -> list[str]:
@@ -54,16 +44,17 @@ def refusals(site: Site) -> list[str]:
     Raises:
         SlurmError: there is no sbatch.
     """
-    sbatch = str(client.find_sbatch(os.environ))
+    sbatch = client.find_sbatch(os.environ)
 
     def refusal(name: str, partition: str) -> str | None:
-        words = [f"--partition={partition}", "--time=1"]
+        words: Sequence[str] = ()
         try:
-            words += dialect.words(site.option[name], site.dialect)
-            client.run([sbatch, "--test-only", *words, "--wrap=true"], _SECONDS)
-        except (SlurmError, UsageError) as error:
-            return f"option {name}: sbatch {' '.join(words)}: {error}"
-        return None
+            words = dialect.words(site.option[name], site.dialect)
+            why = client.trial(sbatch, partition, words)
+        except UsageError as error:
+            why = str(error)
+        typed = " ".join(["sbatch", f"--partition={partition}", "--time=1", *words])
+        return f"option {name}: {typed}: {why}" if why is not None else None
 
     places = {
         (name, partition)

@@ -26,7 +26,7 @@ def candidates(kind: str | None, features: Sequence[str], catalogue: Mapping[str
     model = next(filter(None, (_model(_PROFILE.sub("", hint), catalogue) for hint in hints)), None)
     if model is None and profile is None:
         return []
-    of_model = [name for name in profiles if model is None or _bare(_whole(name, catalogue)) == model]
+    of_model = [name for name in profiles if model is None or _bare(catalogue[name].mig_of or name) == model]
     of_form = _narrowed(of_model, hints)
     return sorted(of_form, key=lambda name: (catalogue[name].total_bytes, name))
 
@@ -54,10 +54,6 @@ def _model(hint: str, catalogue: Mapping[str, Gpu]) -> str | None:
     models = {_bare(name) for name, gpu in catalogue.items() if gpu.mig_of is None}
     named = [model for model in models if model in text or (len(model) > 5 and model.removeprefix("rtx") in text)]
     return max(named, key=len, default=None)
-
-
-def _whole(name: str, catalogue: Mapping[str, Gpu]) -> str:
-    return catalogue[name].mig_of or name
 
 
 def _bare(name: str) -> str:

@@ -8,7 +8,7 @@ the job's, unless the latter has OverPartQOS, and both before the association's 
 import os
 import pwd
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from xmem_slurm.cluster import client, live
 from xmem_slurm.errors import SlurmError
@@ -72,13 +72,8 @@ def exceeded(gpus: int, kind: str | None, limits: Sequence[Mapping[str, int]]) -
 def _least(limits: Sequence[str]) -> Mapping[str, int]:
     """Return the smallest limit on each TRES of lists such as "cpu=4,gres/gpu=2"; memory has a unit and is no count."""
     least: dict[str, int] = {}
-    for name, count in _counts(limits):
-        least[name] = min(count, least.get(name, count))
-    return least
-
-
-def _counts(limits: Sequence[str]) -> Iterator[tuple[str, int]]:
     for entry in ",".join(limits).split(","):
         name, _, count = entry.partition("=")
         if name.startswith("gres/") and count.isdecimal():
-            yield name, int(count)
+            least[name] = min(int(count), least.get(name, int(count)))
+    return least

@@ -7,16 +7,14 @@ without host memory.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Literal
 
 from xmem_slurm.cluster import client
-from xmem_slurm.errors import SlurmError
 
 OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-task")
 Memory = Literal["mem", "mem-per-gpu", "mem-per-cpu"]
-
-_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,7 @@ def ask(kind: GpuKind, partition: str) -> Accepted:
     Raises:
         SlurmError: there is no sbatch.
     """
-    sbatch = str(client.find_sbatch(os.environ))
-
-    def refusal(words: Sequence[str]) -> str | None:
-        try:
-            client.run([sbatch, "--test-only", f"--partition={partition}", "--time=1", *words, "--wrap=true"], _SECONDS)
-        except SlurmError as error:
-            return str(error)
-        return None
-
-    return find(kind, refusal)
+    return find(kind, partial(client.trial, client.find_sbatch(os.environ), partition))
 
 
 def find(kind: GpuKind, refusal: Callable[[Sequence[str]], str | None]) -> Accepted:

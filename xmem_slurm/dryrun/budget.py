@@ -1,6 +1,6 @@
 """What may a dry run cost, and what is left of it for the next?"""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 from xmem_slurm.sandbox import sandbox
@@ -73,11 +73,4 @@ class Budget:
 
     def limits(self) -> sandbox.Limits:
         """The same, in the sandbox's words."""
-        return sandbox.Limits(
-            seconds=self.seconds,
-            wall_seconds=self.longest,
-            memory_bytes=self.memory_bytes,
-            processes=self.processes,
-            cpus=self.cpus,
-            scratch_bytes=self.scratch_bytes,
-        )
+        return sandbox.Limits(**asdict(replace(self, wall_seconds=self.longest)))

@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pydantic import TypeAdapter
+
 from xmem_slurm.device import builder, needs
 from xmem_slurm.errors import DeviceBuildError, XmemError
 from xmem_slurm.sandbox import linux, mounts
@@ -34,6 +36,7 @@ READ_BYTES = 2 * GIB
 _QUESTION_BYTES = 1 << 14
 _ANSWER_BYTES = 1 << 22
 """What torch needs has 40,000."""
+_NEEDS = TypeAdapter(needs.Needs)
 
 
 @contextmanager
@@ -117,11 +120,7 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
 
 
 def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
-    """Read what a torch needs, as one who has `root` for the root folder.
-
-    Raises:
-        DeviceBuildError: as `needs.read` does, or the reader did not come to an end.
-    """
+    """Read what a torch needs, as one who has `root` for the root folder."""
     receiving, sending = os.pipe()
     reader = _fork(lambda: _read(root, torch, cudnn, sending))
     os.close(sending)
@@ -133,8 +132,8 @@ def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
         answer = json.loads(text)
         if "error" in answer:
             raise DeviceBuildError(str(answer["error"]))
-        return _checked(answer)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return _NEEDS.validate_python(answer["needs"])  # another process than ours may have written it
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DeviceBuildError(f"torch in {torch}: its files could not be read") from error
 
 
@@ -146,12 +145,7 @@ def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
     _enter(root)
     answer: dict[str, Any]
     try:
-        wanted = needs.read(torch.resolve(), cudnn)
-        versions = {name: getattr(wanted.versions, name) for name in needs.Versions.__slots__}
-        libraries = [
-            [each.soname, {tag: sorted(names) for tag, names in each.symbols.items()}] for each in wanted.libraries
-        ]
-        answer = {"torch": wanted.torch_folder, "versions": versions, "libraries": libraries}
+        answer = {"needs": _NEEDS.dump_python(needs.read(torch.resolve(), cudnn), mode="json")}
     except DeviceBuildError as error:
         answer = {"error": str(error)}
     except (OSError, MemoryError, RuntimeError) as error:  # RuntimeError: a ring of symlinks
@@ -166,15 +160,3 @@ def _enter(root: int) -> None:
         linux.unshare(linux.CLONE_NEWUSER)
     os.chdir(root)
     os.chroot(".")
-
-
-def _checked(answer: dict[str, Any]) -> needs.Needs:
-    """Believe nothing: another process than ours may have written it."""
-    versions = answer["versions"]
-    cuda, cublas, cudnn, nccl = (int(versions[name]) for name in ("cuda", "cublas", "cudnn", "nccl"))
-    checked_versions = needs.Versions(str(versions["torch"]), str(versions["torch_commit"]), cuda, cublas, cudnn, nccl)
-    libraries = [
-        needs.Library(str(soname), {str(tag): frozenset(map(str, names)) for tag, names in symbols.items()})
-        for soname, symbols in answer["libraries"]
-    ]
-    return needs.Needs(str(answer["torch"]), checked_versions, tuple(libraries))

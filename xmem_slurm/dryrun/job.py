@@ -29,6 +29,13 @@ NOT_CHOSEN = "dry-run"
 TIME_LIMIT_SECONDS = 24 * 3600
 """Between the job's start and the end that it is told; the dry run has a budget of its own."""
 _OUTPUT = "slurm-%j.out"
+_ASKED = {
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_GPUS": "gpus",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_JOB_ACCOUNT": "account",
+}
 _MEMORY = {"mem": "SLURM_MEM_PER_NODE", "mem-per-cpu": "SLURM_MEM_PER_CPU", "mem-per-gpu": "SLURM_MEM_PER_GPU"}
 
 _AS_ASKED = re.compile("SLURM_(CPUS_PER_TASK|GPUS|GPUS_PER_(NODE|TASK)|NTASKS_PER_NODE)")
@@ -70,7 +77,7 @@ def from_submission(job: Submission) -> Job:
         job.script if job.script is not None else f"#!/bin/sh\n{command_line.wrap}\n".encode(errors="surrogateescape")
     )
     known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
-    environ = exported(job.environ, request.export) | slurm_variables(request) | known
+    environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
     return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
 
 
@@ -166,14 +173,13 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
     host, nodes = platform.node(), request.nodes or 1
     visible, start = ",".join(map(str, range(gpus))), int(time.time())
     cpus, times = request.cpus_per_node, "" if nodes == 1 else f"(x{nodes})"
+    hosts = ("SUBMIT_HOST", "JOB_NODELIST", "NODELIST", "TOPOLOGY_ADDR")
+    firsts = ("PRIO_PROCESS", "PROCID", "LOCALID", "NODEID", "GTIDS")
     variables = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
         "SLURM_JOB_NAME": request.job_name or "sbatch",
         "SLURM_SUBMIT_DIR": os.getcwd(),  # noqa: PTH109 - as text
-        "SLURM_SUBMIT_HOST": host,
-        "SLURM_JOB_NODELIST": host,
-        "SLURM_NODELIST": host,
         "SLURMD_NODENAME": host,
         "SLURM_JOB_NUM_NODES": str(nodes),
         "SLURM_NNODES": str(nodes),
@@ -187,15 +193,11 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         "SLURM_CLUSTER_NAME": NOT_CHOSEN,
         "SLURM_JOB_START_TIME": str(start),  # this and the next: since 23.02
         "SLURM_JOB_END_TIME": str(start + TIME_LIMIT_SECONDS),
-        "SLURM_TOPOLOGY_ADDR": host,
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
-        "SLURM_PRIO_PROCESS": "0",
         "SLURM_SCRIPT_CONTEXT": "prolog_task",
         "SLURM_TASK_PID": TASK_PID,
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "0",
-        "SLURM_GTIDS": "0",
+        **{f"SLURM_{name}": host for name in hosts},
+        **{f"SLURM_{name}": "0" for name in firsts},
     }
     if gpus:
         variables |= {"SLURM_GPUS_ON_NODE": str(gpus), "SLURM_JOB_GPUS": visible}
@@ -204,19 +206,14 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         variables |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), str(request.ntasks))
     if request.cpus_per_task is not None:
         variables["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
-    for name in ("ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task"):
-        value = request.value(name)
-        if value is not None:
-            variables["SLURM_" + name.upper().replace("-", "_")] = value
-    account = request.value("account")
-    if account is not None:
-        variables["SLURM_JOB_ACCOUNT"] = account
+    asked = {variable: request.value(option) for variable, option in _ASKED.items()}
+    variables |= {variable: value for variable, value in asked.items() if value is not None}
     for setting in request.memory:
         with suppress(gres.GresError):  # sbatch will say what is wrong with it
             mebibytes = gres.parse_memory(setting.value or "") // MIB
             if mebibytes:  # 0 is all that a node has, which is not known
                 variables[_MEMORY[setting.name]] = str(mebibytes)
-    return variables | _array_variables(request.array or "")
+    return variables | _array_variables(request.value("array") or "")
 
 
 def _array_variables(array: str) -> dict[str, str]:

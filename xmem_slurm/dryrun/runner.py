@@ -83,7 +83,6 @@ def run(order: DryRunOrder) -> DryRunResult:
                 [str(script), *job.arguments],
                 cwd=job.folder,
                 environ=environ,
-                stdin=None,
                 limits=order.budget.limits(),
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),

@@ -68,11 +68,7 @@ def _whatever_happens(find: Callable[[], Answer]) -> Answer:
 
 
 def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
-    """Return what to change in the job: what is known of it already, else what sizing it says in time.
-
-    Raises:
-        UsageError: the process submits nothing of this user's.
-    """
+    """Return what to change in the job: what is known of it already, else what sizing it says in time."""
     began, caller = time.monotonic(), caller_of(process, os.environ)
     if caller is None or not _is_covered(caller, tables):
         return Answer()
@@ -137,9 +133,6 @@ def _wishes(site_file: str, caller: Caller, queue_seconds: float) -> Wishes:
 
     A dry run may take longer than the hook waits: the next submission has its answer. Its turn is waited for no longer.
     What srun and salloc run gets no share of a GPU: its limit is a variable, and salloc has no option that sets one.
-
-    Raises:
-        SiteError: the site file cannot be read, or is wrong.
     """
     from xmem_slurm.site import loading, schema  # noqa: PLC0415 - pydantic takes longer than all else here
 

@@ -18,6 +18,7 @@ from typing import Any
 from xmem_slurm import __version__, resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site.schema import Site
+from xmem_slurm.state import own_files
 
 NAMES = ("cli_filter.lua", "job_submit.lua")
 
@@ -89,11 +90,7 @@ def install(texts: Mapping[str, str], folder: Path) -> Sequence[tuple[Path, Path
                     continue
                 backup = folder / f"{name}.{time.strftime('%Y%m%d-%H%M%S')}"
                 shutil.copy2(target, backup)
-            part = folder / f"{name}.new"
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-            part.replace(target)
+            own_files.write(target, text.encode(), 0o644)
             done.append((target, backup))
     except OSError as error:
         raise SiteError(f"{error.filename or folder}: {error.strerror}; nothing else was changed") from error

@@ -107,10 +107,7 @@ def _largest(request: Request, target: Target) -> str:
 
 
 def _generated(
-    template: Template,
-    settings: Mapping[str, int | str],
-    group: Sequence[tuple[Sequence[str], _Need]],
-    target: Target,
+    template: Template, settings: Mapping[str, int | str], group: Sequence[tuple[Sequence[str], _Need]], target: Target
 ) -> Generated:
     """Return the script of the commands that need the same; the one that needs the most speaks for them."""
     needs = [each for _, each in group]

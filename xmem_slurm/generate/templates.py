@@ -1,10 +1,9 @@
 """Which job templates are there, what can be set in each, and what do they give?
 
-A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which goes first, or
-in the site's. Its
-first comment is TOML: `about`, whether it makes an `array`, and its variables, each with what it is and a default
-(without one it must be set; a default that is a whole number wants a whole number). The variables of `_head.sh.j2` are
-every template's. Beside its variables a template is given
+A template is a Jinja2 file NAME.sh.j2 in `templates/jobs/`, in a folder of the user's own, which goes first, or in the
+site's. Its first comment is TOML: `about`, whether it makes an `array`, and its variables, each with what it is and a
+default (without one it must be set; a default that is a whole number wants a whole number). The variables of
+`_head.sh.j2` are every template's. Beside its variables a template is given
 
     command     the command line, one line of shell; in an array that of the first task
     commands    in an array: all of them
@@ -140,7 +139,8 @@ def render(template: Template, settings: Mapping[str, int | str], commands: Sequ
     """
     lines = [shlex.join(command) for command in commands]
     values = {**settings, "command": lines[0], "commands": lines, "torchrun": _for_torchrun(commands[0])}
-    return resources.render(template.places, template.path.name, values, filters={"sh": _quoted}, sandboxed=True)
+    filters = {"sh": lambda value: shlex.quote(str(value))}
+    return resources.render(template.places, template.path.name, values, filters=filters, sandboxed=True)
 
 
 def describe(template: Template) -> str:
@@ -151,10 +151,6 @@ def describe(template: Template) -> str:
         setting = f"{key} (must be set)" if variable.default is None else f"{key} = {variable.default}"
         lines.append(f"  {setting:24} {variable.about}")
     return "\n".join([*lines, "", (body or head).rstrip()])
-
-
-def _quoted(value: object) -> str:
-    return shlex.quote(str(value))
 
 
 def _for_torchrun(command: Sequence[str]) -> str:

@@ -1,13 +1,5 @@
 """A real, throw-away Slurm cluster on this machine, whose nodes and GPUs mirror a site file.
 
-    programs   which programs it takes, where they are, which Slurm release they are
-    settings   the site as slurm.conf, gres.conf and the rest (pure: a site in, text out)
-    host       this machine's part: user, address, ports, what Slurm makes of a host list
-    folder     the private folder: whose it is, the record in it, how it is emptied
-    processes  start a daemon, know the lab's own processes from all others, end them
-    accounting MariaDB and slurmdbd, where asked for
-    cluster    up, down, status: the order of things
-
 Nothing outside the lab's folder is written and no privilege is needed: every daemon runs as whoever called `up`. Called
 by root, jobs of all users run; called by another user, that user's jobs run.
 

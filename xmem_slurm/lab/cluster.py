@@ -16,6 +16,7 @@ from xmem_slurm.lab import host, processes, programs, settings
 from xmem_slurm.lab.settings import Surroundings
 from xmem_slurm.site import loading
 from xmem_slurm.site.schema import Site
+from xmem_slurm.slurm import hostlist
 
 # For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends is seen at once.
 _START_SECONDS = 90.0
@@ -25,12 +26,10 @@ _SINFO_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab that runs. `nodes` are Slurm's names; `slurm` is the release, such as `22.05.8`."""
+    """A lab that runs. `nodes` are Slurm's names."""
 
     folder: Path
     nodes: tuple[str, ...]
-    slurm: str
-    accounting: bool
 
 
 @dataclass(frozen=True)
@@ -59,20 +58,17 @@ def up(site: Site, folder: Path, *, accounting: bool = False, hooks: Mapping[str
     folder = ground.normal(folder)
     paths = programs.find(accounting=accounting)
     release, version = programs.slurm_version(paths["slurmctld"])
-    names = [host.hostnames(paths["scontrol"], group.names) for group in site.nodes]
+    names = [hostlist.expand(group.names) for group in site.nodes]
     host.check_names(folder, [name for members in names for name in members])
     with ground.claim(folder):
         running = _running(folder)
         if running is not None:
-            if (running.site, running.accounting, running.hooks) != (
-                site.model_dump(mode="json"),
-                accounting,
-                tuple(hooks or ()),
-            ):
+            wanted = (site.model_dump(mode="json"), accounting, tuple(hooks or ()))
+            if (running.site, running.accounting, running.hooks) != wanted:
                 raise LabError(
                     f"another lab (site, accounting or hooks differ) runs in {folder}; `xmem-slurm lab down` ends it"
                 )
-            return Lab(folder, running.nodes, running.slurm, running.accounting)
+            return Lab(folder, running.nodes)
         try:
             ground.clear(folder)
             around = host.surroundings(folder, names, release, version, accounting=accounting)
@@ -145,7 +141,6 @@ def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str],
         ready=False,
         site=site.model_dump(mode="json"),
         accounting=around.accounting,
-        slurm=around.release,
         nodes=nodes,
         daemons=daemons,
         hooks=tuple(around.hooks),
@@ -169,7 +164,7 @@ def _start(site: Site, names: Sequence[Sequence[str]], paths: Mapping[str, str],
         processes.start(folder, daemon, command)
     _wait(folder, daemons, lambda: _node_states(folder, paths["sinfo"]) == dict.fromkeys(nodes, "idle"))
     ground.write_record(folder, replace(record, ready=True))
-    return Lab(folder, nodes, around.release, around.accounting)
+    return Lab(folder, nodes)
 
 
 def _lay_out(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -> None:

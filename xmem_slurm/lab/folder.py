@@ -27,7 +27,6 @@ class Record:
     ready: bool
     site: object
     accounting: bool
-    slurm: str
     nodes: tuple[str, ...]
     daemons: tuple[str, ...]
     hooks: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What this machine gives a lab: its user, address, free ports, and Slurm's own reading of host lists."""
+"""What this machine gives a lab: its user, address, free ports, and paths that are short enough."""
 
 import contextlib
 import os
@@ -7,8 +7,6 @@ import random
 import re
 import secrets
 import socket
-import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -69,40 +67,12 @@ def _free_ports(count: int) -> list[int]:
     return free
 
 
-def hostnames(scontrol: str, host_list: str) -> list[str]:
-    """Have Slurm itself expand `a[1-2]`. It needs no cluster for that, but it does insist on a slurm.conf.
-
-    Raises:
-        LabError: Slurm does not understand the list.
-    """
-    with tempfile.NamedTemporaryFile("w", suffix="-slurm.conf") as conf:
-        conf.write("ClusterName=lab\nSlurmctldHost=localhost\n")
-        conf.flush()
-        done = subprocess.run(
-            [scontrol, "show", "hostnames", host_list],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | {"SLURM_CONF": conf.name},
-        )
-    names = done.stdout.split()
-    # Of `s[1-` Slurm makes the host `s]`, without a word.
-    if not names or not all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) for name in names):
-        raise LabError(
-            f"Slurm does not read {host_list!r} as node names (nodes.names in the site): {done.stderr.strip()}"
-        )
-    return names
-
-
 def check_names(folder: Path, nodes: Sequence[str]) -> None:
     """Refuse what Slurm would fail on later, in words that nobody could act on.
 
     Raises:
-        LabError: a node twice, a character in the folder's path that slurm.conf cannot hold, or too long a path.
+        LabError: a character in the folder's path that slurm.conf cannot hold, or too long a path.
     """
-    if len(set(nodes)) != len(nodes):
-        twice = sorted({name for name in nodes if nodes.count(name) > 1})
-        raise LabError(f"the site has these nodes twice: {', '.join(twice)}")
     if not re.fullmatch(r"[A-Za-z0-9/._+-]+", str(folder)):
         raise LabError(f"{folder}: slurm.conf takes no such character in a path; name another folder with XMEM_LAB")
     longest = max(nodes, key=len)

@@ -14,6 +14,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -93,14 +94,16 @@ def end_all(folder: Path) -> None:
         left = {process for process in known if _running(process)}
         empty_looks = 0 if left else empty_looks + 1
         if time.monotonic() > until and left:
-            raise LabError(f"processes of the lab in {folder} do not end: {_listed(left)}")
+            listed = sorted(f"{process.pid} {_name(process)}" for process in left)
+            raise LabError(f"processes of the lab in {folder} do not end: {', '.join(listed)}")
         for process in left:
             # slurmstepd ignores SIGTERM, and has nobody left to report to.
-            if time.monotonic() > polite_until or _name(process).startswith("slurmstepd"):
-                _signal(process, kill=True)
-            elif process not in asked:
-                _signal(process, kill=False)
-                asked.add(process)
+            with suppress(psutil.Error):  # it ended meanwhile
+                if time.monotonic() > polite_until or _name(process).startswith("slurmstepd"):
+                    process.kill()
+                elif process not in asked:
+                    asked.add(process)
+                    process.terminate()
         time.sleep(_POLL_SECONDS)
 
 
@@ -112,10 +115,8 @@ def _members(folder: Path) -> set[psutil.Process]:
     for process in psutil.process_iter():
         if process not in spared and _belongs(process, folder):
             members.add(process)
-            try:
+            with suppress(psutil.Error):
                 members.update(process.children(recursive=True))
-            except psutil.Error:
-                continue
     return members - spared
 
 
@@ -145,17 +146,3 @@ def _name(process: psutil.Process) -> str:
         return process.name()
     except psutil.Error:
         return ""
-
-
-def _signal(process: psutil.Process, *, kill: bool) -> None:
-    try:
-        if kill:
-            process.kill()
-        else:
-            process.terminate()
-    except psutil.Error:
-        pass  # it ended meanwhile
-
-
-def _listed(processes: set[psutil.Process]) -> str:
-    return ", ".join(f"{process.pid} {_name(process)}" for process in sorted(processes, key=lambda one: one.pid))

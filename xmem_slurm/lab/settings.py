@@ -81,14 +81,6 @@ class _Node:
         return ",".join([*(gpu.gres for gpu in self.gpus), *more])
 
 
-@dataclass(frozen=True)
-class _Partition:
-    name: str
-    nodes: tuple[str, ...]
-    default: bool
-    max_time: str
-
-
 def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], around: Surroundings) -> dict[str, str]:
     """Return the text of each configuration file by its name in the lab's folder.
 
@@ -100,33 +92,22 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         for group, members in zip(site.nodes, names, strict=True)
         for name in members
     ]
+    members_of = list(zip(site.nodes, names, strict=True))
     partitions = [
-        _Partition(
-            name=name,
-            nodes=tuple(
-                node
-                for group, members in zip(site.nodes, names, strict=True)
-                if name in group.partitions
-                for node in members
-            ),
-            default=partition.default,
-            max_time=partition.max_time,
-        )
+        {
+            "name": name,
+            "nodes": [node for group, members in members_of if name in group.partitions for node in members],
+            "default": partition.default,
+            "max_time": partition.max_time,
+        }
         for name, partition in site.partition.items()
     ]
     values = {
+        **vars(around),
         "site": site,
         "nodes": nodes,
         "partitions": partitions,
-        "folder": around.folder,
-        "user": around.user,
-        "address": around.address,
-        "loopback_only": around.loopback_only,
-        "ports": around.ports,
         "version": around.release,
-        "accounting": around.accounting,
-        "password": around.password,
-        "hooks": around.hooks,
         "cgroup_plugin": "disabled" if around.version >= _CGROUP_DISABLED_SINCE else "cgroup/v1",
         # A job that names no memory gets its CPUs' share of the poorest node, so that jobs can share every node.
         "memory_per_cpu_mib": min(group.memory_mib // group.cpus for group in site.nodes) or 1,
@@ -135,13 +116,8 @@ def files(site: Site, gpus: Mapping[str, Gpu], names: Sequence[Sequence[str]], a
         + sorted({f"gres/{gpu.name}:{gpu.type}" for node in nodes for gpu in node.gpus if gpu.type}),
     }
     places = resources.template_places("lab", site.templates)
-    wanted = [
-        "slurm.conf",
-        "gres.conf",
-        "cgroup.conf",
-        "task_prolog.sh",
-        *(["slurmdbd.conf"] if around.accounting else []),
-    ]
+    wanted = ["slurm.conf", "gres.conf", "cgroup.conf", "task_prolog.sh"]
+    wanted += ["slurmdbd.conf"] if around.accounting else []
     return {name: resources.render(places, f"{name}.j2", values) for name in wanted} | dict(around.hooks)
 
 

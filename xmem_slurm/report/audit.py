@@ -76,12 +76,7 @@ def outcome(decision: Decision) -> AuditOutcome:
 
 
 def record(
-    tables: Mapping[str, Any],
-    command: str,
-    written: Submission,
-    outcome: AuditOutcome,
-    *,
-    began: float,
+    tables: Mapping[str, Any], command: str, written: Submission, outcome: AuditOutcome, *, began: float
 ) -> None:
     """Write a line, if the site's tables name a folder that has room for it; `began` is by the monotonic clock."""
     with suppress(Exception):  # no submission fails by its record

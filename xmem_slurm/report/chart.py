@@ -74,7 +74,7 @@ def chart(timeline: Timeline, options: Sequence[OptionOutlook]) -> Chart:
         columns=len(timeline.columns),
         top_bytes=top,
         areas=[
-            (category, _area([level[index] for level in levels], top))
+            (category, f"{_stairs([level[index] for level in levels], top)}V{HEIGHT}H0Z")
             for index, category in reversed(list(enumerate(STACK)))
             if any(moment.allocated[index] for moment in timeline.columns)
         ],
@@ -108,10 +108,6 @@ def _stairs(sizes: Sequence[int], top: int) -> str:
             path.append(f"H{column}V{y}")
             level = y
     return "".join([*path, f"H{len(sizes)}"])
-
-
-def _area(sizes: Sequence[int], top: int) -> str:
-    return f"{_stairs(sizes, top)}V{HEIGHT}H0Z"
 
 
 def _ticks(top: int) -> list[Line]:

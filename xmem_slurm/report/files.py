@@ -1,14 +1,12 @@
 """Write the report that is asked for by its name: HTML, JSON, torch's snapshot, Perfetto; one module each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from xmem_slurm.errors import XmemError
 from xmem_slurm.report import html, json, perfetto, snapshot
 from xmem_slurm.sizing.sizing import Sizing
-
-WRITERS = {".pickle": snapshot.write, ".trace.json": perfetto.write}
-"""The form of a report, by how its file's name ends, beside .html; every other file is the JSON object."""
 
 
 def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None) -> None:
@@ -19,8 +17,14 @@ def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None
     Raises:
         OSError: a file cannot be written.
     """
+    writers: Mapping[str, Callable[[Path, Sizing], None]] = {
+        ".html": partial(html.write, templates=templates),
+        ".pickle": snapshot.write,
+        ".trace.json": perfetto.write,
+    }
+    writer = next((each for ending, each in writers.items() if path.name.endswith(ending)), json.write)
     for component, sizing in sized.items():
-        _write(of_component(path, component, sized), sizing, templates)
+        writer(of_component(path, component, sized), sizing)
 
 
 def written(path: Path, sized: Mapping[int, Sizing], templates: Path | None) -> str:
@@ -35,11 +39,3 @@ def written(path: Path, sized: Mapping[int, Sizing], templates: Path | None) -> 
 def of_component(path: Path, component: int, sized: Mapping[int, Sizing]) -> Path:
     """Return the file for one of the components that were sized: `path`, or beside it `component-1-NAME`."""
     return path if len(sized) == 1 else path.with_name(f"component-{component}-{path.name}")
-
-
-def _write(path: Path, sizing: Sizing, templates: Path | None) -> None:
-    if path.name.endswith(".html"):
-        html.write(path, sizing, templates)
-        return
-    writer = next((writer for ending, writer in WRITERS.items() if path.name.endswith(ending)), json.write)
-    writer(path, sizing)

@@ -8,13 +8,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from xmem_slurm import trace
 from xmem_slurm.report import largest
 from xmem_slurm.report.options import OptionOutlook, outlooks
 from xmem_slurm.sizing.estimate import RankEstimate
-from xmem_slurm.sizing.margins import Margin
 from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.state import own_files
 from xmem_slurm.trace import Category
@@ -25,7 +23,9 @@ _Bytes = Annotated[int, Field(ge=0)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """Made of a dict, or of the attributes of the same names that an object has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class Group(_Part):
@@ -51,6 +51,11 @@ class Counted(_Part):
 
     done: int | None
     of: int | None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_pair(cls, pair: Any) -> Any:
+        return dict(zip(("done", "of"), pair, strict=True)) if isinstance(pair, tuple) else pair
 
 
 class Loop(_Part):
@@ -188,23 +193,23 @@ class Report(_Part):
 def estimate_object(sizing: Sizing) -> dict[str, Any]:
     """Return what `xmem-slurm estimate --json` prints."""
     estimate = sizing.estimate
-    report = Report(
-        schema_version=SCHEMA_VERSION,
-        engine=estimate.engine,
-        torch_version=estimate.largest.trace.torch_version,
-        gpu=estimate.gpu_name,
-        ranks=[_rank(rank) for rank in estimate.ranks],
-        required_bytes=estimate.required_bytes,
-        uses_up_to_bytes=estimate.uses_up_to_bytes,
-        margin_bytes=estimate.largest.margin_bytes,
-        promise=_promise(estimate.largest.margin),
-        confidence=Confidence.model_validate({"level": estimate.confidence, "reasons": list(estimate.reasons)}),
-        options=[_option(option) for option in outlooks(sizing)],
-        choice=sizing.placement.choice,
-        advice=[_change(advice) for advice in sizing.advice],
-        wall_seconds=round(sizing.seconds, 3),
-    )
-    return report.model_dump(mode="json")
+    report = {
+        "schema_version": SCHEMA_VERSION,
+        "engine": estimate.engine,
+        "torch_version": estimate.largest.trace.torch_version,
+        "gpu": estimate.gpu_name,
+        "ranks": [_rank(rank) for rank in estimate.ranks],
+        "required_bytes": estimate.required_bytes,
+        "uses_up_to_bytes": estimate.uses_up_to_bytes,
+        "margin_bytes": estimate.largest.margin_bytes,
+        "promise": estimate.largest.margin,
+        "confidence": {"level": estimate.confidence, "reasons": list(estimate.reasons)},
+        "options": [_option(option) for option in outlooks(sizing)],
+        "choice": sizing.placement.choice,
+        "advice": [_change(advice) for advice in sizing.advice],
+        "wall_seconds": round(sizing.seconds, 3),
+    }
+    return Report.model_validate(report).model_dump(mode="json")
 
 
 def schema() -> dict[str, Any]:
@@ -217,82 +222,42 @@ def write(path: Path, sizing: Sizing) -> None:
     own_files.write_for_user(path, (json.dumps(estimate_object(sizing), indent=2) + "\n").encode())
 
 
-def _rank(rank: RankEstimate) -> Rank:
+def _rank(rank: RankEstimate) -> dict[str, Any]:
     """Return one process of the job, as programs get it."""
-    return Rank(
-        rank=rank.trace.rank,
-        peak_reserved_bytes=rank.peak_reserved_bytes,
-        peak_allocated_bytes=rank.replay.peak_allocated_bytes,
-        fits_in_bytes=rank.fits_in_bytes,
-        outside_allocator_bytes=rank.outside_allocator_bytes,
-        required_bytes=rank.required_bytes,
-        breakdown={category: rank.breakdown.get(category, 0) for category in Category},
-        steps=rank.trace.steps,
-        growing=rank.trace.growing,
-        seen=_seen(rank.trace.seen) if rank.trace.seen is not None else None,
-        largest=[_group(group) for group in largest.at_peak(rank)[: largest.MOST_GROUPS]],
-    )
+    return {
+        "rank": rank.trace.rank,
+        "peak_reserved_bytes": rank.peak_reserved_bytes,
+        "peak_allocated_bytes": rank.replay.peak_allocated_bytes,
+        "fits_in_bytes": rank.fits_in_bytes,
+        "outside_allocator_bytes": rank.outside_allocator_bytes,
+        "required_bytes": rank.required_bytes,
+        "breakdown": {category: rank.breakdown.get(category, 0) for category in Category},
+        "steps": rank.trace.steps,
+        "growing": rank.trace.growing,
+        "seen": rank.trace.seen,
+        "largest": [_group(group) for group in largest.at_peak(rank)[: largest.MOST_GROUPS]],
+    }
 
 
-def _seen(seen: trace.Seen) -> Seen:
-    return Seen(
-        end=seen.end,
-        loops=[Loop(**loop._asdict()) for loop in seen.loops],
-        batches=_counted(seen.batches),
-        evaluation=_counted(seen.evaluation),
-        checkpoints=seen.checkpoints,
-        phases=[Phase(**phase._asdict()) for phase in seen.phases],
-    )
+def _group(group: largest.Group) -> dict[str, Any]:
+    site = {name: value or None for name, value in group.site._asdict().items()}
+    blocks = {"blocks": len(group.numbers), "bytes_each": group.bytes_each}
+    return {**blocks, "category": group.category, "phase": group.phase, **site}
 
 
-def _counted(pair: tuple[int, int | None] | None) -> Counted | None:
-    return Counted(done=pair[0], of=pair[1]) if pair is not None else None
+def _change(advice: Advice) -> dict[str, Any]:
+    needed = None if advice.estimate is None else advice.estimate.required_bytes
+    tried = {"required_bytes": needed, "fits": None if needed is None else advice.fits}
+    return {"option": advice.option, "change": advice.change, **tried, "why_not": advice.why_not or None}
 
 
-def _group(group: largest.Group) -> Group:
-    site = group.site
-    return Group(
-        blocks=len(group.numbers),
-        bytes_each=group.bytes_each,
-        category=group.category,
-        phase=group.phase,
-        module=site.module or None,
-        file=site.file or None,
-        line=site.line or None,
-        function=site.function or None,
-    )
-
-
-def _promise(margin: Margin) -> Promise:
-    return Promise(probability=margin.probability, runs=margin.runs, models=margin.models, held_out=margin.held_out)
-
-
-def _change(advice: Advice) -> AdvisedChange:
-    estimate = advice.estimate
-    return AdvisedChange(
-        option=advice.option,
-        change=advice.change,
-        required_bytes=estimate.required_bytes if estimate is not None else None,
-        fits=advice.fits if estimate is not None else None,
-        why_not=advice.why_not or None,
-    )
-
-
-def _option(option: OptionOutlook) -> Option:
+def _option(option: OptionOutlook) -> dict[str, Any]:
     """Return one GPU option, as programs get it."""
-    failure = option.failure
-    return Option(
-        name=option.name,
-        capacity_bytes=option.gpu.total_bytes,
-        fits=option.fits,
-        headroom_bytes=option.headroom_bytes,
-        first_failure=None
-        if failure is None
-        else Failure(
-            rank=failure.rank,
-            requested_bytes=failure.requested_bytes,
-            allocated_bytes=failure.allocated_bytes,
-            phase=failure.phase,
-        ),
-        short_steps=option.short_steps,
-    )
+    return {
+        "name": option.name,
+        "capacity_bytes": option.gpu.total_bytes,
+        "fits": option.fits,
+        "headroom_bytes": option.headroom_bytes,
+        "first_failure": option.failure,
+        "short_steps": option.short_steps,
+    }

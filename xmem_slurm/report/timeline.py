@@ -16,15 +16,7 @@ from xmem_slurm.allocator.caching_allocator import TraceEntry
 from xmem_slurm.allocator.replay import Run
 from xmem_slurm.trace import Category, Mark, Op, Trace
 
-STACK = (
-    Category.PARAM,
-    Category.BUFFER,
-    Category.OPT,
-    Category.GRAD,
-    Category.ACT,
-    Category.TEMP,
-    Category.OTH,
-)
+STACK = (Category.PARAM, Category.BUFFER, Category.OPT, Category.GRAD, Category.ACT, Category.TEMP, Category.OTH)
 """The categories from the bottom of a chart to its top: what lives longest first."""
 
 _INDEX = {category: index for index, category in enumerate(STACK)}

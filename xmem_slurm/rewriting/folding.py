@@ -47,7 +47,7 @@ def fold(job: Submission, environ: Mapping[str, str]) -> Folded:
 
     The job has a script or `--wrap`.
     """
-    script = job.script if job.script is not None else wrapped(job.command_line.wrap or "")
+    script = _script(job)
     changed = {name: value for name, value in job.environ.items() if environ.get(name) != value}
     try:
         folded = _folded(job, script, {n: v for n, v in changed.items() if not n.startswith("SBATCH_")})
@@ -65,13 +65,15 @@ def differences(before: Submission, after: Submission, folded: Folded) -> list[s
         for job in (before, after)
     )
     lines = list(difflib.unified_diff(old, new, "options as written", "options as changed", n=0, lineterm=""))
-    command_line = before.command_line
-    script = before.script if before.script is not None else wrapped(command_line.wrap or "")
-    old, new = (text.decode(errors="surrogateescape").splitlines() for text in (script, folded.script))
+    old, new = (text.decode(errors="surrogateescape").splitlines() for text in (_script(before), folded.script))
     if max(len(old), len(new)) <= MOST_LINES:
-        name = command_line.script or ("-" if command_line.wrap is None else "--wrap")
+        name = before.command_line.script or ("-" if before.command_line.wrap is None else "--wrap")
         lines += difflib.unified_diff(old, new, name, FILE, lineterm="")
     return lines
+
+
+def _script(job: Submission) -> bytes:
+    return job.script if job.script is not None else wrapped(job.command_line.wrap or "")
 
 
 def wrapped(command: str) -> bytes:
@@ -93,7 +95,7 @@ def export(request: Request, variables: Mapping[str, str]) -> str:
     """
     if any("," in value for value in variables.values()):
         raise UsageError(f"{', '.join(variables)}: --export cannot give a job a value with a comma")
-    return ",".join([request.export or "ALL", *(f"{name}={value}" for name, value in variables.items())])
+    return ",".join([request.value("export") or "ALL", *(f"{name}={value}" for name, value in variables.items())])
 
 
 def _folded(job: Submission, script: bytes, variables: Mapping[str, str]) -> Submission:

@@ -5,7 +5,7 @@ script or `--wrap` says as plain text can be changed; a script that it sources o
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,11 +41,7 @@ def is_for_a_shell(job: Submission) -> bool:
 
 def looks_up_itself(job: Submission) -> bool:
     """Whether the job asks Slurm for the path of its own script, as far as its text tells, and that of what it runs."""
-    texts = [text(job)]
-    if is_for_a_shell(job):
-        folder = Path(job.request.chdir or ".").absolute()
-        texts += script_files.scripts_run(text(job), folder, job.environ).values()
-    return any(_ASKS_FOR_ITSELF.search(each) for each in texts)
+    return any(_ASKS_FOR_ITSELF.search(each) for each in (text(job), *_scripts_run(job).values()))
 
 
 def own_steps(job: Submission) -> Sequence[Step]:
@@ -91,12 +87,15 @@ def _types(job: Submission, components: Collection[int]) -> Sequence[str | None]
 
 def _others_steps(job: Submission) -> Sequence[Step]:
     """Return the steps of the scripts that the job's script sources or runs."""
-    if not is_for_a_shell(job):
-        return []
-    folder = Path(job.request.chdir or ".").absolute()
-    scripts = script_files.scripts_run(text(job), folder, job.environ).items()
-    steps = ((path, step) for path, script in scripts for step in body.gpu_steps(script))
+    steps = ((path, step) for path, script in _scripts_run(job).items() for step in body.gpu_steps(script))
     return [step._replace(file=str(path), start=None) for path, step in steps]
+
+
+def _scripts_run(job: Submission) -> Mapping[Path, bytes]:
+    """Return the shell scripts that the job's script sources or runs, as far as that can be told."""
+    if not is_for_a_shell(job):
+        return {}
+    return script_files.scripts_run(text(job), Path(job.request.chdir or ".").absolute(), job.environ)
 
 
 def _with_wrap(job: Submission, command: bytes) -> Submission:

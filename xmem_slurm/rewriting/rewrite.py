@@ -60,10 +60,11 @@ def rewrite(
 
     def changed(*, typed: bool) -> tuple[Sequence[Edit], Submission]:
         asked = ((index, job.request.alone(index)) for index in components)
+        entry = granted.entry if granted is not None else None
         edits = [
             edit._replace(component=index)
             for index, request in asked
-            for edit in _edits(request, option, granted, spelled, typed=typed)
+            for edit in dialect.edits(request, option, spelled, entry, typed=typed)
             if edit.name != "mem" or not job.request.others  # it would be the next component's, too (Option.carried)
         ]
         if not in_script:
@@ -71,6 +72,9 @@ def rewrite(
                 return edits, apply(edits, job, in_script=False)
         return edits, apply(edits, job)
 
+    if granted is not None:
+        for index in components:
+            sharing.check_exported(job.request.components[index], granted.variables)
     edits, edited = changed(typed=True)
     step = job_steps.in_the_way(job, edited, components, shared=granted is not None)
     if step is not None:
@@ -106,15 +110,6 @@ def _lines(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"line {numbers[0]} of the script"
     return f"{len(numbers)} lines of the script, the first of them {numbers[0]}"
-
-
-def _edits(
-    request: Request, option: GpuOption, granted: Grant | None, spelled: Dialect, *, typed: bool
-) -> Sequence[Edit]:
-    """Say what to set in the component that asks for `request`."""
-    if granted is not None:
-        sharing.check_exported(request, granted.variables)
-    return dialect.edits(request, option, spelled, granted.entry if granted is not None else None, typed=typed)
 
 
 def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> list[Change]:

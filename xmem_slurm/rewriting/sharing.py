@@ -83,9 +83,9 @@ def check_exported(request: Request, variables: Iterable[str]) -> None:
     Raises:
         UsageError: it would not.
     """
-    words = (request.export or "ALL").split(",")
+    words = (request.value("export") or "ALL").split(",")
     if "ALL" not in words or any(word.partition("=")[0] in variables for word in words):
-        raise UsageError(f"--export={request.export} would keep the limit of its share from the job")
+        raise UsageError(f"--export={request.value('export')} would keep the limit of its share from the job")
 
 
 def _variable(environ: Mapping[str, str]) -> str:

@@ -152,19 +152,8 @@ def scope(memory_bytes: int, processes: int, cpus: int) -> Path | None:
     there is none within a second.
     """
     unit, until = f"{_PREFIX}{os.getpid()}.scope", time.monotonic() + MANAGER_SECONDS
-    properties = [
-        "3",
-        "PIDs",
-        "au",
-        "1",
-        str(os.getpid()),
-        "Delegate",
-        "b",
-        "true",
-        "CollectMode",
-        "s",
-        "inactive-or-failed",
-    ]
+    pids = ["PIDs", "au", "1", str(os.getpid())]
+    properties = ["3", *pids, "Delegate", "b", "true", "CollectMode", "s", "inactive-or-failed"]
     asked = ["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", *properties, "0"]
     if not _manager("org.freedesktop.systemd1.Manager", *asked):
         return None

@@ -41,15 +41,8 @@ DATA_HEADROOM_BYTES = GIB
 """What a process may map beyond the limit on memory without touching it: stacks of threads, libraries' data."""
 
 KEPT_CAPABILITIES = frozenset(
-    {
-        linux.CAP_CHOWN,
-        linux.CAP_DAC_OVERRIDE,
-        linux.CAP_FOWNER,
-        linux.CAP_FSETID,
-        linux.CAP_KILL,
-        linux.CAP_SETGID,
-        linux.CAP_SETUID,
-    }
+    {linux.CAP_CHOWN, linux.CAP_DAC_OVERRIDE, linux.CAP_FOWNER, linux.CAP_FSETID}
+    | {linux.CAP_KILL, linux.CAP_SETGID, linux.CAP_SETUID}
 )
 """What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below the overlay."""
 
@@ -85,14 +78,13 @@ class Limits:
 class Command:
     """The program to run, and its world.
 
-    `stdin` and `output` are open descriptors; stdin None is /dev/null. What was spent of `Limits.seconds` is written to
-    `meter`, a path inside, again and again, as a double. `group` is a control group to run it in.
+    `output` is an open descriptor. What was spent of `Limits.seconds` is written to `meter`, a path inside, again and
+    again, as a double. `group` is a control group to run it in.
     """
 
     argv: Sequence[str]
     cwd: Path
     environ: Mapping[str, str]
-    stdin: int | None
     output: int
     limits: Limits
     meter: Path | None = None
@@ -323,8 +315,7 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
     code = 126
     try:
         os.setsid()
-        stdin = os.open(os.devnull, os.O_RDONLY) if command.stdin is None else command.stdin
-        for number, descriptor in enumerate((stdin, command.output, command.output)):
+        for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), command.output, command.output)):
             os.dup2(descriptor, number)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         _limit(command.limits, plan)
@@ -348,9 +339,8 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
 
 def _limit(limits: Limits, plan: mounts.Plan) -> None:
     """Put the limits of this process, and so of the command, in place; the watch holds what these cannot."""
-    linux.lower_limit(
-        resource.RLIMIT_CORE, 1
-    )  # not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5))
+    # Not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5)).
+    linux.lower_limit(resource.RLIMIT_CORE, 1)
     linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
     linux.lower_limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)
     linux.lower_limit(resource.RLIMIT_RTPRIO, 0)

@@ -41,10 +41,8 @@ class Plan:
     """What a new root is made from. No path has a symlink in it.
 
     `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
-    not ours (see `foreign`). `show` are folders that are there as they are outside, read-only; `hide` such as are there
-    empty; `results` is one that is empty at first, and what is in it at the end is handed out. `cover` are files, each
-    with the one in a shown folder that is seen in its place. `layers` is a folder on disk for what the job writes,
-    where a tmpfs will not do (see `layers_on_disk`).
+    not ours (see `foreign`). `show`, `hide`, `results` and `cover` are those of `sandbox.run`. `layers` is a folder on
+    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`).
     """
 
     mounts: Sequence[Mount]

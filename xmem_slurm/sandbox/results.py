@@ -6,6 +6,7 @@ FIFO, a link or a folder stays behind. What is in the files is for their readers
 
 import os
 import re
+import shutil
 import stat
 from contextlib import suppress
 
@@ -19,7 +20,6 @@ MOST_BYTES = 256 * MIB
 """In all. A trace has 0.05 to 5 MiB."""
 
 _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
-_AT_ONCE = MIB
 
 
 def hand_out(source: int, target: int) -> str | None:
@@ -38,13 +38,9 @@ def hand_out(source: int, target: int) -> str | None:
                 left -= facts.st_size
                 if left < 0:
                     return f"more than {MOST_BYTES // MIB} MiB of traces"
-                _copy(taken, os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target))
+                made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
+                with os.fdopen(taken, "rb", closefd=False) as file, os.fdopen(made, "wb") as copy:
+                    shutil.copyfileobj(file, copy)
             finally:
                 os.close(taken)
     return None
-
-
-def _copy(source: int, made: int) -> None:
-    with open(source, "rb", closefd=False) as file, open(made, "wb") as copy:
-        while chunk := file.read(_AT_ONCE):
-            copy.write(chunk)

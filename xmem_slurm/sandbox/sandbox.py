@@ -25,9 +25,9 @@ from typing import Any
 from xmem_slurm.errors import SandboxError
 from xmem_slurm.sandbox import cgroup, first_process, linux, mounts
 from xmem_slurm.sandbox.first_process import Limits
-from xmem_slurm.units import GIB, KIB, MIB
+from xmem_slurm.units import KIB
 
-__all__ = ["Limits", "Outcome", "available", "run"]
+__all__ = ["Limits", "Outcome", "run"]
 
 OUTPUT_TAIL_BYTES = 16 * KIB
 SETUP_SECONDS = 15.0
@@ -65,22 +65,11 @@ class Outcome:
     kept_back: str | None = None
 
 
-def available() -> None:
-    """Try the sandbox on a command that does nothing.
-
-    Raises:
-        SandboxError: it does not work here; says what is missing and what an administrator would change.
-    """
-    limits = Limits(seconds=10, wall_seconds=60, memory_bytes=GIB, processes=64, scratch_bytes=16 * MIB)
-    run(["true"], cwd=Path("/"), environ={"PATH": os.defpath}, stdin=None, limits=limits)
-
-
 def run(
     argv: Sequence[str],
     *,
     cwd: Path,
     environ: Mapping[str, str],
-    stdin: bytes | None,
     limits: Limits,
     show: Sequence[Path] = (),
     hide: Sequence[Path] = (),
@@ -90,11 +79,11 @@ def run(
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
-    All writes go to a layer that vanishes. The folders `show`, which must exist, are there read-only, as they are
-    outside at any time; the folders `hide` are empty. `results`, a folder in one of those that are shown, is empty and
-    can be written to: what is in it at the end is copied to the real one, as `results.hand_out` has it. In the place of
-    each file that `cover` names, by whatever path, the command finds the file that it is mapped to, which must be in a
-    shown folder.
+    Its standard input is empty. All writes go to a layer that vanishes. The folders `show`, which must exist, are
+    there read-only, as they are outside at any time; the folders `hide` are empty. `results`, a folder in one of
+    those that are shown, is empty and can be written to: what is in it at the end is copied to the real one, as
+    `results.hand_out` has it. In the place of each file that `cover` names, by whatever path, the command finds the
+    file that it is mapped to, which must be in a shown folder.
 
     What the command leaves running is killed when it ends, as Slurm does with a batch script's. When time is up all its
     processes get SIGTERM, and SIGKILL five seconds later, counted as its time is. What it has spent of that so far
@@ -117,11 +106,7 @@ def run(
         with ExitStack() as theirs:
             theirs.callback(os.close, output_end)
             theirs.callback(os.close, status_end)
-            given = None
-            if stdin is not None:
-                given = _as_file(stdin)
-                theirs.callback(os.close, given)
-            command = first_process.Command(argv, cwd, environ, given, output_end, limits, meter, group)
+            command = first_process.Command(argv, cwd, environ, output_end, limits, meter, group)
             keeper = _fork_keeper(command, plan, status_end)
         listening = _Listening(keeper, output, status, signals)
         try:
@@ -160,14 +145,6 @@ def _plan(
         user_namespace=user_namespace,
         layers=layers,
     )
-
-
-def _as_file(content: bytes) -> int:
-    descriptor = os.memfd_create("stdin")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
 
 
 def _fork_keeper(command: first_process.Command, plan: mounts.Plan, status: int) -> int:
@@ -252,11 +229,7 @@ class _Listening:
 
 
 def _outcome(listening: _Listening, seconds: float) -> Outcome:
-    """Put together what the processes inside reported.
-
-    Raises:
-        SandboxError: one of its stages failed, or not all of them reported.
-    """
+    """Put together what the processes inside reported."""
     facts: dict[str, Any] = {}
     for report in listening.reports:
         facts |= report
@@ -268,17 +241,8 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
         )
     if "stopped" not in facts:
         raise SandboxError("the sandbox was ended from outside")
-    return Outcome(
-        returncode=facts["returncode"],
-        stopped=facts["stopped"],
-        seconds=seconds,
-        peak_memory_bytes=facts["peak_memory_bytes"],
-        output_tail=listening.tail,
-        read_only=tuple(facts["ready"]),
-        spent_seconds=facts["spent_seconds"],
-        cpu_seconds=facts["cpu_seconds"],
-        kept_back=facts["kept_back"],
-    )
+    read_only = tuple(facts.pop("ready"))
+    return Outcome(seconds=seconds, output_tail=listening.tail, read_only=read_only, **facts)
 
 
 def _why(stage: str, number: int | None, where: str) -> str:

@@ -1,10 +1,11 @@
 """Which system calls does a dry run do without, and what do they say instead?
 
 Memory that no limit of a process counts and no watch can see (System V's, memory files that are only held open, or on
-their way through a socket, io_uring's rings), file systems and namespaces of its own, which would have such memory too,
-the kernel's key rings, and sockets that lead out whatever the network namespace (vsock). Most programs have another way
-where a kernel lacks such a call, and the answer is what such a kernel says. Where a job chooses its CPUs, the answer is
-yes and nothing happens: those that it has are the dry run's.
+their way through a socket, io_uring's rings), file systems and namespaces of its own, which would have such memory too
+(a tmpfs without a size: only a control group holds that; what runs containers needs them), the kernel's key rings, and
+sockets that lead out whatever the network namespace (vsock). Most programs have another way where a kernel lacks such a
+call, and the answer is what such a kernel says. Where a job chooses its CPUs, the answer is yes and nothing happens:
+those that it has are the dry run's.
 
 A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
 
@@ -20,45 +21,28 @@ from collections.abc import Iterator
 
 from xmem_slurm.sandbox import linux
 
-NESTED_USER_NAMESPACES = False
-"""Whether a dry run may make user namespaces. In one it can mount a tmpfs that has no size: only a control group
-(`cgroup`) holds it then. What runs containers needs them."""
-
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 """Calls of x86-64 with this bit are those of a third kind of program."""
-_NUMBERS = {  # on x86-64, on aarch64
-    "add_key": (248, 217),
-    "clone": (56, 220),
-    "clone3": (435, 435),
-    "io_uring_setup": (425, 425),
-    "keyctl": (250, 219),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "msgget": (68, 186),
-    "request_key": (249, 218),
-    "sched_setaffinity": (203, 122),
-    "semget": (64, 190),
-    "shmget": (29, 194),
-    "socket": (41, 198),
-    "unshare": (272, 97),
-    "userfaultfd": (323, 282),
+_Call = tuple[tuple[int, int], int | None]
+"""Its numbers on x86-64 and on aarch64, and the answer: None where that hangs on the first argument."""
+_CALLS: dict[str, _Call] = {
+    "add_key": ((248, 217), errno.EPERM),
+    "clone": ((56, 220), None),
+    "clone3": ((435, 435), errno.ENOSYS),  # its flags are behind a pointer; the C library then takes clone
+    "io_uring_setup": ((425, 425), errno.ENOSYS),
+    "keyctl": ((250, 219), errno.EPERM),
+    "memfd_create": ((319, 279), errno.ENOSYS),
+    "memfd_secret": ((447, 447), errno.ENOSYS),
+    "msgget": ((68, 186), errno.ENOSPC),
+    "request_key": ((249, 218), errno.EPERM),
+    "sched_setaffinity": ((203, 122), 0),
+    "semget": ((64, 190), errno.ENOSPC),
+    "shmget": ((29, 194), errno.ENOSPC),
+    "socket": ((41, 198), None),
+    "unshare": ((272, 97), None),
+    "userfaultfd": ((323, 282), errno.EPERM),
 }
-_ANSWERS = {
-    "add_key": errno.EPERM,
-    "io_uring_setup": errno.ENOSYS,
-    "keyctl": errno.EPERM,
-    "memfd_create": errno.ENOSYS,
-    "memfd_secret": errno.ENOSYS,
-    "msgget": errno.ENOSPC,
-    "request_key": errno.EPERM,
-    "sched_setaffinity": 0,
-    "semget": errno.ENOSPC,
-    "shmget": errno.ENOSPC,
-    "userfaultfd": errno.EPERM,
-}
-_NAMESPACES = {"clone3": errno.ENOSYS}  # its flags are behind a pointer; the C library then takes clone
-_FLAGGED = {"clone": errno.EPERM, "unshare": errno.EPERM}
 _AF_VSOCK = 40
 
 # include/uapi/linux/bpf_common.h
@@ -84,7 +68,6 @@ def give_up() -> None:
 def _program(machine: str) -> bytes:
     """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error."""
     which = list(_ARCHITECTURES).index(machine)
-    answers = _ANSWERS if NESTED_USER_NAMESPACES else _ANSWERS | _NAMESPACES
     steps = [
         *_step(_LOAD, _ARCHITECTURE_AT),
         *_step(_EQUAL, _ARCHITECTURES[machine], 1, 0),
@@ -93,11 +76,12 @@ def _program(machine: str) -> bytes:
         *_step(_AT_LEAST, _X32, 0, 1),
         *_step(_RETURN, _ERROR | errno.ENOSYS),
     ]
-    for name, answer in answers.items():
-        steps += [*_step(_EQUAL, _NUMBERS[name][which], 0, 1), *_step(_RETURN, _ERROR | answer)]
-    for name, answer in () if NESTED_USER_NAMESPACES else _FLAGGED.items():
-        steps += _where(_NUMBERS[name][which], _ANY_BIT, linux.CLONE_NEWUSER, answer)
-    steps += _where(_NUMBERS["socket"][which], _EQUAL, _AF_VSOCK, errno.EAFNOSUPPORT)
+    for numbers, answer in _CALLS.values():
+        if answer is not None:
+            steps += [*_step(_EQUAL, numbers[which], 0, 1), *_step(_RETURN, _ERROR | answer)]
+    for name in ("clone", "unshare"):
+        steps += _where(_CALLS[name][0][which], _ANY_BIT, linux.CLONE_NEWUSER, errno.EPERM)
+    steps += _where(_CALLS["socket"][0][which], _EQUAL, _AF_VSOCK, errno.EAFNOSUPPORT)
     return b"".join([*steps, *_step(_RETURN, _ALLOW)])
 
 

@@ -74,7 +74,6 @@ def on_disk(folder: int, processes: Sequence[int]) -> int:
 @dataclass(frozen=True, slots=True)
 class _Watched:
     number: int
-    parent: int
     threads: int
     anonymous: int
     shared: int
@@ -92,9 +91,8 @@ def _descendants(first: int) -> Iterable[_Watched]:
             text = (folder / "status").read_bytes()
         except OSError:  # it has ended
             continue
-        parent = _number(text, b"\nPPid:")
         sizes = [_number(text, key) * KIB for key in (b"\nRssAnon:", b"\nRssShmem:", b"\nVmPTE:")]
-        children[parent].append(_Watched(int(folder.name), parent, _number(text, b"\nThreads:"), *sizes))
+        children[_number(text, b"\nPPid:")].append(_Watched(int(folder.name), _number(text, b"\nThreads:"), *sizes))
     waiting = [first]
     while waiting:
         for child in children[waiting.pop()]:

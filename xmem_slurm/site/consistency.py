@@ -12,13 +12,7 @@ WRITABLE = ("gres", "gpus-per-node", "gpus", "gpus-per-task")
 
 def problems(site: Site) -> list[str]:
     """Return a line for each; it begins with the key, as in the file."""
-    return [
-        *_of_options(site),
-        *_of_nodes(site),
-        *_of_places(site),
-        *_of_dialect(site),
-        *_of_the_rest(site),
-    ]
+    return [*_of_options(site), *_of_nodes(site), *_of_places(site), *_of_dialect(site), *_of_the_rest(site)]
 
 
 def _of_options(site: Site) -> Iterator[str]:

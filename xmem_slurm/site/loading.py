@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from xmem_slurm import resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site import consistency
-from xmem_slurm.site.schema import Catalogue, Gpu, GpuOption, Measured, Site
+from xmem_slurm.site.schema import Catalogue, Gpu, GpuOption, Site
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -65,7 +65,7 @@ def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:
     unknown = unknown_gpus(site, catalogue)
     if unknown:
         raise SiteError(f"site {site.name}: {'; '.join(unknown)}")
-    return {name: _as_measured(catalogue[option.gpu], _measured(option, site)) for name, option in site.option.items()}
+    return {name: _as_measured(catalogue[option.gpu], option, site) for name, option in site.option.items()}
 
 
 def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
@@ -79,17 +79,13 @@ def unknown_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> list[str]:
     return lines
 
 
-def _measured(option: GpuOption, site: Site) -> Measured | None:
-    """Return what was measured of an option's GPU; of a share's, on the whole one."""
+def _as_measured(gpu: Gpu, option: GpuOption, site: Site) -> Gpu:
+    """Return the catalogue's entry with what was measured of the option's GPU; of a share's, on the whole one."""
     whole = site.option[option.share.of] if option.measured is None and option.share is not None else option
-    return whole.measured
-
-
-def _as_measured(gpu: Gpu, measured: Measured | None) -> Gpu:
-    if measured is None:
+    if whole.measured is None:
         return gpu
-    figures = {"context_bytes": measured.context_bytes, "nccl_bytes": measured.nccl_bytes}
-    return gpu.model_copy(update={**figures, "context_source": measured.source, "context_measured": True})
+    figures = {"context_bytes": whole.measured.context_bytes, "nccl_bytes": whole.measured.nccl_bytes}
+    return gpu.model_copy(update={**figures, "context_source": whole.measured.source, "context_measured": True})
 
 
 def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:

@@ -11,6 +11,8 @@ QUEUE_SECONDS = 120.0
 """How long a submission waits for its dry run's turn where the site file does not say (`schema.DryRuns`)."""
 FILTER_SECONDS = 30.0
 """The same of the filter's answer (`schema.Filter`)."""
+UNASKED_SECONDS = 30.0
+"""What a job that asks for no GPU may be kept waiting for the answer."""
 
 
 def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -43,6 +45,14 @@ def tables(named: str | None, environ: Mapping[str, str], word: bytes) -> Mappin
         return tomllib.loads(content.decode())
     except (SiteError, OSError, ValueError):
         return {}
+
+
+def unasked(named: str | None, environ: Mapping[str, str]) -> str:
+    """Return what the site wants of jobs that ask for no GPU and would use one; without a word they are left alone."""
+    try:
+        return str(tables(named, environ, b"unasked").get("policy", {}).get("unasked", "leave"))
+    except AttributeError:
+        return "leave"
 
 
 def seconds(tables: Mapping[str, Any], table: str, key: str, default: float) -> float:

@@ -6,7 +6,7 @@ one cluster: which GPU options its users may ask for, how a request for each is 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -127,14 +127,7 @@ class Dialect(_Strict):
     Host memory is asked for where the user did not: `host_memory_mib` for each GPU, in `host_memory_option`.
     """
 
-    options: Annotated[tuple[GpuSpelling, ...], Field(min_length=1)] = (
-        "gres",
-        "gpus",
-        "gpus-per-node",
-        "gpus-per-task",
-        "gpus-per-socket",
-        "tres-per-task",
-    )
+    options: Annotated[tuple[GpuSpelling, ...], Field(min_length=1)] = get_args(GpuSpelling)
     select: Literal["type", "constraint"] = "type"
     host_memory_option: Literal["mem", "mem-per-cpu", "mem-per-gpu"] = "mem-per-gpu"
     host_memory_mib: Mib | None = None
@@ -166,10 +159,9 @@ class Filter(_Strict):
     """Whose jobs the site-wide filter looks at (`coverage`), and what it may do.
 
     A name in `not_…` goes before one in the others. `commands` are Slurm's that it looks at; srun and salloc only where
-    they make an allocation for a command.
-    Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs with XMEM_ON=1, a line `#XMEM on`
-    or the word `xmem:on` in --comment are looked at; the same with "off" always opts out. After `seconds` the job goes
-    as it was written.
+    they make an allocation for a command. Empty `users`, `accounts` and `partitions` mean all. With `opt_in` only jobs
+    with XMEM_ON=1, a line `#XMEM on` or the word `xmem:on` in --comment are looked at; the same with "off" always opts
+    out. After `seconds` the job goes as it was written.
     """
 
     mode: Literal["off", "advise", "rewrite"] = "advise"

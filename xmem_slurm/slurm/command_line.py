@@ -71,7 +71,7 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
     start = 0
     while True:
         occurrences, stop = scan(words[start:limit], table)
-        components.append(tuple(_at(o, o.at + start, o.value_at + start) for o in occurrences))
+        components.append(tuple(o._replace(at=o.at + start, value_at=o.value_at + start) for o in occurrences))
         starts.append(start)
         stop += start
         if stop >= limit or words[stop] != ":":
@@ -79,14 +79,12 @@ def split_command_line(argv: Sequence[str], extra: Sequence[Option] = ()) -> Com
         start = stop + 1
     return CommandLine(
         argv=words,
-        first_pass=tuple(_at(o, kept[o.at], kept[o.value_at] if o.value is not None else o.at) for o in first_pass),
+        first_pass=tuple(
+            o._replace(at=kept[o.at], value_at=kept[o.at if o.value is None else o.value_at]) for o in first_pass
+        ),
         components=tuple(components),
         starts=tuple(starts),
         script_index=rest[0] if rest else None,
         script_arguments=tuple(words[index] for index in rest[1:]),
         wrap=wrap,
     )
-
-
-def _at(occurrence: Occurrence, at: int, value_at: int) -> Occurrence:
-    return occurrence._replace(at=at, value_at=value_at)

@@ -5,6 +5,7 @@ and cannot be nested; `[a|b]` wants all nodes alike; `a*2` counts nodes. Sources
 `build_feature_list` and `valid_feature_counts` in src/slurmctld.
 """
 
+import re
 from collections.abc import Collection, Iterator
 
 _OPEN = ("(", "[")
@@ -77,15 +78,7 @@ def _has(name: str, features: Collection[str]) -> bool | None:
 
 def _tokens(expression: str) -> list[str]:
     """Split into names and the symbols between them."""
-    tokens: list[str] = []
-    name = ""
-    for character in expression:
-        if character not in _SYMBOLS:
-            name += character
-            continue
-        tokens += [name, character] if name else [character]
-        name = ""
-    return [*tokens, name] if name else tokens
+    return re.findall(r"[&|()\[\]]|[^&|()\[\]]+", expression)
 
 
 def _outside(expression: str) -> Iterator[str]:

@@ -91,8 +91,8 @@ def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submiss
     foreign = job.request.foreign
     if foreign is not None and (setting is None or setting.source is Source.SCRIPT):
         raise EditError(f"--{edit.name}: the script has #{foreign} lines, which may say something else")
-    if setting is None or _is_of_another(setting.place, edit.component):
-        return _add(job, edit, value, in_script=in_script)
+    if setting is None or (isinstance(setting.place, Directive) and setting.place.component != edit.component):
+        return _add(job, edit, value, in_script=in_script)  # what another component's lines say is carried over
     if setting.value == (value or None):
         return job
     place = setting.place
@@ -105,11 +105,6 @@ def _set(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submiss
         assert script is not None
         return job.with_script(scripts.with_value(script, place, value))
     return job.but(argv=_with_value(job.argv, place, value))
-
-
-def _is_of_another(place: Directive | Occurrence | str, component: int) -> bool:
-    """Whether an option stands on the lines of a component before, and is carried over from there."""
-    return isinstance(place, Directive) and place.component != component
 
 
 def _add(job: Submission, edit: Edit, value: str, *, in_script: bool) -> Submission:

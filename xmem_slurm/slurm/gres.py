@@ -78,9 +78,7 @@ def parse_option(name: str, value: str) -> tuple[Gres, ...]:
     Raises:
         GresError: as `parse`.
     """
-    if name in GPUS_FAMILY:
-        return tuple(_unnamed(part, value) for part in value.split(","))
-    return parse(value)
+    return tuple(entry for entry in _of_option(name, value) if isinstance(entry, Gres))
 
 
 def with_type(name: str, value: str, gpu_type: str | None) -> str:
@@ -90,14 +88,11 @@ def with_type(name: str, value: str, gpu_type: str | None) -> str:
         GresError: the value asks for GPUs in more than one entry, so that there is no one type to change, or cannot be
             read.
     """
-    in_family = name in GPUS_FAMILY
-    parts = [_unnamed(part, value) for part in value.split(",")] if in_family else _entries(value)
-    if sum(isinstance(part, Gres) and part.is_gpu for part in parts) > 1:
+    entries = _of_option(name, value)
+    if sum(isinstance(entry, Gres) and entry.is_gpu for entry in entries) > 1:
         raise GresError(f"--{name}={value} asks for GPUs in more than one entry")
-    changed = [_typed(part, gpu_type) if isinstance(part, Gres) and part.is_gpu else part for part in parts]
-    if in_family:
-        return ",".join(_without_name(part) for part in changed if isinstance(part, Gres))
-    return ",".join(map(str, changed))
+    changed = [str(_typed(each, gpu_type) if isinstance(each, Gres) and each.is_gpu else each) for each in entries]
+    return ",".join(each.removeprefix(f"{GPU}:") for each in changed) if name in GPUS_FAMILY else ",".join(changed)
 
 
 def with_entry(value: str | None, entry: str) -> str:
@@ -118,8 +113,7 @@ def without(name: str, value: str, resources: Collection[str]) -> str | None:
     Raises:
         GresError: as `parse`.
     """
-    entries = parse_option(name, value) if name in GPUS_FAMILY else _entries(value)
-    kept = [str(each) for each in entries if not (isinstance(each, Gres) and each.name in resources)]
+    kept = [str(each) for each in _of_option(name, value) if not (isinstance(each, Gres) and each.name in resources)]
     return ",".join(kept) or None
 
 
@@ -142,6 +136,13 @@ def parse_memory(text: str) -> int:
     return int(number) << {"m": 20, "g": 30, "t": 40}[unit]
 
 
+def _of_option(name: str, value: str) -> list[Gres | str]:
+    """Read the value of an option; the `--gpus` family has no names in it: `2`, `a100`, `a100:2`."""
+    if name in GPUS_FAMILY:
+        return [_rest("", GPU, ":" + part, value) for part in value.split(",")]
+    return _entries(value)
+
+
 def _entries(text: str) -> list[Gres | str]:
     if text.lower() == "none":
         return []
@@ -162,18 +163,9 @@ def _entry(part: str, text: str) -> Gres | str:
     return _rest(part[: len(prefix)], name, bare[len(name) :], text)
 
 
-def _unnamed(part: str, text: str) -> Gres:
-    """Read one entry of the `--gpus` family: `2`, `a100`, `a100:2`."""
-    return _rest("", GPU, ":" + part, text)
-
-
 def _typed(entry: Gres, gpu_type: str | None) -> Gres:
     needs_count = not entry.count_text and (gpu_type is None or gpu_type[0].isdigit())
     return entry._replace(type=gpu_type, count_text="1" if needs_count else entry.count_text)
-
-
-def _without_name(entry: Gres) -> str:
-    return str(entry)[len(GPU) + 1 :]
 
 
 def _rest(prefix: str, name: str, rest: str, text: str) -> Gres:

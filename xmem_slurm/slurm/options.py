@@ -7,7 +7,7 @@ option string, which begins with "+": it stops at the first word that is no opti
 This module is on the way of every `xsbatch`, so it imports next to nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 NONE = "none"
@@ -144,158 +144,111 @@ def _with_next_word(words: Sequence[str], index: int, option: Option, typed: str
     return Occurrence(option, typed, value, index - 1, start, index, 0)
 
 
-SBATCH = Table(
-    (
-        Option("account", "A", REQUIRED, variables=("SBATCH_ACCOUNT",), carried=True),
-        Option("acctg-freq", "", REQUIRED, variables=("SBATCH_ACCTG_FREQ",), carried=True),
-        Option("array", "a", REQUIRED, variables=("SBATCH_ARRAY_INX",), carried=True),
-        Option("autocomplete", "", REQUIRED, carried=True, since="23.02"),
-        Option("batch", "", REQUIRED, variables=("SBATCH_BATCH",), carried=True),
-        Option("bb", "", REQUIRED, variables=("SBATCH_BURST_BUFFER",)),
-        Option("bbf", "", REQUIRED, carried=True),
-        Option("begin", "b", REQUIRED, carried=True),
-        Option("chdir", "D", REQUIRED, carried=True),
-        Option("cluster", "", REQUIRED, alias_of="clusters", carried=True),
-        Option("cluster-constraint", "", REQUIRED, variables=("SBATCH_CLUSTER_CONSTRAINT",), carried=True),
-        Option("clusters", "M", REQUIRED, variables=("SBATCH_CLUSTERS", "SLURM_CLUSTERS"), carried=True),
-        Option("comment", "", REQUIRED, carried=True),
-        Option("consolidate-segments", "", NONE, variables=("SBATCH_CONSOLIDATE_SEGMENTS",), since="25.11"),
-        Option("constraint", "C", REQUIRED, variables=("SBATCH_CONSTRAINT",)),
-        Option("container", "", REQUIRED, variables=("SBATCH_CONTAINER",), carried=True),
-        Option("container-id", "", REQUIRED, variables=("SBATCH_CONTAINER_ID",), carried=True, since="23.02"),
-        Option("context", "", REQUIRED, carried=True),
-        Option("contiguous", "", NONE),
-        Option("core-spec", "S", REQUIRED, variables=("SBATCH_CORE_SPEC",)),
-        Option("cores-per-socket", "", REQUIRED),
-        Option("cpu-freq", "", REQUIRED, variables=("SBATCH_CPU_FREQ_REQ",)),
-        Option("cpus-per-gpu", "", REQUIRED, variables=("SBATCH_CPUS_PER_GPU",)),
-        Option("cpus-per-task", "c", REQUIRED),
-        Option("deadline", "", REQUIRED, carried=True),
-        Option("delay-boot", "", REQUIRED, variables=("SBATCH_DELAY_BOOT",), carried=True),
-        Option("dependency", "d", REQUIRED, carried=True),
-        Option("distribution", "m", REQUIRED, variables=("SBATCH_DISTRIBUTION",)),
-        Option("error", "e", REQUIRED, variables=("SBATCH_ERROR",), carried=True),
-        Option("exclude", "x", REQUIRED, carried=True),
-        Option("exclusive", "", OPTIONAL, variables=("SBATCH_EXCLUSIVE",)),
-        Option("export", "", REQUIRED, variables=("SBATCH_EXPORT",), carried=True),
-        Option("export-file", "", REQUIRED, carried=True),
-        Option("external", "", NONE, since="25.05"),
-        Option("extra", "", REQUIRED, carried=True, since="23.02"),
-        Option("extra-node-info", "B", REQUIRED),
-        Option("get-user-env", "", OPTIONAL, variables=("SBATCH_GET_USER_ENV",), carried=True),
-        Option("gid", "", REQUIRED, carried=True),
-        Option("gpu-bind", "", REQUIRED, variables=("SBATCH_GPU_BIND",)),
-        Option("gpu-freq", "", REQUIRED, variables=("SBATCH_GPU_FREQ",)),
-        Option("gpus", "G", REQUIRED, variables=("SBATCH_GPUS",)),
-        Option("gpus-per-node", "", REQUIRED, variables=("SBATCH_GPUS_PER_NODE",)),
-        Option("gpus-per-socket", "", REQUIRED, variables=("SBATCH_GPUS_PER_SOCKET",)),
-        Option("gpus-per-task", "", REQUIRED, variables=("SBATCH_GPUS_PER_TASK",)),
-        Option("gres", "", REQUIRED, variables=("SBATCH_GRES",)),
-        Option("gres-flags", "", REQUIRED, variables=("SBATCH_GRES_FLAGS",)),
-        Option("help", "h", NONE, early=True),
-        Option("hint", "", REQUIRED, variables=("SLURM_HINT", "SBATCH_HINT")),
-        Option("hold", "H", NONE, carried=True),
-        Option("ignore-pbs", "", NONE, variables=("SBATCH_IGNORE_PBS",), carried=True),
-        Option("input", "i", REQUIRED, variables=("SBATCH_INPUT",), carried=True),
-        Option("job-name", "J", REQUIRED, variables=("SBATCH_JOB_NAME",), carried=True),
-        Option("kill-on-invalid-dep", "", REQUIRED, carried=True),
-        Option("licenses", "L", REQUIRED),
-        Option("mail-type", "", REQUIRED),
-        Option("mail-user", "", REQUIRED),
-        Option("mcs-label", "", REQUIRED, carried=True),
-        Option("mem", "", REQUIRED, variables=("SBATCH_MEM_PER_NODE",), carried=True),
-        Option("mem-bind", "", REQUIRED, variables=("SBATCH_MEM_BIND",)),
-        Option("mem-per-cpu", "", REQUIRED, variables=("SBATCH_MEM_PER_CPU",)),
-        Option("mem-per-gpu", "", REQUIRED, variables=("SBATCH_MEM_PER_GPU",)),
-        Option("mincpus", "", REQUIRED),
-        Option("network", "", REQUIRED, variables=("SBATCH_NETWORK",)),
-        Option("nice", "", OPTIONAL, carried=True),
-        Option("no-kill", "k", OPTIONAL, variables=("SBATCH_NO_KILL",), carried=True),
-        Option("no-requeue", "", NONE, variables=("SBATCH_NO_REQUEUE",), carried=True),
-        Option("nodefile", "F", REQUIRED),
-        Option("nodelist", "w", REQUIRED),
-        Option("nodes", "N", REQUIRED),
-        Option("ntasks", "n", REQUIRED),
-        Option("ntasks-per-core", "", REQUIRED),
-        Option("ntasks-per-gpu", "", REQUIRED),
-        Option("ntasks-per-node", "", REQUIRED),
-        Option("ntasks-per-socket", "", REQUIRED),
-        Option("ntasks-per-tres", "", REQUIRED),
-        Option("oom-kill-step", "", OPTIONAL, carried=True, since="24.11"),
-        Option("open-mode", "", REQUIRED, variables=("SBATCH_OPEN_MODE",), carried=True),
-        Option("output", "o", REQUIRED, variables=("SBATCH_OUTPUT",), carried=True),
-        Option("overcommit", "O", NONE, variables=("SBATCH_OVERCOMMIT",)),
-        Option("oversubscribe", "s", NONE),
-        Option("parsable", "", NONE, carried=True),
-        Option("partition", "p", REQUIRED, variables=("SBATCH_PARTITION",)),
-        Option("power", "", REQUIRED, variables=("SBATCH_POWER",), until="23.11"),
-        Option("prefer", "", REQUIRED, carried=True),
-        Option("priority", "", REQUIRED, carried=True),
-        Option("profile", "", REQUIRED, variables=("SBATCH_PROFILE",), carried=True),
-        Option("propagate", "", OPTIONAL, carried=True),
-        Option("qos", "q", REQUIRED, variables=("SBATCH_QOS",), carried=True),
-        Option("quiet", "Q", NONE, early=True),
-        Option("reboot", "", NONE, carried=True),
-        Option("requeue", "", NONE, variables=("SBATCH_REQUEUE",), carried=True),
-        Option("reservation", "", REQUIRED, variables=("SBATCH_RESERVATION",), carried=True),
-        Option("resources", "", REQUIRED, since="25.11"),
-        Option("resv-ports", "", OPTIONAL, since="24.05"),
-        Option("segment", "", REQUIRED, variables=("SBATCH_SEGMENT_SIZE",), since="24.05"),
-        Option("signal", "", REQUIRED, variables=("SBATCH_SIGNAL",), carried=True),
-        Option("sockets-per-node", "", REQUIRED),
-        Option("spread-job", "", NONE, variables=("SBATCH_SPREAD_JOB",)),
-        Option("spread-segments", "", NONE, variables=("SBATCH_SPREAD_SEGMENTS",), since="25.11"),
-        Option("stepmgr", "", NONE, carried=True, since="24.05"),
-        Option("switches", "", REQUIRED),
-        Option("tasks-per-node", "", REQUIRED, alias_of="ntasks-per-node"),
-        Option("test-only", "", NONE, carried=True),
-        Option("thread-spec", "", REQUIRED, variables=("SBATCH_THREAD_SPEC",)),
-        Option("threads-per-core", "", REQUIRED, variables=("SBATCH_THREADS_PER_CORE",)),
-        Option("time", "t", REQUIRED, variables=("SBATCH_TIMELIMIT",), carried=True),
-        Option("time-min", "", REQUIRED, carried=True),
-        Option("tmp", "", REQUIRED),
-        Option("tres-bind", "", REQUIRED, variables=("SBATCH_TRES_BIND",), since="23.11"),
-        Option("tres-per-task", "", REQUIRED, variables=("SBATCH_TRES_PER_TASK",), since="23.02"),
-        Option("uid", "", REQUIRED, carried=True),
-        Option("usage", "", NONE, early=True),
-        Option("use-min-nodes", "", NONE, variables=("SBATCH_USE_MIN_NODES",)),
-        Option("verbose", "v", NONE, variables=("SBATCH_DEBUG",), early=True),
-        Option("version", "V", NONE, early=True),
-        Option("wait", "W", NONE, variables=("SBATCH_WAIT",), carried=True),
-        Option("wait-all-nodes", "", REQUIRED, variables=("SBATCH_WAIT_ALL_NODES",), carried=True),
-        Option("wckey", "", REQUIRED, variables=("SBATCH_WCKEY",), carried=True),
-        Option("wrap", "", REQUIRED, early=True),
-    )
-)
+_ALIASES = {"cluster": "clusters", "tasks-per-node": "ntasks-per-node"}
+_OF_BOTH = {
+    NONE: """
+        consolidate-segments contiguous help/h hold/H overcommit/O oversubscribe/s quiet/Q reboot spread-job
+        spread-segments stepmgr test-only usage use-min-nodes verbose/v version/V
+    """,
+    REQUIRED: """
+        account/A acctg-freq autocomplete bb bbf begin/b chdir/D cluster cluster-constraint clusters/M comment
+        constraint/C container container-id context core-spec/S cores-per-socket cpu-freq cpus-per-gpu
+        cpus-per-task/c deadline delay-boot dependency/d distribution/m error/e exclude/x export extra
+        extra-node-info/B gid gpu-bind gpu-freq gpus-per-node gpus-per-socket gpus-per-task gpus/G gres
+        gres-flags hint input/i job-name/J licenses/L mail-type mail-user mcs-label mem mem-bind mem-per-cpu
+        mem-per-gpu mincpus network nodefile/F nodelist/w nodes/N ntasks-per-core ntasks-per-gpu ntasks-per-node
+        ntasks-per-socket ntasks-per-tres ntasks/n open-mode output/o partition/p power prefer priority profile
+        qos/q reservation resources segment signal sockets-per-node switches tasks-per-node thread-spec
+        threads-per-core time-min time/t tmp tres-bind tres-per-task uid wckey
+    """,
+    OPTIONAL: "exclusive nice no-kill/k oom-kill-step propagate resv-ports",
+}
+"""Names, with the letter behind a slash, by arity: those that sbatch and srun have in the same form..."""
+_OF_SBATCH = {
+    NONE: "external ignore-pbs no-requeue parsable requeue wait/W",
+    REQUIRED: "array/a batch export-file kill-on-invalid-dep wait-all-nodes wrap",
+    OPTIONAL: "get-user-env",
+}
+_OF_SRUN = {
+    NONE: """
+        debugger-test disable-status/X exact interactive label/l multi-prog no-allocate/Z preserve-env/E
+        quit-on-interrupt unbuffered/u wait-for-children whole
+    """,
+    REQUIRED: """
+        accel-bind bcast-exclude cpu-bind cpu_bind epilog het-group jobid mpi msg-timeout pack-group prolog
+        relative/r slurmd-debug task-epilog task-prolog threads/T treewidth wait/W
+    """,
+    OPTIONAL: "bcast compress external-launcher immediate/I kill-on-bad-exit/K overlap pty send-libs x11",
+}
+"""...and those that only one of them has, or in another form."""
+_WITH_VARIABLE = """
+    account acctg-freq batch cluster-constraint consolidate-segments constraint container container-id core-spec
+    cpus-per-gpu delay-boot distribution error exclusive export get-user-env gpu-bind gpu-freq gpus gpus-per-node
+    gpus-per-socket gpus-per-task gres gres-flags ignore-pbs input job-name mem-bind mem-per-cpu mem-per-gpu network
+    no-kill no-requeue open-mode output overcommit partition power profile qos requeue reservation signal spread-job
+    spread-segments thread-spec threads-per-core tres-bind tres-per-task use-min-nodes wait wait-all-nodes wckey
+"""
+"""Options of sbatch that SBATCH_NAME sets, NAME being their own..."""
+_OTHER_VARIABLES = {
+    "array": ("SBATCH_ARRAY_INX",),
+    "bb": ("SBATCH_BURST_BUFFER",),
+    "clusters": ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"),
+    "cpu-freq": ("SBATCH_CPU_FREQ_REQ",),
+    "hint": ("SLURM_HINT", "SBATCH_HINT"),
+    "mem": ("SBATCH_MEM_PER_NODE",),
+    "segment": ("SBATCH_SEGMENT_SIZE",),
+    "time": ("SBATCH_TIMELIMIT",),
+    "verbose": ("SBATCH_DEBUG",),
+}
+"""...and those that other variables set."""
+_CARRIED = """
+    account acctg-freq array autocomplete batch bbf begin chdir cluster cluster-constraint clusters comment
+    container container-id context deadline delay-boot dependency error exclude export export-file extra
+    get-user-env gid hold ignore-pbs input job-name kill-on-invalid-dep mcs-label mem nice no-kill no-requeue
+    oom-kill-step open-mode output parsable prefer priority profile propagate qos reboot requeue reservation signal
+    stepmgr test-only time time-min uid wait wait-all-nodes wckey
+"""
+_EARLY = ("help", "quiet", "usage", "verbose", "version", "wrap")
+_SINCE = {
+    "23.02": "autocomplete container-id extra tres-per-task",
+    "23.11": "tres-bind",
+    "24.05": "resv-ports segment stepmgr",
+    "24.11": "oom-kill-step",
+    "25.05": "external",
+    "25.11": "consolidate-segments resources spread-segments",
+}
+_UNTIL = {"power": "23.11"}
 
-_SRUN_NONE = """
-    consolidate-segments contiguous debugger-test disable-status/X exact help/h hold/H interactive label/l
-    multi-prog no-allocate/Z overcommit/O oversubscribe/s preserve-env/E quiet/Q quit-on-interrupt reboot
-    spread-job spread-segments stepmgr test-only unbuffered/u usage use-min-nodes verbose/v version/V
-    wait-for-children whole
-"""
-_SRUN_REQUIRED = """
-    accel-bind account/A acctg-freq autocomplete bb bbf bcast-exclude begin/b chdir/D cluster cluster-constraint
-    clusters/M comment constraint/C container container-id context core-spec/S cores-per-socket cpu-bind
-    cpu-freq cpu_bind cpus-per-gpu cpus-per-task/c deadline delay-boot dependency/d distribution/m epilog
-    error/e exclude/x export extra extra-node-info/B gid gpu-bind gpu-freq gpus/G gpus-per-node gpus-per-socket
-    gpus-per-task gres gres-flags het-group hint input/i job-name/J jobid licenses/L mail-type mail-user
-    mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus mpi msg-timeout network nodefile/F nodelist/w nodes/N
-    ntasks/n ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres open-mode output/o
-    pack-group partition/p power prefer priority profile prolog qos/q relative/r reservation resources segment
-    signal slurmd-debug sockets-per-node switches task-epilog task-prolog tasks-per-node thread-spec threads/T
-    threads-per-core time/t time-min tmp treewidth tres-bind tres-per-task uid wait/W wckey
-"""
-_SRUN_OPTIONAL = """
-    bcast compress exclusive external-launcher immediate/I kill-on-bad-exit/K nice no-kill/k oom-kill-step
-    overlap propagate pty resv-ports send-libs x11
-"""
+
+def _read(*tables: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return name, letter and arity of all options of these texts, by name."""
+    words = ((entry.partition("/"), arity) for table in tables for arity in table for entry in table[arity].split())
+    return sorted((name, letter, arity) for (name, _, letter), arity in words)
+
+
+def _sbatch_options() -> Iterator[Option]:
+    """Yield sbatch's options, with all that is said of each."""
+    usual = {name: ("SBATCH_" + name.upper().replace("-", "_"),) for name in _WITH_VARIABLE.split()}
+    variables: Mapping[str, tuple[str, ...]] = {**usual, **_OTHER_VARIABLES}
+    carried = set(_CARRIED.split())
+    since = {name: release for release, names in _SINCE.items() for name in names.split()}
+    for name, letter, arity in _read(_OF_BOTH, _OF_SBATCH):
+        yield Option(
+            name,
+            letter,
+            arity,
+            alias_of=_ALIASES.get(name, ""),
+            variables=variables.get(name, ()),
+            carried=name in carried,
+            early=name in _EARLY,
+            since=since.get(name, ""),
+            until=_UNTIL.get(name, ""),
+        )
+
+
+SBATCH = Table(_sbatch_options())
 
 
 def srun_table() -> Table:
     """Return srun's options (name, letter and arity only): what is needed to find the command on an srun line."""
-    return Table(
-        Option(name, letter, arity)
-        for text, arity in ((_SRUN_NONE, NONE), (_SRUN_REQUIRED, REQUIRED), (_SRUN_OPTIONAL, OPTIONAL))
-        for name, _, letter in (entry.partition("/") for entry in text.split())
-    )
+    return Table(Option(*each) for each in _read(_OF_BOTH, _OF_SRUN))

@@ -27,7 +27,7 @@ def refusal(job: Submission) -> str | None:
         if reason:
             return reason
     components = job.request.components
-    if len(components) > 1 and components[0].array is not None:
+    if len(components) > 1 and components[0].value("array") is not None:
         return "Slurm has no arrays of heterogeneous jobs"
     return next((reason for reason in map(_memory_conflict, components) if reason is not None), None)
 

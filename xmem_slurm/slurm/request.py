@@ -23,15 +23,6 @@ GPU_OPTIONS = ("gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-tas
 MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu")
 """Host memory: sbatch ends with an error if a job sets more than one of them."""
 
-_PER = {
-    "gres": "node",
-    "gpus": "job",
-    "gpus-per-node": "node",
-    "gpus-per-socket": "socket",
-    "gpus-per-task": "task",
-    "tres-per-task": "task",
-}
-
 
 class Source(StrEnum):
     """Where an option was set."""
@@ -58,13 +49,12 @@ class Setting(NamedTuple):
 class GpuRequest(NamedTuple):
     """GPUs, or shares of one, that one entry of one option asks for.
 
-    `resource` is `gpu`, `shard` or `mps`; `per` is `node`, `job`, `task` or `socket`; `type` is None if none was typed.
+    `resource` is `gpu`, `shard` or `mps`; `type` is None if none was typed.
     """
 
     resource: str
     type: str | None
     amount: int
-    per: str
     setting: Setting
 
 
@@ -105,7 +95,7 @@ class Request(NamedTuple):
             if setting is None or not setting.value:
                 continue
             requests += [
-                GpuRequest(entry.name, entry.type, entry.amount, _PER[name], setting)
+                GpuRequest(entry.name, entry.type, entry.amount, setting)
                 for entry in gres.parse_option(name, setting.value)
                 if (entry.is_gpu or entry.is_share) and entry.amount > 0
             ]
@@ -213,11 +203,6 @@ class Request(NamedTuple):
         return self.value("constraint")
 
     @property
-    def array(self) -> str | None:
-        """The array indexes, or None."""
-        return self.value("array")
-
-    @property
     def chdir(self) -> str | None:
         """The job's working directory, as given; None means the directory of submission."""
         return self.value("chdir")
@@ -226,11 +211,6 @@ class Request(NamedTuple):
     def for_another_user(self) -> bool:
         """Whether root submits the job as somebody else's: it must not be run here."""
         return any(self.value(name) is not None for name in ("uid", "gid"))
-
-    @property
-    def export(self) -> str | None:
-        """What `--export` says, or None (which means ALL)."""
-        return self.value("export")
 
     @property
     def job_name(self) -> str | None:

@@ -283,11 +283,7 @@ def _split(data: bytes, number: int, start: int, end: int) -> list[ScriptWord]:
 
 
 def _word(data: bytes, number: int, start: int, end: int) -> ScriptWord:
-    """Read one word of an #SBATCH line as Slurm does, with where each character ended and in which quotes it stood.
-
-    Raises:
-        ScriptError: a quote is not closed.
-    """
+    """Read one word of an #SBATCH line as Slurm does, with where each character ended and in which quotes it stood."""
     text = bytearray()
     ends: list[int] = []
     quotes: list[int] = []

@@ -59,11 +59,7 @@ def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapp
 
 
 def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], reads: _Found, depth: int) -> None:
-    """Add what a script reads, and what the scripts that it runs read.
-
-    Raises:
-        Unknown: it cannot be told.
-    """
+    """Add what a script reads, and what the scripts that it runs read."""
     lists = body.commands(script) if depth else None
     if lists is None:
         raise Unknown

@@ -33,7 +33,8 @@ class Wishes(NamedTuple):
     dry_run: bool = False
     keep_type: bool = False
     advise: bool = False
-    budget_seconds: float = 60.0
+    budget: float = 60.0
+    """CPU seconds that the dry runs may take."""
     wait_seconds: float | None = None
     """How long the dry runs may take on the wall; None as long as their budget has it."""
     queue_seconds: float | None = None
@@ -118,13 +119,13 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
     Raises:
         Refused: it would, and the site wants no such job.
     """
-    from xmem_slurm.site import no_gpu_policy  # noqa: PLC0415
+    from xmem_slurm.site import places  # noqa: PLC0415
 
-    stance = no_gpu_policy.stance(wishes.site, job.environ)
+    stance = places.unasked(wishes.site, job.environ)
     if stance == "leave" or job.request.others or "off" in own_words(job):
         return left_alone(job)
     asking = job.but(argv=("--gres=gpu:1", *job.argv))
-    seconds = min(wishes.wait_seconds or no_gpu_policy.MOST_SECONDS, no_gpu_policy.MOST_SECONDS)
+    seconds = min(wishes.wait_seconds or places.UNASKED_SECONDS, places.UNASKED_SECONDS)
     try:
         queue = seconds if wishes.queue_seconds is None else min(wishes.queue_seconds, seconds)
         brief = wishes._replace(advise=True, wait_seconds=seconds, queue_seconds=queue)

@@ -55,7 +55,9 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
     lines = terminal.decision_lines(decision, dry_run=wishes.dry_run)
-    decision = decision._replace(lines=[*lines, *_report(wishes, sized, site)])
+    if wishes.report is not None:
+        lines.append(files.written(Path(wishes.report), sized, site.templates))
+    decision = decision._replace(lines=lines)
     known.keep(name, decision, *_lasts(decision, site, basis))
     return decision
 
@@ -79,7 +81,7 @@ def _sizings(
             [index for index in job.request.with_gpus if index not in not_sized],
             site,
             gpus,
-            Budget(seconds=wishes.budget_seconds, wall_seconds=wishes.wait_seconds),
+            Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds),
             asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
             ask_slurm=True,
         )
@@ -116,11 +118,6 @@ def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tupl
     lasts = whole and site.policy.order != "start"  # the queue is another one each time
     read = [file for trace in traces for file in trace.files]
     return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
-
-
-def _report(wishes: "Wishes", sized: Mapping[int, Sizing], site: Site) -> list[str]:
-    """Write the report that is asked for; return the line about it."""
-    return [] if wishes.report is None else [files.written(Path(wishes.report), sized, site.templates)]
 
 
 def _basis(job: Submission, site_file: Path, templates: Path | None) -> list[File] | None:
@@ -185,11 +182,7 @@ def _with_parts(
 def _rewritten(
     job: Submission, choice: str, site: Site, gpus: Mapping[str, Gpu], group: Mapping[int, Sizing], *, in_script: bool
 ) -> tuple[Submission, Sequence[Change]]:
-    """Return the job with a group of its components asking for the GPU option that was chosen for all of them.
-
-    Raises:
-        UsageError: that cannot be said.
-    """
+    """Return the job with a group of its components asking for the GPU option that was chosen for all of them."""
     option, units = site.option[choice], next(iter(group.values())).placement.units
     granted = sharing.grant(option, gpus[choice], units, job.environ) if option.share is not None else None
     reasons = (decided.of_component(job.request, index, terminal.reason(each)) for index, each in group.items())

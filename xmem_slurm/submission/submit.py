@@ -38,7 +38,8 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     with signals.clearing_up():
         try:
             written = _read(written, sbatch)
-            decision = answer(written, wishes, _say_nothing if written.command_line.has("quiet") else _say)
+            quiet = written.command_line.has("quiet")
+            decision = answer(written, wishes, lambda line: None if quiet else tell([line]))
             if not wishes.dry_run:
                 decision = decision._replace(ready=_with_script_kept(decision.ready, written))
             ready = decision.ready
@@ -137,14 +138,6 @@ def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
         with contextlib.suppress(OSError):
             sys.stderr.writelines(f"{prefix}{line}\n" for line in lines)
             sys.stderr.flush()
-
-
-def _say(line: str) -> None:
-    tell([line])
-
-
-def _say_nothing(_line: str) -> None:
-    pass
 
 
 def _show(decision: Decision) -> NoReturn:

@@ -73,10 +73,8 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "nvidia-smi": nvidia_smi,
     "scontrol": slurm_queries.scontrol,
     "sbatch": sbatch,
-    "scancel": nothing,
     "squeue": slurm_queries.squeue,
-    "sacct": nothing,
-    "sinfo": nothing,
+    **dict.fromkeys(("sacct", "scancel", "sinfo"), nothing),
     **{name: partial(container, name) for name in CONTAINERS},
     **{name: partial(fetchers.fetch, name) for name in fetchers.FETCHERS},
 }

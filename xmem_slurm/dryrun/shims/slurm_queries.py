@@ -30,16 +30,9 @@ _LETTERS = {
 }  # fmt: skip
 """What squeue's letters stand for (squeue(1), --format)."""
 _HEADS = {
-    "i": "JOBID",
-    "P": "PARTITION",
-    "j": "NAME",
-    "u": "USER",
-    "t": "ST",
-    "M": "TIME",
-    "D": "NODES",
-    "o": "COMMAND",
-}
-_HEADS |= {"R": "NODELIST(REASON)", "N": "NODELIST", "T": "STATE", "L": "TIME_LEFT", "l": "TIME_LIMIT", "Z": "WORK_DIR"}
+    "i": "JOBID", "P": "PARTITION", "j": "NAME", "u": "USER", "t": "ST", "M": "TIME", "D": "NODES", "o": "COMMAND",
+    "R": "NODELIST(REASON)", "N": "NODELIST", "T": "STATE", "L": "TIME_LEFT", "l": "TIME_LIMIT", "Z": "WORK_DIR",
+}  # fmt: skip
 _NAMES = {
     "command": "o", "jobid": "A", "jobarrayid": "i", "name": "j", "workdir": "Z", "partition": "P", "username": "u",
     "state": "T", "statecompact": "t", "timeused": "M", "timelimit": "l", "timeleft": "L", "numnodes": "D",
@@ -77,11 +70,8 @@ def squeue(arguments: Sequence[str]) -> None:
             values[names.get(word, word.lstrip("-"))] = following
     facts = known(os.environ, time.time())
     form = _of_names(values["Format"]) if "Format" in values else values.get("format", _DEFAULT)
-    rows = (
-        []
-        if "noheader" in values
-        else [{letter: _HEADS.get(letter, name.upper()) for letter, name in _LETTERS.items()}]
-    )
+    heads = {letter: _HEADS.get(letter, name.upper()) for letter, name in _LETTERS.items()}
+    rows = [] if "noheader" in values else [heads]
     if any(_is_own(number) for number in values.get("jobs", "").split(",")):
         rows.append({letter: facts.get(name, "N/A") for letter, name in _LETTERS.items()})
     for row in rows:
