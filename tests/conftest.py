@@ -43,9 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give our children the signals as a shell gives them: whoever runs us in the background may ignore them."""
+    """Give our children the signals as a shell gives them, which who runs us in the background may ignore; and a line.
+
+    Dry runs stand in line where they could ask the same cluster (`dryrun.admission`), those of other workers, too.
+    """
     if config.getoption("rotate"):
         config.pluginmanager.register(rotation.Rotation(), "rotation")
+    os.environ.setdefault("SLURM_CONF", f"/tmp/no-cluster-{os.getpid()}")  # a line of its own for its dry runs
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -42,7 +42,7 @@ def xsbatch() -> Iterator[str]:
         takes = between.join(map(str, option.takes)) or option.form or option.value
         yield f"--{option.name}{f'={takes}' if option.value else ''}  {option.variable}"
     yield from (f"#XMEM {word}" for word in answer.OWN_WORDS)
-    yield "--xmem-report=FILE" + "".join(f" {ending}" for ending in (".html", *files.WRITERS))
+    yield "--xmem-report=FILE" + "".join(f" {ending}" for ending in files.WRITERS)
 
 
 def variables() -> Iterable[str]:

@@ -8,6 +8,11 @@ from xmem_slurm.errors import XmemError
 from xmem_slurm.report import html, json, perfetto, snapshot
 from xmem_slurm.sizing.sizing import Sizing
 
+WRITERS: Mapping[str, Callable[..., None]] = {
+    ".html": html.write, ".pickle": snapshot.write, ".trace.json": perfetto.write
+}  # fmt: skip
+"""The form of a report, by how its file's name ends; every other file is the JSON object."""
+
 
 def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None) -> None:
     """Write the report that `path` asks for by its name, whole or not at all; `templates` is the site's own folder.
@@ -17,12 +22,9 @@ def write(path: Path, sized: Mapping[int, Sizing], templates: Path | None = None
     Raises:
         OSError: a file cannot be written.
     """
-    writers: Mapping[str, Callable[[Path, Sizing], None]] = {
-        ".html": partial(html.write, templates=templates),
-        ".pickle": snapshot.write,
-        ".trace.json": perfetto.write,
-    }
-    writer = next((each for ending, each in writers.items() if path.name.endswith(ending)), json.write)
+    writer = next((each for ending, each in WRITERS.items() if path.name.endswith(ending)), json.write)
+    if writer is html.write:
+        writer = partial(writer, templates=templates)
     for component, sizing in sized.items():
         writer(of_component(path, component, sized), sizing)
 
