@@ -117,6 +117,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         marks=marks,
         doubts=noted(raw.doubts),
         recorded=raw.recorded,
+        between_resets=raw.between_resets,
         seen=_seen(raw.seen),
         place=raw.place,
         lived=raw.lived,

@@ -257,6 +257,22 @@ def test_habits_of_scripts_do_not_disturb_it(run: Run, cold: Run, habit: str) ->
     assert exact(trace)
 
 
+def test_the_peaks_between_resets_are_those_that_the_script_reads(run: Run) -> None:
+    ran = run(
+        "import torch\n"
+        "for size in (40, 20, 30):\n"
+        "    torch.empty(size << 20, dtype=torch.uint8, device='cuda')\n"
+        "    print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())\n"
+        "    torch.cuda.reset_peak_memory_stats()\n"
+        "    torch.cuda.reset_accumulated_memory_stats()\n"
+        "    torch.cuda.empty_cache()\n"
+    )
+    read = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()]
+    assert read[1] == (20 << 20, 40 << 20)
+    *found, since_the_last = [(each["allocated_bytes"], each["reserved_bytes"]) for each in ran.trace.between_resets]
+    assert (found, since_the_last) == (read, (0, 30 << 20))
+
+
 RAISED = {
     "in a library": ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name", 3),
     "in torch": ("def load():\n    torch.load('no.pt')\nload()", "FileNotFoundError: ", 3),

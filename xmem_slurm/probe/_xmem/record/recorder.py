@@ -303,6 +303,7 @@ class Recorder(ProbeEngine):
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
             "recorded": self._served.peaks.get(device, {}),
+            "between_resets": self._served.between_resets(device),
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
             "peers": self._rank.peers.differing() if self._rank is not None else [],
