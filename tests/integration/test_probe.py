@@ -273,6 +273,17 @@ def test_the_peaks_between_resets_are_those_that_the_script_reads(run: Run) -> N
     assert (found, since_the_last) == (read, (0, 30 << 20))
 
 
+def test_the_first_values_of_a_large_weight_on_the_host_are_not_drawn(run: Run) -> None:
+    ran = run(
+        "import torch\n"
+        "for side in (1024, 64):\n"
+        "    weight = torch.zeros(side, side)\n"
+        "    for draw in (torch.nn.init.trunc_normal_, torch.nn.init.xavier_uniform_, torch.nn.init.kaiming_normal_):\n"
+        "        print(draw(weight) is weight, bool(weight.any()))\n"
+    )
+    assert ran.stdout.splitlines() == ["True False"] * 3 + ["True True"] * 3
+
+
 RAISED = {
     "in a library": ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name", 3),
     "in torch": ("def load():\n    torch.load('no.pt')\nload()", "FileNotFoundError: ", 3),

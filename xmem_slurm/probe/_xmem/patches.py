@@ -126,6 +126,7 @@ _HOST_FACTORIES = """
     tensor as_tensor zeros ones full arange linspace logspace eye triu_indices tril_indices
     zeros_like ones_like full_like
 """
+_FIRST_VALUES = "_no_grad_uniform_ _no_grad_normal_ _no_grad_trunc_normal_ kaiming_uniform_ kaiming_normal_"
 _COLLECTIVES = """
     allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced gather scatter allreduce
     allreduce_coalesced reduce reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced alltoall
@@ -259,6 +260,7 @@ _VALUES = (
         "torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py", doubt=VALUES
     ),
     *_each("torch", "randint randperm randint_like", "values.draw", "torch/_C/_VariableFunctions.pyi", doubt=VALUES),
+    *_each("torch.nn.init", _FIRST_VALUES, "values.first_values", "torch/nn/init.py", doubt=VALUES),
     *_each("torch.storage:_StorageBase", "to cuda", "values.loaded", "torch/storage.py", doubt=VALUES),
 )
 
