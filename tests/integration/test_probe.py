@@ -366,6 +366,15 @@ def test_a_script_that_swallows_its_error_before_any_step_has_failed(run: Run, a
     assert not fails or "before the first step" in str(error)
 
 
+FORWARD = "for _ in range(3):\n    out = model(torch.randn(32, 256, device='cuda'))\n"
+
+
+@pytest.mark.parametrize("code", [FORWARD, FORWARD + "out.sum().backward()\n"])
+def test_a_script_that_ends_in_peace_without_a_step_has_none_to_make(cold: Run, code: str) -> None:
+    trace = cold(TRAIN + code, seconds=HANG_SECONDS).trace
+    assert (trace.error, [noted.code for noted in trace.doubts]) == (None, ["never-stepped"])
+
+
 JOIN = "import os, torch\ntorch.distributed.init_process_group('nccl', init_method='env://', rank=0, world_size=2)"
 
 
