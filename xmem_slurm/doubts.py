@@ -39,7 +39,7 @@ class Doubt(Enum):
     NCCL = "nccl", 0.10, f"NCCL's buffers are not known{_PRIOR}"
     PROFILE_ENGINE = "profile-engine", 0.05, "real steps on this machine's CPU stand for the GPU's"
     FORWARD_READ = "forward-read", 0.10, f"the model reads values in its forward pass ({{detail}}), zeros here{_PRIOR}"
-    NEVER_STEPPED = "never-stepped", 0.10, f"{{detail}}: the script is taken for one that only evaluates{_PRIOR}"
+    NEVER_STEPPED = "never-stepped", 0.10, f"{{detail}}: the script is taken for one that makes none{_PRIOR}"
     OPTIMIZER_READ = "optimizer-read", 0.10, f"{{detail}} decides by values, zeros here, how far it goes{_PRIOR}"
     ENGINE = "engine", LEAST, "{detail}"
     VALUE_SHAPE = "value-shape", LEAST, "{detail}: where they are not known, everything counts as selected"

@@ -25,6 +25,7 @@ by the probe, so that a reader sees either the last complete state of a process 
     tags            [{category, allocations, addresses[], names[]}]: the addresses that held this category at that
                     moment; `names` is empty, or has the name of the parameter for each of them, or ""
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
+    between_resets  [the same up to each reset of them by the script (reset_peak_memory_stats), and since the last]
     place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
                     seconds of one clock for all processes: what ran at once on one GPU adds up
     seen            what of the script ran (`Seen`); traces of the profile engine have none
@@ -236,6 +237,8 @@ class Trace(Process):
     marks: Sequence[Mark]
     doubts: Sequence[Noted]
     recorded: dict[str, int]
+    between_resets: Sequence[dict[str, int]] = ()
+    """What torch would have said its peaks were whenever the script had it forget them, and at the end."""
     place: str = ""
     lived: tuple[float, float] = (0.0, 0.0)
     files: Sequence[File] = ()

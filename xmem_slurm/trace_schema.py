@@ -109,6 +109,7 @@ class TraceFile(_ProcessForm):
     tags: list[_TagForm]
     doubts: list[DoubtForm]
     recorded: dict[Text, Count]
+    between_resets: list[dict[Text, Count]] = []
     seen: _SeenForm | None = None
     place: Text = ""
     lived: tuple[Seconds, Seconds] = (0.0, 0.0)

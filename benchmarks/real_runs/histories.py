@@ -54,11 +54,12 @@ def first_parting(events: Sequence[Mapping[str, Any]], dry: Trace) -> str:
     if best == len(real):
         return f"nowhere in {best} allocations"
     there = f"allocation {best} of {len(real)}: {real[best]} in {_where(made[best])}"
+    folded = " (a trace that leaves steps out)" if dry.seen is not None and dry.seen.whole_until is not None else ""
     if start + best >= len(planned):
-        return f"{there}; the dry run ends before it"
+        return f"{there}; the dry run ends before it{folded}"
     site = dry.site_of(start + best)
     line = f" for {Path(site.file).name}:{site.line}" if site.line else ""
-    return f"{there}; dry {_since(planned, start, best)}{line}"
+    return f"{there}; dry {_since(planned, start, best)}{line}{folded}"
 
 
 def _alike(real: Sequence[Moment], planned: Sequence[Moment], begin: int) -> int:

@@ -30,6 +30,12 @@ def peak(row: Row, estimate: Estimate) -> int:
     return rank.replay.peak_allocated_bytes if "allocated" in row.metric else rank.peak_reserved_bytes
 
 
+def peak_between_resets(row: Row, estimate: Estimate, number: int = -1) -> int:
+    """Return the peak up to a reset by the script (reset_peak_memory_stats), -1: since the last one."""
+    found = estimate.largest.trace.between_resets[number]
+    return found["allocated_bytes" if "allocated" in row.metric else "reserved_bytes"]
+
+
 def no_history(_row: Row, _estimate: Estimate) -> str:
     """Say nothing: where no real allocator history was published, none can be compared."""
     return ""

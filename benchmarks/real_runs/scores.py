@@ -83,12 +83,17 @@ def lines(results: Sequence[Result], causes: Mapping[str, str], table: Table) ->
     far = far_off(results, causes)
     if far:
         said += ["", "More than 1 % off:", "", *table(FAR_HEADINGS, far)]
-    partings = [(result.key, result.parting) for result in results if result.parting]
+    partings = dict.fromkeys((_history(result), result.parting) for result in results if result.parting)
     if partings:
         said += ["", "Where the published history and the dry run's first part:", ""]
-        said += [f"- {key}: {parting}" for key, parting in partings]
+        said += [f"- {history}: {parting}" for history, parting in partings]
     without = [f"- {result.key}: {result.reason}" for result in results if result.reason is not None]
     return said + (["", "No estimate:", "", *without] if without else [])
+
+
+def _history(result: Result) -> str:
+    """Return the source and the path of a row, which are the first words of its key."""
+    return ", ".join(result.key.split(" | ")[:2])
 
 
 def points(results: Iterable[Result]) -> list[Point]:

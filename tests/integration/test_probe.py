@@ -257,6 +257,33 @@ def test_habits_of_scripts_do_not_disturb_it(run: Run, cold: Run, habit: str) ->
     assert exact(trace)
 
 
+def test_the_peaks_between_resets_are_those_that_the_script_reads(run: Run) -> None:
+    ran = run(
+        "import torch\n"
+        "for size in (40, 20, 30):\n"
+        "    torch.empty(size << 20, dtype=torch.uint8, device='cuda')\n"
+        "    print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())\n"
+        "    torch.cuda.reset_peak_memory_stats()\n"
+        "    torch.cuda.reset_accumulated_memory_stats()\n"
+        "    torch.cuda.empty_cache()\n"
+    )
+    read = [tuple(map(int, line.split())) for line in ran.stdout.splitlines()]
+    assert read[1] == (20 << 20, 40 << 20)
+    *found, since_the_last = [(each["allocated_bytes"], each["reserved_bytes"]) for each in ran.trace.between_resets]
+    assert (found, since_the_last) == (read, (0, 30 << 20))
+
+
+def test_the_first_values_of_a_large_weight_on_the_host_are_not_drawn(run: Run) -> None:
+    ran = run(
+        "import torch\n"
+        "for side in (1024, 64):\n"
+        "    weight = torch.zeros(side, side)\n"
+        "    for draw in (torch.nn.init.trunc_normal_, torch.nn.init.xavier_uniform_, torch.nn.init.kaiming_normal_):\n"
+        "        print(draw(weight) is weight, bool(weight.any()))\n"
+    )
+    assert ran.stdout.splitlines() == ["True False"] * 3 + ["True True"] * 3
+
+
 RAISED = {
     "in a library": ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name", 3),
     "in torch": ("def load():\n    torch.load('no.pt')\nload()", "FileNotFoundError: ", 3),
@@ -337,6 +364,15 @@ def test_a_script_that_swallows_its_error_before_any_step_has_failed(run: Run, a
     error = run(TRAIN + code + after, seconds=HANG_SECONDS).trace.error
     assert (error is not None) == fails
     assert not fails or "before the first step" in str(error)
+
+
+FORWARD = "for _ in range(3):\n    out = model(torch.randn(32, 256, device='cuda'))\n"
+
+
+@pytest.mark.parametrize("code", [FORWARD, FORWARD + "out.sum().backward()\n"])
+def test_a_script_that_ends_in_peace_without_a_step_has_none_to_make(cold: Run, code: str) -> None:
+    trace = cold(TRAIN + code, seconds=HANG_SECONDS).trace
+    assert (trace.error, [noted.code for noted in trace.doubts]) == (None, ["never-stepped"])
 
 
 JOIN = "import os, torch\ntorch.distributed.init_process_group('nccl', init_method='env://', rank=0, world_size=2)"

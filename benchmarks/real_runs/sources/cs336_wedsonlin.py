@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.real_runs import histories
 from benchmarks.real_runs.rows import Row
-from benchmarks.real_runs.runs import Run
+from benchmarks.real_runs.runs import Run, peak_between_resets
 
 SOURCE = "Wedsonlin/assignment2-systems"
 GPU = "rtx-4090"
@@ -33,6 +33,7 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
             folder=checkout / "scripts",
             gpu=GPU,
             torch=answered[0].torch,
+            answer=peak_between_resets,
             parting=partial(histories.parting, checkout / path),
             environ={"PYTHONPATH": str(checkout / "cs336-basics")},
         )

@@ -3,10 +3,14 @@
 import ast
 import functools
 import linecache
+import sys
 import sysconfig
 import types
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+_ANY_ERROR = {"BaseException", "Exception", "RuntimeError", "ValueError", "AssertionError", "TypeError", "IndexError"}
+"""What a step that goes wrong in a dry run raises."""
 
 
 def is_installed(file):
@@ -16,8 +20,11 @@ def is_installed(file):
 
 def is_own(code, names):
     """Whether a code is the script's, or of what lies beside it; `names` are its globals."""
-    file = code.co_filename
-    return not (is_installed(file) or file.startswith(_LIBRARIES) or str(names.get("__name__", "")).startswith("_xmem"))
+    return not (_is_foreign(code.co_filename) or str(names.get("__name__", "")).startswith("_xmem"))
+
+
+def _is_foreign(file):
+    return is_installed(file) or file.startswith(_LIBRARIES)
 
 
 def own(found):
@@ -66,6 +73,34 @@ def _node(code):
 @functools.lru_cache(maxsize=None)
 def _tree(file):
     return ast.parse("".join(linecache.getlines(file)))
+
+
+def swallows(script):
+    """Whether some file of the script's own goes on after any error: then an end in peace may be that of a failure.
+
+    So it may, too, where there is no source: `script` is its first file, or None.
+    """
+    files = {
+        str(getattr(module, "__file__", None))
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in ("_xmem", "sitecustomize")
+    }
+    own_files = [file for file in files if file.endswith(".py") and not _is_foreign(file)]
+    try:
+        if script is None or not _tree(script).body:
+            return True
+        return any(_goes_on(node) for file in (script, *own_files) for node in ast.walk(_tree(file)))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return True
+
+
+def _goes_on(node):
+    if isinstance(node, ast.Call):
+        return last_name(node.func) == "suppress" and any(last_name(each) in _ANY_ERROR for each in node.args)
+    if not isinstance(node, ast.ExceptHandler) or any(isinstance(each, ast.Raise) for each in ast.walk(node)):
+        return False
+    caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    return any(each is None or last_name(each) in _ANY_ERROR for each in caught)
 
 
 def statements(node):

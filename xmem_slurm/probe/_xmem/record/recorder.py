@@ -8,6 +8,7 @@ import time
 
 from _xmem import patches
 from _xmem.advice import JobChange
+from _xmem.course import source
 from _xmem.course.course import Course
 from _xmem.engine import ProbeEngine
 from _xmem.process import alive, clock, description, ends, network, stand_ins
@@ -46,7 +47,7 @@ class Recorder(ProbeEngine):
         self._settings = {}
         self._course = Course(self)
         self._served, self._streams, self._reads = Served(), Streams(), Reads()
-        self._known = self._rank = self._triton = self._advice = None
+        self._known = self._rank = self._triton = self._advice = self._script = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
@@ -109,6 +110,7 @@ class Recorder(ProbeEngine):
         return lazy_call
 
     def _start(self):
+        self._script = getattr(sys.modules["__main__"], "__file__", None)  # gone once it has ended
         try:
             self._history.begin(self._torch)
         except RuntimeError as error:
@@ -263,12 +265,14 @@ class Recorder(ProbeEngine):
     def _only_infers(self):
         """Whether memory was given back, as of activations, and no backward pass can follow; asked in its thread.
 
-        Or none did, in loops over data that came to their end: then that is a doubt.
+        Or none did, in loops over data that came to their end, or no error can have kept the script from a step: then
+        that is a doubt.
         """
-        if not self._served.freed() or self._backwards:
+        if not self._served.freed():
             return False
-        self._unstepped = bool(self._torch._C._autograd._get_sequence_nr())
-        return not self._unstepped or self._course.evaluated_all()
+        self._unstepped = self._backwards or bool(self._torch._C._autograd._get_sequence_nr())
+        evaluated = self._course.evaluated_all() and not self._backwards
+        return not self._unstepped or evaluated or not source.swallows(self._script)
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
@@ -298,6 +302,7 @@ class Recorder(ProbeEngine):
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
             "recorded": self._served.peaks.get(device, {}),
+            "between_resets": self._served.between_resets(device),
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
             "peers": self._rank.peers.differing() if self._rank is not None else [],

@@ -1,8 +1,11 @@
 """What torch's allocator says of itself: how much each device has served, and its peaks, whatever a script resets."""
 
+import collections
 import functools
 
 PEAKS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+MOST_RESETS = 1000
+"""Of a script that has torch forget its peaks more often the last are kept."""
 RISE = 1.001
 """A peak that rises by less is none: scripts keep a loss, 512 bytes, of each step."""
 _TOTALS = (
@@ -23,6 +26,7 @@ class Served:
         """Start as a process that has not used a device."""
         self._torch = None
         self._forgotten = {}
+        self._resets, self._since = collections.deque(maxlen=MOST_RESETS), {}
         self._told = {}
         self.devices = (0,)
         self.counts = [0]
@@ -45,12 +49,17 @@ class Served:
         for device in self.devices:
             stats = self._torch._C._cuda_memoryStats(device)
             known = self.peaks.get(device, {})
-            self.peaks[device] = {name: max(stats[name]["all"]["peak"], known.get(name, 0)) for name in PEAKS}
+            self._since[device] = since = {name: stats[name]["all"]["peak"] for name in PEAKS}
+            self.peaks[device] = {name: max(since[name], known.get(name, 0)) for name in PEAKS}
             self.totals[device] = tuple(stats[name]["all"][part] for name, part in _TOTALS)
             counts.append(self.totals[device][0] + self._forgotten.get(device, 0))
             allocated += stats["allocated_bytes"]["all"]["current"]
         self.counts, self.allocated = counts, allocated
         return counts
+
+    def between_resets(self, device):
+        """Return the peaks of a device up to each reset of them, and since the last."""
+        return [since[device] for since in (*self._resets, self._since) if device in since]
 
     def grew(self):
         """Whether a peak has risen since this last said so."""
@@ -73,6 +82,8 @@ class Served:
         @functools.wraps(reset)
         def wrapped(*args, **kwargs):
             before = self.look()
+            if "Peak" in reset.__name__:
+                self._resets.append(dict(self._since))
             reset(*args, **kwargs)
             if self._torch is not None:
                 after = self.look()

@@ -30,6 +30,9 @@ from _xmem.values.factories import Factories
 from _xmem.values.rules import Rules
 from _xmem.values.table import Values
 
+LARGE_WEIGHT = 1 << 20
+"""Elements: such a one takes a CPU hundredths of a second to draw."""
+
 
 class KnownValues:
     """Keeps the values of one process. `of` and `forget` are for whoever else has tensors."""
@@ -96,6 +99,19 @@ class KnownValues:
             self._inference_mode_context = context
 
         return entered
+
+    def first_values(self, draw, _owner):
+        """Around what draws a model's first values: those of a large weight on the host take minutes, and tell nothing.
+
+        On the GPU they are not known anyway. What is not written to takes no memory of the host's, either.
+        """
+
+        @functools.wraps(draw)
+        def drawn(tensor, *args, **kwargs):
+            large = tensor.device.type == "cpu" and tensor.dim() > 1 and tensor.numel() >= LARGE_WEIGHT
+            return tensor if large else draw(tensor, *args, **kwargs)
+
+        return drawn
 
     def loaded(self, move, _owner):
         """Around what copies a storage to the device: the tensor that torch.load makes over it has its bytes."""
