@@ -181,6 +181,7 @@ def _trace(analysis: Analysis, blocks: Sequence[CpuBlock]) -> Trace:
         rank=recording.rank,
         world_size=recording.world_size,
         component=recording.component,
+        nodes=recording.nodes,
         state=recording.state,
         failure=recording.failure,
         torch_version=recording.torch_version,
