@@ -381,6 +381,27 @@ out(afterwards=torch.empty(4 << 20, dtype=torch.uint8, device="cuda").data_ptr()
     assert run(code)["reused"] is True
 
 
+def test_a_queued_event_is_over_when_the_host_is_as_far_ahead_as_it_can_be(run: Run) -> None:
+    code = """
+def used_elsewhere():
+    block = torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+    block.record_stream(side)
+    return block.data_ptr()
+side, small = torch.cuda.Stream(), torch.zeros(1, device="cuda")
+first = used_elsewhere()
+for _ in range(1000):
+    small.neg_()
+second = used_elsewhere()
+for _ in range(100):
+    small.neg_()
+third = used_elsewhere()
+torch.cuda.synchronize()
+out(kept=second != first, over=third == first, synchronized=used_elsewhere() in (first, second))
+"""
+    assert run(code, XMEM_DEVICE_EVENTS="queued") == {"kept": True, "over": True, "synchronized": True}
+    assert run(code)["kept"] is False
+
+
 def test_pinned_batches_and_gradient_scaling(run: Run) -> None:
     seen = run(
         """

@@ -114,7 +114,7 @@ int cudaGraphInstantiateWithParams(void **executable, void *graph UNUSED, void *
 }
 
 int cudaGraphLaunch(void *executable UNUSED, void *stream UNUSED) {
-    xmem_forget_contents();
+    xmem_launched();
     return SUCCESS;
 }
 

@@ -1,7 +1,7 @@
 /* libcuda.so.1: code loaded at run time (by triton, by torch's own just-in-time kernels) and its launches. cuda.h,
  * "Module Management", "Execution Control", "Occupancy" (CUDA 12.9, 13.5).
  *
- * Modules and functions are opaque; launches are generated defaults, which return success and do nothing.
+ * Modules and functions are opaque; launches return success and do nothing.
  */
 #include "../cudart/runtime.h"
 
@@ -60,6 +60,14 @@ int cuFuncGetModule(void **module, void *function) {
     *module = function;
     return SUCCESS;
 }
+
+/* As the runtime's launches. */
+int cuLaunchKernel(void) {
+    xmem_launched();
+    return SUCCESS;
+}
+
+int cuLaunchKernelEx(void) { return cuLaunchKernel(); }
 
 /* CUfunction_attribute: 0 threads per block, 4 registers, 1 to 3 bytes of shared, constant and local memory. */
 int cuFuncGetAttribute(int *value, int attribute, void *function UNUSED) {
