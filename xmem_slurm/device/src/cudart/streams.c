@@ -1,4 +1,4 @@
-/* Streams and events. Nothing runs, so all work is done when it is submitted.
+/* Streams and events. Nothing runs, so all work is done when it is submitted; when events are over is a pretence.
  *
  * Note [Pending events]: with XMEM_DEVICE_EVENTS=pending an event stays pending from its recording until something
  * synchronizes. Allocator tests use it: a block used on another stream (record_stream) then waits, as on a busy GPU.
