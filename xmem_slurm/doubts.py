@@ -75,7 +75,11 @@ class Doubt(Enum):
         0.10,
         f"max-autotune measures on the GPU which kernels it takes and what it fuses into them{_PRIOR}",
     )
-    RECORD_STREAM = "record-stream", 0.10, f"memory used on other streams is free later on a GPU than here{_PRIOR}"
+    RECORD_STREAM = (
+        "record-stream",
+        LEAST,
+        "memory used on other streams is taken to be free when the GPU is as far behind as it can be, {detail}",
+    )
     PRIVATE_POOL = (
         "private-pool",
         LEAST,

@@ -8,6 +8,7 @@ by the probe, so that a reader sees either the last complete state of a process 
                     "running" (it was killed), "steady" (steps no longer change the peak), "budget", "signal", "exit"
     error           the exception that ended the script, or null
     pid, argv, rank, world_size
+    nodes           how many nodes the ranks are on, as the launcher or Slurm says; earlier releases did not write it
     component       the component of a heterogeneous job that the process belongs to (XMEM_COMPONENT); else 0
     torch_version, cuda_version                      as torch says them; null for what is not there
     arch_list       what torch has kernels for: "sm_90", "compute_120"; earlier releases did not write it
@@ -215,6 +216,7 @@ class Process:
     rank: int
     world_size: int
     component: int
+    nodes: int
     state: str
     failure: ScriptFailure | None
     torch_version: str

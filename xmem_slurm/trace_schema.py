@@ -49,6 +49,7 @@ class _ProcessForm(BaseModel):
     rank: Count
     world_size: Count
     component: Count = 0
+    nodes: Count = 1
     torch_version: Text
     cuda_version: Text | None
     allocator_settings: Text

@@ -381,6 +381,43 @@ out(afterwards=torch.empty(4 << 20, dtype=torch.uint8, device="cuda").data_ptr()
     assert run(code)["reused"] is True
 
 
+def test_a_queued_event_is_over_when_the_host_is_as_far_ahead_as_it_can_be(run: Run) -> None:
+    code = """
+def used_elsewhere():
+    block = torch.empty(4 << 20, dtype=torch.uint8, device="cuda")
+    block.record_stream(side)
+    return block.data_ptr()
+side, small = torch.cuda.Stream(), torch.zeros(1, device="cuda")
+first = used_elsewhere()
+for _ in range(1000):
+    small.neg_()
+second = used_elsewhere()
+for _ in range(100):
+    small.neg_()
+third = used_elsewhere()
+torch.cuda.synchronize()
+out(kept=second != first, over=third == first, synchronized=used_elsewhere() in (first, second))
+"""
+    assert run(code, XMEM_DEVICE_EVENTS="queued") == {"kept": True, "over": True, "synchronized": True}
+    assert run(code)["kept"] is False
+
+
+def test_a_large_copy_into_pinned_memory_is_zeros_that_take_no_memory(run: Run) -> None:
+    seen = run(
+        """
+on_host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
+on_host[:5] = on_host[-5:] = 7
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+before = resident()
+on_host[3:-3].copy_(torch.empty((1 << 30) - 6, dtype=torch.uint8, device="cuda"))
+out(taken=resident() - before, ends=on_host[:5].tolist() + on_host[-5:].tolist(), middle=int(on_host[1 << 20]))
+"""
+    )
+    assert seen["taken"] < GIB / 16
+    assert (seen["ends"], seen["middle"]) == ([7, 7, 7, 0, 0, 0, 0, 7, 7, 7], 0)
+
+
 def test_pinned_batches_and_gradient_scaling(run: Run) -> None:
     seen = run(
         """
@@ -444,6 +481,27 @@ def test_one_rank_of_eight_with_ddp(run: Run) -> None:
     seen = run(ONE_OF_MANY.replace("WRAP", "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])"))
     assert "nccl" in seen["codes"]
     assert seen["wrapped"] > 1.9 * seen["held"]  # gradients, in the buckets
+
+
+def test_what_collectives_use_is_let_go_as_late_as_on_a_gpu(run: Run) -> None:
+    """Nobody waits for the collectives themselves, so torch's thread lets go of gradients once it sees their end."""
+    wrap = """
+import time
+optimizer = torch.optim.SGD(model.parameters())
+def step():
+    model(torch.randn(4, 1024, device="cuda")).sum().backward()
+    begun = [dist.all_reduce(each.grad, async_op=True).get_future() for each in model.parameters()]
+    torch.futures.collect_all(begun).wait()
+    time.sleep(0.3)  # the thread looks every 100 ms
+    dist.all_reduce(torch.zeros(1, device="cuda"))  # where torch 2.8 and newer drop what it has let go of
+    optimizer.step()
+    optimizer.zero_grad()
+    return torch.cuda.memory_allocated()
+step()
+"""
+    text = ONE_OF_MANY.replace("WRAP", wrap).replace("out(held=held,", "out(after=step(), held=held,")
+    at_once, queued = (run(text, XMEM_DEVICE_EVENTS=events) for events in ("ready", "queued"))
+    assert queued["after"] - at_once["after"] == pytest.approx(queued["held"], rel=0.01)
 
 
 def test_one_rank_of_eight_with_fsdp2(run: Run) -> None:

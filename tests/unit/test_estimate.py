@@ -13,7 +13,7 @@ from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.sizing import estimate
+from xmem_slurm.sizing import estimate, nccl
 from xmem_slurm.sizing.margins import measured
 from xmem_slurm.trace import Category, Noted, Trace
 from xmem_slurm.units import GIB, MIB
@@ -111,13 +111,24 @@ def test_a_run_cut_off_by_the_budget_is_doubtful_and_promises_nothing() -> None:
 
 
 def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
-    measured_here = H200.model_copy(update={"nccl_bytes": 400 * MIB})
+    without = H200.model_copy(update={"cuda_name": "measured by nobody"})
+    measured_here = without.model_copy(update={"nccl_bytes": 400 * MIB})
     alone, ranks = estimate.estimate([GPT2], "h200", measured_here), changed(doubts=[Noted(Doubt.NCCL, "")])
     together = estimate.estimate([ranks], "h200", measured_here)
     assert alone.largest.outside_allocator_bytes == H200.context_bytes
     assert together.largest.outside_allocator_bytes == H200.context_bytes + 400 * MIB
-    without = estimate.estimate([ranks], "h200", H200).largest
-    assert without.capacity_on(H200) - together.largest.capacity_on(measured_here) == 400 * MIB
+    capacity = estimate.estimate([ranks], "h200", without).largest.capacity_on(without)
+    assert capacity - together.largest.capacity_on(measured_here) == 400 * MIB
+
+
+def test_where_nccl_was_measured_with_as_many_ranks_it_is_no_doubt() -> None:
+    ranks = changed(doubts=[Noted(Doubt.NCCL, "")], world_size=8, torch_version="2.10.0+cu128")
+    known = estimate.estimate([ranks], "h200", H200)
+    assert known.largest.outside_allocator_bytes == H200.context_bytes + nccl.taken(ranks, H200)[0]
+    assert not any("NCCL" in reason for reason in known.reasons)
+    doubtful = estimate.estimate([dataclasses.replace(ranks, nodes=2)], "h200", H200)
+    assert any("NCCL" in reason for reason in doubtful.reasons)
+    assert doubtful.largest.margin.share > known.largest.margin.share
 
 
 def test_the_largest_process_decides_and_launchers_do_not_count() -> None:

@@ -29,6 +29,7 @@ def environment(gpu: Gpu, count: int, traces: Path, python_path: str | None) -> 
         "XMEM_DEVICE_TOTAL_BYTES": str(gpu.total_bytes),
         "XMEM_DEVICE_CONTEXT_BYTES": str(gpu.context_bytes),
         "XMEM_DEVICE_COUNT": str(count),
+        "XMEM_DEVICE_EVENTS": "queued",
     }
 
 

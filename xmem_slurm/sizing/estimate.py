@@ -17,7 +17,7 @@ from xmem_slurm.allocator.replay import Replay, replay
 from xmem_slurm.doubts import NO_ESTIMATE, Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.sizing import margins
+from xmem_slurm.sizing import margins, nccl
 from xmem_slurm.sizing.margins import Margin
 from xmem_slurm.trace import Category, Noted, Trace
 from xmem_slurm.units import MIB, round_up
@@ -35,6 +35,8 @@ class RankEstimate:
     margin: Margin
     margin_bytes: int
     outside_allocator_bytes: int
+    doubts: Sequence[Noted]
+    """Everything that the dry run could not see."""
     beside_bytes: int = 0
     """Of what lies outside its allocator: what other processes of the job need on the same GPU at the same time."""
 
@@ -68,7 +70,7 @@ class RankEstimate:
 
     def capacity_on(self, gpu: Gpu) -> int:
         """Bytes that torch's allocator can have on `gpu` if the margin must stay free."""
-        return capacity_for(gpu, self.margin_bytes + self.beside_bytes + _nccl_bytes(self.trace, gpu))
+        return capacity_for(gpu, self.margin_bytes + self.beside_bytes + nccl.taken(self.trace, gpu)[0])
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Estimate:
     @property
     def doubts(self) -> Sequence[Noted]:
         """Everything that the dry run could not see, over all ranks."""
-        return [noted for rank in self.ranks for noted in _doubts(rank.trace)]
+        return [noted for rank in self.ranks for noted in rank.doubts]
 
     @property
     def asks_for_script(self) -> bool:
@@ -189,17 +191,14 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
     for noted in trace.doubts:
         if noted.doubt in NO_ESTIMATE:
             raise NoEstimate(_sentence(noted))
-    unlimited, doubts = replay(trace), _doubts(trace)
+    unlimited = replay(trace)
+    nccl_bytes, nccl_known = nccl.taken(trace, gpu)
+    doubts = [noted for noted in _doubts(trace) if not (nccl_known and noted.doubt is Doubt.NCCL)]
     own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
     margin = margin_of([noted.doubt for noted in doubts], gpu.capability, own)
     fits_in = smallest_capacity(trace, unlimited)
     kept = margin_bytes(margin, fits_in)
-    return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + _nccl_bytes(trace, gpu))
-
-
-def _nccl_bytes(trace: Trace, gpu: Gpu) -> int:
-    """Return what NCCL takes beside the CUDA context, where the job uses it and its site measured it; else 0."""
-    return (gpu.nccl_bytes or 0) if trace.has(Doubt.NCCL) else 0
+    return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + nccl_bytes, doubts)
 
 
 def _doubts(trace: Trace) -> list[Noted]:

@@ -30,8 +30,12 @@ struct xmem_device {
     uint64_t total_bytes;   /* what properties and cudaMemGetInfo call the memory of one GPU */
     uint64_t context_bytes; /* in use outside torch's allocator */
     uint64_t limit_bytes;   /* context and allocations together; UINT64_MAX: no limit */
-    int events_pending;     /* events stay pending until something synchronizes */
-    int trace;              /* calls of generated defaults and of the allocation functions go to stderr */
+    enum events {
+        READY,   /* at once */
+        QUEUED,  /* as on a GPU that the host is ahead of: Note [Queued events] in cudart/streams.c */
+        PENDING, /* when something synchronizes */
+    } events;    /* when they are over */
+    int trace;   /* calls of generated defaults and of the allocation functions go to stderr */
 };
 
 /* Exported by libcudart's stand-in. Weak, so that a stand-in mapped without it still loads. */

@@ -4,8 +4,12 @@
  * zeros is a doubt: the script saw them where a GPU would have computed something. cuda_runtime_api.h, "Memory
  * Management" (CUDA 12.9, 13.5); its other names for these functions are in outputs.txt.
  */
+#define _GNU_SOURCE /* madvise */
+#include <sys/mman.h>
+
 #include "runtime.h"
 
+#define PAGE_BYTES (4 * KIB)
 #define SCALAR_BYTES 64 /* .item(), bool(tensor) and small lists of sizes read at most this much at a time */
 
 /* The probe looks who it was that read. */
@@ -17,6 +21,21 @@ static void zeros_were_read(size_t bytes) {
     if (on_read)
         on_read(bytes);
     doubt("value-read", bytes <= SCALAR_BYTES ? "up to 64 bytes, such as .item()" : "more than 64 bytes");
+}
+
+/* Whole pages of pinned memory (memory.c: private and anonymous) are given back instead: they read as zeros, and copies
+ * of large tensors to the host, as inductor makes to measure kernels that write to their inputs, take no memory. */
+static void fill_with_zeros(void *destination, size_t bytes) {
+    struct range found;
+    uintptr_t start = (uintptr_t)destination, end = start + bytes;
+    uintptr_t first = (start + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1), last = end & ~(PAGE_BYTES - 1);
+    if (first < last && xmem_find_range(destination, &found) && found.kind == HOST &&
+        !madvise((void *)first, last - first, MADV_DONTNEED)) {
+        memset(destination, 0, first - start);
+        memset((void *)last, 0, end - last);
+    } else {
+        memset(destination, 0, bytes);
+    }
 }
 
 int xmem_copy(void *destination, const void *source, size_t bytes) {
@@ -31,7 +50,7 @@ int xmem_copy(void *destination, const void *source, size_t bytes) {
         memmove(destination, source, bytes);
     } else if (!xmem_known_contents(source, destination, bytes)) {
         zeros_were_read(bytes);
-        memset(destination, 0, bytes);
+        fill_with_zeros(destination, bytes);
     }
     return SUCCESS;
 }

@@ -41,7 +41,10 @@ __attribute__((constructor)) static void configure(void) {
     if (device.count < 0 || device.count > MAX_DEVICES)
         device.count = MAX_DEVICES;
     text = getenv("XMEM_DEVICE_EVENTS");
-    device.events_pending = text && strcmp(text, "pending") == 0;
+    if (text && strcmp(text, "queued") == 0)
+        device.events = QUEUED;
+    if (text && strcmp(text, "pending") == 0)
+        device.events = PENDING;
     device.trace = (int)from_environment("XMEM_DEVICE_TRACE", 0);
 }
 

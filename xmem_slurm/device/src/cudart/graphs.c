@@ -90,7 +90,7 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
 }
 
 int cudaGraphLaunch(void *executable UNUSED, void *stream UNUSED) {
-    xmem_forget_contents();
+    xmem_launched();
     return SUCCESS;
 }
 

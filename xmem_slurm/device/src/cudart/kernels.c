@@ -36,11 +36,10 @@ int __cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_t *sh
     return SUCCESS;
 }
 
-/* Launches do nothing and succeed: the spellings that torch's and nvcc's code use. Any of them could have written
- * anywhere. */
+/* Launches do nothing and succeed: the spellings that torch's and nvcc's code use. */
 static int launch(const void *function) {
     struct xmem_image image;
-    xmem_forget_contents();
+    xmem_launched();
     return xmem_image_of(function, &image);
 }
 

@@ -96,6 +96,7 @@ struct stream {
     struct capture *capture;
 };
 struct stream *stream_of(void *handle);
+void xmem_launched(void); /* the GPU was given work, which could write anywhere */
 void xmem_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

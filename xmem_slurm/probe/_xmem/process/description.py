@@ -18,6 +18,7 @@ def described(environ, build, settings, rank, world_size):
         "rank": rank,
         "world_size": world_size,
         "component": int(environ.get("XMEM_COMPONENT", "0")),
+        "nodes": max(int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES")),
         "torch_version": build[0],
         "cuda_version": build[1],
         "arch_list": _arch_list(),

@@ -1,7 +1,7 @@
 """Does the script use memory on other streams than it was made on (record_stream)?
 
-When such memory is freed, the allocator keeps it until an event on those streams is over. Nothing runs on the stand-in
-device, so that is at once; on a GPU it takes as long as the work that was queued there.
+When such memory is freed, the allocator keeps it until an event on those streams is over. When that is on a GPU hangs
+on how far it is behind; the stand-ins take the furthest (Note [Queued events] in device/src/cudart/streams.c).
 """
 
 import functools

@@ -1,0 +1,88 @@
+"""What does NCCL take of a GPU beside the CUDA context? From measurements to site-config/nccl.toml.
+
+    python -m benchmarks.nccl [--out site-config/nccl.toml]
+
+benchmarks/data/outside_allocator.csv has what nvidia-smi said on 8 x H100 and H200 before the model was made. A row
+counts where NCCL had begun by then. GPU 0 of some also holds a bare context of each other rank, which made a tensor
+there before it chose its own GPU: (GPU 0 - GPU 1) / (ranks - 1) is what a bare context takes.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from xmem_slurm.sizing.nccl import FILE, Measured, generation
+from xmem_slurm.units import MIB
+
+DATA = Path(__file__).parent / "data" / "outside_allocator.csv"
+OUT = Path(__file__).parents[1] / "site-config" / FILE
+ALIKE = 1.1
+"""Generations of torch whose figures differ by less than this factor are one entry."""
+
+HEAD = """\
+# What NCCL takes of a GPU beside the CUDA context, with one communicator of all ranks on one node. Written by
+# `python -m benchmarks.nccl` from benchmarks/data; do not edit. xmem_slurm/sizing/nccl.py says what it is used for.
+schema_version = 1
+"""
+
+Row = dict[str, str]
+
+
+def rows() -> list[Row]:
+    """Return the measurements in which NCCL had begun, alike ones together, by generation."""
+    with DATA.open(encoding="utf-8", newline="") as file:
+        begun = [row for row in csv.DictReader(file) if row["nccl_begun"] == "yes"]
+    return sorted(begun, key=lambda row: (row["gpu"], int(row["ranks"]), generation(row["torch"])))
+
+
+def bare_mib(of: Iterable[Row]) -> list[float]:
+    """Return what a bare context took, in MiB, where GPU 0 tells."""
+    shares = [(int(row["gpu_0_mib"]) - int(row["used_mib"])) / max(1, int(row["ranks"]) - 1) for row in of]
+    return [share for share in shares if share > 0]
+
+
+def entries(found: Sequence[Row]) -> list[tuple[Measured, Sequence[Row]]]:
+    """Return what was measured, each with its rows: the most that was used, less the least that was the context's."""
+    groups: list[list[Row]] = []
+    for row in found:
+        last = groups[-1][0] if groups else {}
+        alike = all(row[name] == last.get(name) for name in ("gpu", "ranks"))
+        if not alike or not 1 / ALIKE < int(row["used_mib"]) / int(last["used_mib"]) < ALIKE:
+            groups.append([])
+        groups[-1].append(row)
+    return [(_measured(group, min(bare_mib(group) or bare_mib(found))), group) for group in groups]
+
+
+def _measured(group: Sequence[Row], bare: float) -> Measured:
+    most = max(int(row["most_mib"]) for row in group)
+    first, last = group[0], group[-1]
+    taken = int((most - bare) * MIB)
+    return Measured(first["gpu"], int(first["ranks"]), generation(first["torch"]), generation(last["torch"]), taken)
+
+
+def text(found: Sequence[Row]) -> str:
+    """Return the file's text."""
+    lines = [HEAD]
+    for entry, group in entries(found):
+        logs, most = sum(int(row["logs"]) for row in group), max(int(row["most_mib"]) for row in group)
+        lines += ["[[measured]]", f'gpu = "{entry.gpu}"', f"ranks = {entry.ranks}"]
+        lines += [f'since = "{_dotted(entry.since)}"', f'until = "{_dotted(entry.until)}"', f"bytes = {entry.bytes}"]
+        lines += [f'source = "{logs} logs of KellerJordan/modded-nanogpt: nvidia-smi shows at most {most} MiB"', ""]
+    return "\n".join(lines)
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write site-config/nccl.toml from the benchmarks' data")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.parse_args().out.write_text(text(rows()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
