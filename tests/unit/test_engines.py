@@ -31,9 +31,11 @@ class Runs:
     def __init__(self, *results: Result, cost: float = 1.0) -> None:
         self.results, self.cost = iter(results), cost
         self.asked: list[tuple[str, bool]] = []
+        self.asserting: list[bool] = []
 
     def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append((order.engine, order.origins))
+        self.asserting.append("PYTHONOPTIMIZE" not in order.environ)
         result = next(self.results)
         return DryRunResult(result if isinstance(result, NoEstimate) else [result], Spent(self.cost))
 
@@ -84,6 +86,22 @@ def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: 
     assert same.error == failed.error
     (other,) = run(Runs(failed, NoEstimate("it needs 9 GB here")))
     assert other.error == "ValueError: loss is 0 (train.py:3) (real steps on the CPU: it needs 9 GB here)"
+
+
+def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run) -> None:
+    failed = dataclasses.replace(
+        ON_THE_GPU, failure=trace_file.failure("AssertionError: 1 < loss (train.py:3)"), doubts=[READ]
+    )
+    runs = Runs(failed, GPT2)
+    (found,) = run(runs)
+    assert (found.failed, runs.asked, runs.asserting) == (False, [("auto", False)] * 2, [True, False])
+    assert "run without assertions" in found.doubts[-1].detail
+    again = Runs(failed, failed, GPT2)
+    (real,) = run(again)
+    assert (real.failed, [engine for engine, _ in again.asked]) == (False, ["auto", "auto", "profile"])
+    unread = Runs(dataclasses.replace(failed, doubts=[]))
+    assert run(unread)[0].failed
+    assert unread.asserting == [True]
 
 
 def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) -> None:

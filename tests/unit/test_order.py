@@ -44,7 +44,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
     told = order(XMEM_RANKS="all", XMEM_RUN_RANKS="0,1/2", XMEM_SITES="1", XMEM_ADVICE="bf16", OTHER="x").environ
     assert told == {"XMEM_RANKS": "all", "OTHER": "x", "XMEM_ENGINE": "auto", "XMEM_SHAPES": "most"}
     one = DryRunOrder(
-        Job(b"", (), Path("/"), {}), H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", True, "bf16"
+        Job(b"", (), Path("/"), {}), H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", True, False, "bf16"
     )
     assert one.environ == {
         "XMEM_ENGINE": "device",
@@ -52,6 +52,7 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
         "XMEM_SHAPES": "least",
         "XMEM_SITES": "1",
         "XMEM_ADVICE": "bf16",
+        "PYTHONOPTIMIZE": "1",
     }
 
 

@@ -1,8 +1,8 @@
 """Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
 
 The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds where real steps on
-the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). Real
-steps follow where the stand-ins' zeros may have led the job astray:
+the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). What an
+assertion of zeros stopped goes on without assertions. Real steps follow where the zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
 - a shape follows from values, or its model reads values in its forward pass, which may decide what it does next.
@@ -60,7 +60,7 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
 
 def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
-    traces = yield from _with_or_without_origins(order, budget)
+    traces = yield from _with_or_without_assertions(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
@@ -78,6 +78,28 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     if any(trace.error == refusal for trace in traces):
         return traces
     return [_with_refusal(trace, refusal) for trace in traces]
+
+
+def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want a run; once more without the script's assertions where one of them stops it that zeros may have failed."""
+    traces = yield from _with_or_without_origins(order, budget)
+    failure = next((trace.failure for trace in traces if _of_values(trace)), None)
+    if failure is None or not failure.type.endswith("AssertionError") or not budget.left.has_room_for(budget.spent):
+        return traces
+    with suppress(NoEstimate):
+        again = yield from budget.run(replace(order, assertions=False))
+        if not any(trace.failed for trace in again):
+            why = f"run without assertions, as with zeros for values one stops it: {failure.words}"
+            return [_with_doubt(trace, why) for trace in again]
+    return traces
+
+
+def _of_values(trace: Trace) -> bool:
+    """Whether a script stopped by an exception that zeros in place of values may have caused."""
+    if not trace.failed or trace.fails_on_any_gpu or trace.failure is None:
+        return False
+    had_values = OF_VALUES & {noted.doubt for noted in trace.doubts}
+    return bool(had_values) and trace.failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES
 
 
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
@@ -103,10 +125,9 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
     met = {noted.doubt: noted.detail for trace in traces for noted in trace.doubts}
     if fail_on_any_gpu(traces):
         return None
-    if OF_VALUES & met.keys():
-        for failure in (trace.failure for trace in traces if trace.failed and not trace.fails_on_any_gpu):
-            if failure is not None and failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES:
-                return f"with zeros for values the script stops: {failure.words}"
+    for trace in traces:
+        if trace.failure is not None and _of_values(trace):
+            return f"with zeros for values the script stops: {trace.failure.words}"
     if Doubt.VALUE_SHAPE in met:
         return met[Doubt.VALUE_SHAPE]
     read = met.get(Doubt.FORWARD_READ)

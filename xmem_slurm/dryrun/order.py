@@ -9,6 +9,8 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
     XMEM_SITES      it says which line of the script asked for each allocation
     XMEM_ADVICE     the change to the job that is tried
+
+Beside these, PYTHONOPTIMIZE has its scripts run without their assertions (`engines`).
 """
 
 from collections.abc import Sequence
@@ -66,6 +68,7 @@ class DryRunOrder:
     """Which tasks of an array are wanted; none: its ends."""
     shapes: Shapes = "most"
     origins: bool = False
+    assertions: bool = True
     change: Change | None = None
 
     @classmethod
@@ -93,6 +96,7 @@ class DryRunOrder:
             "XMEM_SHAPES": self.shapes,
             "XMEM_SITES": "1" if self.origins else None,
             "XMEM_ADVICE": self.change,
+            "PYTHONOPTIMIZE": None if self.assertions else "1",
         }
         own = {name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE}
         return own | {name: value for name, value in variables.items() if value is not None}
