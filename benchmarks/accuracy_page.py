@@ -18,7 +18,7 @@ from benchmarks import conformal, cudnn_plans, paper, published_dry_runs, publis
 from benchmarks.campaign import configs
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
-from benchmarks.margins import RESULTS, Residual, kinds, measured, residuals
+from benchmarks.margins import RESULTS, Published, kinds, measured, of_real_runs, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
@@ -36,7 +36,7 @@ CANDIDATES = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.10, 0.15, 0.20, 0
 HEADINGS = ("tool", "runs", "median", "mean", "p90", "max", "signed", "under", "by > 5 %", "C1", "PEF", "MCP GB", "s")
 
 
-def classes(found: Sequence[Residual]) -> dict[str, list[Residual]]:
+def classes(found: Sequence[Published]) -> dict[str, list[Published]]:
     """Return the kinds of run that have margins, and that part of the first whose ground is not noisy."""
     sorts = kinds(found)
     nothing = next(iter(sorts.values()))
@@ -44,7 +44,7 @@ def classes(found: Sequence[Residual]) -> dict[str, list[Residual]]:
     return {**sorts, f"nothing was unseen, ground not noisy (batch >= {SURE_BATCH})": sure}
 
 
-def margin_table(found: Sequence[Residual]) -> list[str]:
+def margin_table(found: Sequence[Published]) -> list[str]:
     """Return the conformal margins of each class, in percent of the peak, and how they do on models left out."""
     lines = []
     for name, members in classes(found).items():
@@ -56,7 +56,7 @@ def margin_table(found: Sequence[Residual]) -> list[str]:
     return markdown_table([*headings, "models left out, at 90 %"], lines)
 
 
-def trade_table(found: Sequence[Residual]) -> list[str]:
+def trade_table(found: Sequence[Published]) -> list[str]:
     """Return what each candidate margin would have cost and saved, for each kind of run."""
     lines = []
     for candidate in CANDIDATES:
@@ -69,7 +69,7 @@ def trade_table(found: Sequence[Residual]) -> list[str]:
     return markdown_table(("margin %", *(f"{column}, {kind}" for kind in ("A", "B") for column in columns)), lines)
 
 
-def offset(found: Sequence[Residual]) -> str:
+def offset(found: Sequence[Published]) -> str:
     """Say what the error of the transformers would be without the second environment's memory."""
     known = [each for each in found if each.row.kind == "llm"]
     sure = [each for each in known if each.row.batch_size >= SURE_BATCH]
@@ -99,7 +99,7 @@ def plans_beyond(measured_share: float) -> dict[str, int]:
     return {"runs": len(changes), **{name: sum(each > limit for each in changes) for name, limit in limits.items()}}
 
 
-def _without_environment(each: Residual) -> float:
+def _without_environment(each: Published) -> float:
     added = 0 if each.row.zero_grad_mode == "null" else ENVIRONMENT_BYTES
     return (each.result.peak_on_gpu_bytes + added) / each.row.ground_bytes - 1
 
@@ -119,6 +119,7 @@ def page() -> str:
     scores = tables(rows, results)
     found = residuals(rows, results)
     held = promise(rows, results)
+    promised = {name: measured(members) for name, members in kinds([*found, *of_real_runs()]).items()}
     answers = paper.load(DATA)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
@@ -147,9 +148,9 @@ def page() -> str:
         offset=offset(found),
         margins=margin_table(found),
         trades=trade_table(found),
-        kinds={name: measured(members) for name, members in kinds(found).items()},
+        kinds=promised,
         capabilities=" and ".join(sorted({each.capability for each in found})),
-        plans_beyond=plans_beyond(max(kind.margin.share for kind in map(measured, kinds(found).values()) if kind)),
+        plans_beyond=plans_beyond(max(kind.margin.share for kind in promised.values() if kind)),
         campaign=len(list(configs())),
         campaign_runs=len(read_lines(GROUND_TRUTH / "runs.jsonl")),
         plans=cudnn_plans.tables(),

@@ -8,6 +8,7 @@ Made from benchmarks/data alone, so it changes only when a benchmark was run aga
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from benchmarks import conformal, gpus, published_dry_runs, published_rows
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
+from benchmarks.real_runs import page
 from xmem_slurm.doubts import Doubt
+from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing import margins
 
 COVERAGE = 0.9
@@ -35,30 +38,67 @@ schema_version = 1
 
 @dataclass(frozen=True)
 class Residual:
-    """One run without OOM: its row, our result, and the least margin, as a share of the peak, that would have done."""
+    """One run on a real GPU without OOM: the least margin, as a share of the peak, that would have done.
+
+    `unseen` is what the dry run could not see, of that which can change a size (`Doubt.code`); `capability` the compute
+    capability of the GPU; `torch` and `date` are those of the estimate. Runs of one `model` err alike.
+    """
+
+    shortfall: float
+    unseen: frozenset[str]
+    capability: str
+    source: str
+    model: str
+    torch: str
+    date: str
+
+
+@dataclass(frozen=True)
+class Published(Residual):
+    """One that the authors of xMem published."""
 
     row: Row
     result: Result
-    shortfall: float
-
-    @property
-    def unseen(self) -> frozenset[str]:
-        """What the dry run could not see, of that which can change a size."""
-        return frozenset(code for code in self.result.doubts if Doubt.of(code).price is not None)
-
-    @property
-    def capability(self) -> str:
-        """The compute capability of the GPU that it ran on."""
-        return gpus.capability(self.row.gpu, self.row.total_bytes)
 
 
-def residuals(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Residual]:
-    """Return the residual of every row that has one."""
+def residuals(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Published]:
+    """Return the residual of every published row that has one."""
     return [
-        Residual(row, result, conformal.shortfall(row.ground_bytes, result.peak_on_gpu_bytes))
+        Published(
+            conformal.shortfall(row.ground_bytes, result.peak_on_gpu_bytes),
+            _sizes(result.doubts),
+            gpus.capability(row.gpu, row.total_bytes),
+            "published runs of xMem, RTX 3060 and 4060",
+            row.model,
+            result.torch,
+            result.date,
+            row,
+            result,
+        )
         for row, result in ((row, results.get(row.key)) for row in rows)
         if result is not None and result.reason is None and not row.real_oom
     ]
+
+
+def of_real_runs() -> list[Residual]:
+    """Return the residual of every peak of reserved bytes that others published of public code (`real_runs`)."""
+    return [
+        Residual(
+            conformal.shortfall(result.ground_bytes, result.estimated_bytes),
+            _sizes(result.doubts),
+            load_catalogue()[result.gpu].capability,
+            result.source,
+            result.source,
+            result.torch,
+            result.date,
+        )
+        for result in page.results(page.DATA)
+        if result.reason is None and re.match(r"(peak|max) reserved", result.metric)
+    ]
+
+
+def _sizes(doubts: Iterable[str]) -> frozenset[str]:
+    return frozenset(code for code in doubts if Doubt.of(code).price is not None)
 
 
 def kinds(found: Sequence[Residual]) -> dict[str, list[Residual]]:
@@ -75,7 +115,7 @@ def measured(members: Sequence[Residual]) -> margins.MeasuredMargin | None:
     share = conformal.margin([each.shortfall for each in members], COVERAGE)
     if share is None:
         return None
-    by_model = [(each.row.model, each.shortfall) for each in members]
+    by_model = [(each.model, each.shortfall) for each in members]
     found = margins.Margin(
         share=math.ceil(share * 1e4) / 1e4,
         probability=COVERAGE,
@@ -95,15 +135,15 @@ def text(found: Sequence[Residual]) -> str:
         if kind is None:
             continue
         unseen, capabilities = map(_strings, (kind.unseen, kind.capabilities))
-        dates = sorted({each.result.date for each in members})
-        versions = " and ".join(sorted({each.result.torch for each in members}))
+        sources, dates = sorted({each.source for each in members}), sorted({each.date for each in members})
+        versions = " and ".join(sorted({each.torch for each in members}))
         lines += [f"# Runs in which {name}.", "[[measured]]", f"unseen = {unseen}"]
         lines += [f"capabilities = {capabilities}"]
         lines += [f"share = {kind.margin.share:.4f}", f"probability = {kind.margin.probability}"]
         lines += [f"runs = {kind.margin.runs}", f"models = {kind.margin.models}"]
         lines += [f"held_out = {kind.margin.held_out:.3f}"] if kind.margin.held_out is not None else []
         lines += [
-            f'source = "published runs of xMem, RTX 3060 and 4060, torch {versions}, estimated {" to ".join(dates)}"',
+            f'source = "{", ".join(sources)}; torch {versions}, estimated {" to ".join(dates)}"',
             "",
         ]
     return "\n".join(lines)
@@ -118,7 +158,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=FILE)
     arguments = parser.parse_args()
     rows = published_rows.read(DATA / "published_runs.csv")
-    arguments.out.write_text(text(residuals(rows, published_dry_runs.load(RESULTS))), encoding="utf-8")
+    found = [*residuals(rows, published_dry_runs.load(RESULTS)), *of_real_runs()]
+    arguments.out.write_text(text(found), encoding="utf-8")
     return 0
 
 
