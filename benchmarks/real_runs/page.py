@@ -25,8 +25,10 @@ HEAD = f"""# Estimates beside real runs of public code
 What others published of public repositories on real GPUs, against estimates of the unmodified scripts without one
 (`python -m benchmarks.real_runs`; benchmarks/data/README.md has the columns). The error is (estimate - real) / real.
 *exact* is within 0.05 %, *under* are estimates below that, *required below* are rows in which `required_bytes` is less
-than there was; what lies outside of torch's allocator counts only where the figure has it. *high* and *medium* are the
-estimates' own confidence. A row more than 1 % off is listed with the cause, where one was found.
+than there was; what lies outside of torch's allocator counts only where the figure has it. A job that is left alone
+reserves more than it needs to run as well, so for reserved bytes that is no fault. *high* and *medium* are the
+estimates' own confidence. A row more than 1 % off is listed with the cause, where one was found. What had to be assumed
+of a source stands at the head of its module in benchmarks/real_runs/sources.
 
 ![Error over the real figure, by source]({PLOT})
 """

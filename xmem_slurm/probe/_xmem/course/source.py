@@ -80,17 +80,16 @@ def swallows(script):
 
     So it may, too, where there is no source: `script` is its first file, or None.
     """
-    files = {
-        str(getattr(module, "__file__", None))
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in ("_xmem", "sitecustomize")
-    }
-    own_files = [file for file in files if file.endswith(".py") and not _is_foreign(file)]
     try:
-        if script is None or not _tree(script).body:
-            return True
-        return any(_goes_on(node) for file in (script, *own_files) for node in ast.walk(_tree(file)))
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        files = {
+            str(getattr(module, "__file__", None))
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] not in ("_xmem", "sitecustomize")
+        }
+        own_files = [file for file in files if file.endswith(".py") and not _is_foreign(file)]
+        nodes = (node for file in (script, *own_files) for node in ast.walk(_tree(file)))
+        return not _tree(script).body or any(map(_goes_on, nodes))
+    except Exception:  # no source, or a module that is not what it seems
         return True
 
 

@@ -110,7 +110,7 @@ class Recorder(ProbeEngine):
         return lazy_call
 
     def _start(self):
-        self._script = getattr(sys.modules["__main__"], "__file__", None)  # gone once it has ended
+        self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # gone once it has ended
         try:
             self._history.begin(self._torch)
         except RuntimeError as error:
