@@ -296,6 +296,13 @@ DEVICE = (
     Patch("torch.nn:Module", "_call_impl", "reads", _MODULE_SOURCE),
     Patch("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
     Patch("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
+    Patch(
+        "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner",
+        "autotune",
+        "triton.untuned",
+        "torch/_inductor/runtime/coordinate_descent_tuner.py",
+        late=True,
+    ),
     Patch("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
     Patch(
         "torch.cuda._gpu_trace",
