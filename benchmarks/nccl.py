@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from xmem_slurm.sizing.nccl import FILE, Measured, generation
+from xmem_slurm.sizing.nccl import FILE, MeasuredNccl, generation
 from xmem_slurm.units import MIB
 
 DATA = Path(__file__).parent / "data" / "outside_allocator.csv"
@@ -43,7 +43,7 @@ def bare_mib(of: Iterable[Row]) -> list[float]:
     return [share for share in shares if share > 0]
 
 
-def entries(found: Sequence[Row]) -> list[tuple[Measured, Sequence[Row]]]:
+def entries(found: Sequence[Row]) -> list[tuple[MeasuredNccl, Sequence[Row]]]:
     """Return what was measured, each with its rows: the most that was used, less the least that was the context's."""
     groups: list[list[Row]] = []
     for row in found:
@@ -55,11 +55,11 @@ def entries(found: Sequence[Row]) -> list[tuple[Measured, Sequence[Row]]]:
     return [(_measured(group, min(bare_mib(group) or bare_mib(found))), group) for group in groups]
 
 
-def _measured(group: Sequence[Row], bare: float) -> Measured:
+def _measured(group: Sequence[Row], bare: float) -> MeasuredNccl:
     most = max(int(row["most_mib"]) for row in group)
     first, last = group[0], group[-1]
     taken = int((most - bare) * MIB)
-    return Measured(first["gpu"], int(first["ranks"]), generation(first["torch"]), generation(last["torch"]), taken)
+    return MeasuredNccl(first["gpu"], int(first["ranks"]), generation(first["torch"]), generation(last["torch"]), taken)
 
 
 def text(found: Sequence[Row]) -> str:

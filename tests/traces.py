@@ -31,6 +31,7 @@ def trace_of(script: str, settings: str = "") -> Trace:
         rank=0,
         world_size=1,
         component=0,
+        nodes=1,
         state="exit",
         failure=None,
         torch_version="2.11.0",

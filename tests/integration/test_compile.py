@@ -110,6 +110,25 @@ for _ in range(3):
     optimizer.step()
 """
 
+TUNED = """
+import torch, torch._inductor.config, triton
+torch._inductor.config.force_disable_caches = True
+compiled, made = triton.compile, []
+triton.compile = lambda *args, **kwargs: made.append(args) or compiled(*args, **kwargs)
+tried = []
+for tuned in (False, True):
+    torch._dynamo.reset()
+    torch._inductor.config.coordinate_descent_tuning = tuned
+    layer = torch.nn.Linear(1024, 1024, device="cuda")
+    optimizer = torch.optim.SGD(layer.parameters())
+    train = torch.compile(lambda x: layer(x).float().softmax(-1).square().mean())
+    for _ in range(2):
+        train(torch.randn(4096, 1024, device="cuda")).backward()
+        optimizer.step()
+    tried.append(len(made) - sum(tried))
+assert tried[1] == 2 * tried[0] > 0, tried  # each is compiled once more to be measured, and no neighbour
+"""
+
 
 def dry_run(folder: Path, python: Path, code: str, **environ: str) -> Trace:
     (folder / "train.py").write_text(code)
@@ -199,3 +218,7 @@ def test_compiled_blocks_of_fsdp2(triton_python: Path, tmp_path: Path) -> None:
     kept = 8192 * 1024 * 4  # bytes of one activation
     assert compiled.recorded["allocated_bytes"] <= eager.recorded["allocated_bytes"] - 2 * kept
     assert replay(compiled).peak_reserved_bytes == compiled.recorded["reserved_bytes"]
+
+
+def test_coordinate_descent_measures_the_first_configuration_alone(tmp_path: Path, triton_python: Path) -> None:
+    dry_run(tmp_path, triton_python, TUNED)

@@ -19,7 +19,7 @@ FILE = "nccl.toml"
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredNccl:
     """The most that NCCL took on a `gpu` (cudaDeviceProp.name), with torch generations `since` to `until`."""
 
     gpu: str
@@ -30,11 +30,11 @@ class Measured:
 
 
 @functools.cache
-def measured() -> list[Measured]:
+def measured() -> list[MeasuredNccl]:
     """Read what was measured, from site-config/nccl.toml: older generations first."""
     entries = tomllib.loads((resources.tree("site-config") / FILE).read_text(encoding="utf-8"))["measured"]
     return [
-        Measured(each["gpu"], each["ranks"], generation(each["since"]), generation(each["until"]), each["bytes"])
+        MeasuredNccl(each["gpu"], each["ranks"], generation(each["since"]), generation(each["until"]), each["bytes"])
         for each in entries
     ]
 

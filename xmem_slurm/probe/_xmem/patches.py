@@ -211,6 +211,7 @@ _VALUES = tuple(
     )
 )
 
+_TUNER = "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner"
 _RESET = "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats"
 
 DEVICE = (
@@ -233,6 +234,7 @@ DEVICE = (
     *_rows(_MODULE, "_call_impl", "reads"),
     *_rows("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
     *_rows("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
+    *_rows(_TUNER, "autotune", "triton.untuned", late=True),
     *_rows("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
     *_rows("torch.cuda._gpu_trace", "register_callback_for_memory_allocation", "sites", doubt=SITES),
     *_rows("torch:_C", "_activate_gpu_trace", "sites", "torch/csrc/Module.cpp", doubt=SITES),
