@@ -260,6 +260,11 @@ _VALUES = (
     ),
     *_each("torch", "randint randperm randint_like", "values.draw", "torch/_C/_VariableFunctions.pyi", doubt=VALUES),
     *_each("torch.storage:_StorageBase", "to cuda", "values.loaded", "torch/storage.py", doubt=VALUES),
+    *(
+        Patch(module, f"_{each}_increment_nesting", "values.transformed", "torch/csrc/functorch/init.cpp", VALUES)
+        for module in ("torch._C._functorch", "torch._functorch.eager_transforms")
+        for each in ("grad", "jvp")
+    ),
 )
 
 DEVICE = (

@@ -38,6 +38,7 @@ class KnownValues:
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
         self.table = None
         """Of known values, once there is one (`Values`)."""
+        self._rules = None
         self._factories = Factories(torch)
         self._casts = _Casts(torch)
 
@@ -51,7 +52,7 @@ class KnownValues:
                 rules = Rules(self._torch, table, self._most)
                 rules.register()
                 self._factories.keep(table, rules.assumed)
-                self.table = table
+                self.table, self._rules = table, rules
             except (AttributeError, TypeError, RuntimeError):
                 doubts.note("values-unknown", "this torch does not let kernels be wrapped")
 
@@ -102,6 +103,22 @@ class KnownValues:
     def cache_is_on(self, ask, _owner):
         """Around the question whether that is on."""
         return functools.wraps(ask)(lambda: self._casts.is_on)
+
+    def transformed(self, enter, _owner):
+        """Around the begin of torch.func.grad and the like: no values are kept from there on.
+
+        A number beside a tensor is wrapped for them; no kernel in Python can be given such (SystemError, torch 2.11).
+        """
+
+        @functools.wraps(enter)
+        def entered(*args, **kwargs):
+            if self._rules is not None:
+                self._rules.end()
+                self._rules = self.table = None
+                doubts.note("values-unknown", "torch.func takes derivatives")
+            return enter(*args, **kwargs)
+
+        return entered
 
     def loaded(self, move, _owner):
         """Around what copies a storage to the device: the tensor that torch.load makes over it has its bytes."""
