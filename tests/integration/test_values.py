@@ -399,6 +399,15 @@ if failed:
 """
 
 
+DERIVED = """
+rows = torch.randn(4, 1000, device=device)
+def loss(each):
+    return (0.1 * (each - 1)).sum()
+assert torch.func.grad(loss)(rows).shape == (4, 1000)
+assert torch.func.vmap(torch.func.grad_and_value(loss))(rows)[1].shape == (4,)
+assert torch.func.jvp(loss, (rows,), (rows,))[1].shape == ()
+"""
+
 MASKED = """
 layer = torch.nn.Linear(1024, 1024, device=device)
 optimizer = torch.optim.SGD(layer.parameters())
@@ -446,6 +455,13 @@ def test_what_was_assumed_is_said_where_it_may_decide(warm_python: Path, tmp_pat
     assert found.error is None
     reasons = estimate([found], "h200", H200).reasons
     assert any(each.startswith("places by topk, assumed evenly used (train.py:") for each in reasons)
+
+
+def test_derivatives_by_functions_cost_what_was_known_and_no_error(warm_python: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, warm_python, DERIVED)
+    assert found.error is None
+    said = {doubt.code: doubt.detail for doubt in found.doubts}
+    assert said["values-unknown"] == "torch.func takes derivatives"
 
 
 def test_figures_of_what_was_assumed_are_no_doubt(warm_python: Path, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ _HOST_FACTORIES = """
     tensor as_tensor zeros ones full arange linspace logspace eye triu_indices tril_indices
     zeros_like ones_like full_like
 """
+_TRANSFORMS = "_grad_increment_nesting _jvp_increment_nesting"
 _FIRST_VALUES = "_no_grad_uniform_ _no_grad_normal_ _no_grad_trunc_normal_ kaiming_uniform_ kaiming_normal_"
 _COLLECTIVES = """
     allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced gather scatter allreduce
@@ -207,6 +208,8 @@ _VALUES = tuple(
         *_rows("torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py"),
         *_rows("torch", "randint randperm randint_like", "values.draw", _VARIABLES),
         *_rows("torch.nn.init", _FIRST_VALUES, "values.first_values"),
+        *_rows("torch._C._functorch", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
+        *_rows("torch._functorch.eager_transforms", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
         *_rows("torch.storage:_StorageBase", "to cuda", "values.loaded"),
     )
 )

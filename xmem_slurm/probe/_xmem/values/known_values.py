@@ -41,6 +41,7 @@ class KnownValues:
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
         self.table = None
         """Of known values, once there is one (`Values`)."""
+        self._rules = None
         self._factories = Factories(torch)
         self._casts = _Casts(torch)
         self.factory, self.draw = self._factories.factory, self._factories.draw
@@ -56,7 +57,7 @@ class KnownValues:
                 rules = Rules(self._torch, table, self._most)
                 rules.register()
                 self._factories.keep(table, rules.assumed)
-                self.table = table
+                self.table, self._rules = table, rules
             except (AttributeError, TypeError, RuntimeError):
                 doubts.note("values-unknown", "this torch does not let kernels be wrapped")
 
@@ -112,6 +113,22 @@ class KnownValues:
             return tensor if large else draw(tensor, *args, **kwargs)
 
         return drawn
+
+    def transformed(self, enter, _owner):
+        """Around the begin of torch.func.grad and the like: no values are kept from there on.
+
+        A number beside a tensor is wrapped for them; no kernel in Python can be given such (SystemError, torch 2.11).
+        """
+
+        @functools.wraps(enter)
+        def entered(*args, **kwargs):
+            if self._rules is not None:
+                self._rules.end()
+                self._rules = self.table = None
+                doubts.note("values-unknown", "torch.func takes derivatives")
+            return enter(*args, **kwargs)
+
+        return entered
 
     def loaded(self, move, _owner):
         """Around what copies a storage to the device: the tensor that torch.load makes over it has its bytes."""

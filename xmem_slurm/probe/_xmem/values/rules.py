@@ -39,6 +39,10 @@ class Rules:
             kernel = getattr(parts[part], method)
             self._wrap(operator, functools.partial(kernel, operator) if rule in operators.OF_SEVERAL else kernel)
 
+    def end(self):
+        """Give torch its own kernels back."""
+        self._library._destroy()
+
     def _wrap(self, operator, kernel):
         """Put a kernel where torch dispatches the operator to below autograd."""
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
