@@ -18,7 +18,7 @@ from benchmarks import conformal, cudnn_plans, paper, published_dry_runs, publis
 from benchmarks.campaign import configs
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
-from benchmarks.margins import RESULTS, Published, kinds, measured, of_real_runs, residuals
+from benchmarks.margins import MOST, RESULTS, Published, kinds, measured, of_real_runs, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
@@ -149,6 +149,7 @@ def page() -> str:
         margins=margin_table(found),
         trades=trade_table(found),
         kinds=promised,
+        most=f"{100 * MOST:.0f}",
         capabilities=" and ".join(sorted({each.capability for each in found})),
         plans_beyond=plans_beyond(max(kind.margin.share for kind in promised.values() if kind)),
         campaign=len(list(configs())),
