@@ -17,7 +17,7 @@ demo: setup
 test: ROTATE := --rotate
 test test-all: setup
 	.ci/system-packages test
-	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest -n 4 --dist loadgroup $(ROTATE) $(PYTEST_ARGS)
+	XMEM_TEST_PYTHON="$(CURDIR)/$(JOB_PYTHON)" $(BIN)/pytest -n 3 --dist loadfile $(ROTATE) $(PYTEST_ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import rotation, shared_out, unsandboxed, warm
+from tests.harness import rotation, unsandboxed, warm
 from xmem_slurm import lab, resources
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.loading import load_site
@@ -55,10 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, saying why, what this machine has not been set up for; `make test` sets it up."""
-    shared_out.group(items)
     python, slurm = os.environ.get("XMEM_TEST_PYTHON"), shutil.which("slurmctld")
     for item in items:
         if item.get_closest_marker("torch") and not python:

@@ -74,7 +74,6 @@ class Rotation:
         self.base = base()
         self.left_out = 0
 
-    @pytest.hookimpl(tryfirst=True)  # pytest-xdist adds to the ids
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Deselect it."""
         files = changed(self.base)
