@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("rotate"):
         config.pluginmanager.register(rotation.Rotation(), "rotation")
-    os.environ.setdefault("SLURM_CONF", f"/tmp/no-cluster-{os.getpid()}")  # a line of its own for its dry runs
+    os.environ["SLURM_CONF"] = f"/tmp/no-cluster-{os.getpid()}"  # a line of its own for its dry runs, a worker's, too
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
