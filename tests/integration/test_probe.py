@@ -284,6 +284,11 @@ def test_the_first_values_of_a_large_weight_on_the_host_are_not_drawn(run: Run) 
     assert ran.stdout.splitlines() == ["True False"] * 3 + ["True True"] * 3
 
 
+@pytest.mark.parametrize(("said", "nodes"), [("2", 2), ("1-2", 1), ("", 1)])
+def test_the_number_of_nodes_is_what_is_said_where_that_is_a_number(run: Run, said: str, nodes: int) -> None:
+    assert run("import torch\ntorch.zeros(1, device='cuda')\n", SLURM_NNODES=said).trace.nodes == nodes
+
+
 RAISED = {
     "in a library": ("import json\njson.loads('{')", "JSONDecodeError: Expecting property name", 3),
     "in torch": ("def load():\n    torch.load('no.pt')\nload()", "FileNotFoundError: ", 3),

@@ -18,7 +18,7 @@ def described(environ, build, settings, rank, world_size):
         "rank": rank,
         "world_size": world_size,
         "component": int(environ.get("XMEM_COMPONENT", "0")),
-        "nodes": max(int(os.environ.get(name) or 1) for name in ("GROUP_WORLD_SIZE", "SLURM_NNODES")),
+        "nodes": max(map(_count, ("GROUP_WORLD_SIZE", "SLURM_NNODES"))),
         "torch_version": build[0],
         "cuda_version": build[1],
         "arch_list": _arch_list(),
@@ -30,6 +30,12 @@ def described(environ, build, settings, rank, world_size):
             "total_bytes": int(environ["XMEM_DEVICE_TOTAL_BYTES"]),
         },
     }
+
+
+def _count(name):
+    """Return the number that a variable holds; 1 where the job has put something else there."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 1
 
 
 def _arch_list():
