@@ -49,9 +49,13 @@ class RankEstimate:
     def peak_reserved_bytes(self) -> int:
         """What torch's allocator reserves where there is room for everything.
 
-        Steps that are left out of the trace filled its cache, too: torch's own peak has them.
+        Steps that are left out of the trace filled its cache, too, and left it with other holes: torch's own peak has
+        them. It has nothing of what the dry run added to the trace, by which more is allocated than torch ever did.
         """
-        return max(self.replay.peak_reserved_bytes, self.trace.recorded.get("reserved_bytes", 0))
+        recorded = self.trace.recorded
+        if self.replay.peak_allocated_bytes <= recorded.get("allocated_bytes", 0):
+            return recorded["reserved_bytes"]
+        return max(self.replay.peak_reserved_bytes, recorded.get("reserved_bytes", 0))
 
     @property
     def uses_up_to_bytes(self) -> int:

@@ -99,7 +99,7 @@ def dry_run(name: str, python: Path, folder: Path) -> Answer:
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)
     seconds, largest = _cpu_seconds() - before, found.largest
-    peaks = {"allocated": largest.replay.peak_allocated_bytes, "reserved": largest.replay.peak_reserved_bytes}
+    peaks = {"allocated": largest.replay.peak_allocated_bytes, "reserved": largest.peak_reserved_bytes}
     if CASES[name].varies:
         peaks["fits"] = largest.fits_in_bytes
     trace = largest.trace
