@@ -9,6 +9,7 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
     XMEM_SITES      it says which line of the script asked for each allocation
     XMEM_ADVICE     the change to the job that is tried
+    XMEM_BATCH      with the change "batch": so many samples, in place of half of them
 
 Beside these, PYTHONOPTIMIZE has its scripts run without their assertions (`engines`).
 """
@@ -27,7 +28,7 @@ Change = Literal["batch", "checkpointing", "bf16"]
 WantedRanks = Literal["all", "last"] | Sequence[int]
 """The ranks that are run beside the first, of however many there are."""
 
-_FOR_THE_PROBE = ("XMEM_ENGINE", "XMEM_RUN_RANKS", "XMEM_SHAPES", "XMEM_SITES", "XMEM_ADVICE")
+_FOR_THE_PROBE = ("XMEM_ENGINE", "XMEM_RUN_RANKS", "XMEM_SHAPES", "XMEM_SITES", "XMEM_ADVICE", "XMEM_BATCH")
 
 
 class Asked(NamedTuple):
@@ -70,6 +71,8 @@ class DryRunOrder:
     origins: bool = False
     assertions: bool = True
     change: Change | None = None
+    batch: int | None = None
+    """With the change "batch": the samples of each."""
 
     @classmethod
     def of(cls, job: Job, gpu: Gpu, budget: Budget, asked: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen
@@ -96,6 +99,7 @@ class DryRunOrder:
             "XMEM_SHAPES": self.shapes,
             "XMEM_SITES": "1" if self.origins else None,
             "XMEM_ADVICE": self.change,
+            "XMEM_BATCH": str(self.batch) if self.batch is not None else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",
         }
         own = {name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE}

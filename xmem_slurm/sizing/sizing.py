@@ -96,13 +96,12 @@ def size_components(
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
 
-    The job is shown GPUs smaller by what the site's policy wants spared. Components are placed so that they can start
+    The job is shown GPUs as `spared` has them. Components are placed so that they can start
     together: what one has or names is no other's. A component has a NoEstimate where it fails on the GPU that it asks
     for, too, where none of its processes was seen, and where it asks for shares and the site lets none of that kind be
     changed. With `ask_slurm` options on which Slurm would never start it are none.
     """
-    kept = 1 - site.policy.spare
-    gpus = {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
+    gpus = spared(gpus, site)
     requests, some_gpu = job.request.components, next(iter(gpus.values()))
     order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), asked)
     dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget))
@@ -119,6 +118,12 @@ def size_components(
         return result
 
     return (yield from _each(components, size_one))
+
+
+def spared(gpus: Mapping[str, Gpu], site: Site) -> dict[str, Gpu]:
+    """Return the GPUs as jobs are shown them: smaller by what the site's policy wants spared."""
+    kept = 1 - site.policy.spare
+    return {n: gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * kept)}) for n, gpu in gpus.items()}
 
 
 def on_one(

@@ -1,6 +1,7 @@
 """One change to the job, for a dry run that asks whether it would then fit (XMEM_ADVICE); in no other dry run.
 
-    batch           every DataLoader gives half of its batch, if all of them give batches of one size
+    batch           every DataLoader that is gone through with gradients on gives half of its batch, or XMEM_BATCH
+                    samples, if all of those give batches of one size
     bf16            autocast around each call of a model from the script, where its parameters are fp32 and none is on,
                     nor comes on within it
     checkpointing   what transformers calls gradient_checkpointing_enable, timm set_grad_checkpointing
@@ -16,11 +17,12 @@ import weakref
 class JobChange:
     """The change that is tried in this process."""
 
-    def __init__(self, torch):
+    def __init__(self, torch, batch=None):
         self._torch = torch
         self._changes = set()  # in words; "" is one that was not made in one way
         self._looked_at = weakref.WeakSet()
-        self._batch_sizes = []  # as the job has them
+        self._batch = int(batch) if batch else None  # what is wanted of each; None: half of it
+        self._batch_sizes = weakref.WeakKeyDictionary()  # of each sampler, as the job has them
         self._called = []  # the module that no other one called
 
     def changed(self):
@@ -29,26 +31,35 @@ class JobChange:
 
     # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
 
-    def halved(self, begin, _sampler_class):
+    def resized(self, begin, _sampler_class):
         """A DataLoader, also one over an IterableDataset, takes the size of its batches from a BatchSampler."""
 
         @functools.wraps(begin)
-        def halved(sampler, *args, **kwargs):
+        def resized(sampler, *args, **kwargs):
             begin(sampler, *args, **kwargs)
-            self._batch_sizes.append(sampler.batch_size)
-            sampler.batch_size = max(1, sampler.batch_size // 2)
+            self._batch_sizes[sampler] = sampler.batch_size
+            sampler.batch_size = self._wanted(sampler.batch_size)
 
-        return halved
+        return resized
 
-    def noted(self, give, _sampler_class):
-        """Around what gives batches: only now that change is one."""
+    def given(self, give, _sampler_class):
+        """Around what gives batches: only now that change is one. Those of an evaluation stay as they are."""
 
         @functools.wraps(give)
-        def noted(sampler):
-            self._changes.add("" if 1 in self._batch_sizes else "half the batch (%d)" % sampler.batch_size)
+        def given(sampler):
+            own = self._batch_sizes.get(sampler, sampler.batch_size)
+            training = self._torch.is_grad_enabled()
+            sampler.batch_size = self._wanted(own) if training else own
+            if training and self._batch:
+                self._changes.add("a batch of %d for %d" % (self._batch, own))
+            elif training:
+                self._changes.add("half the batch (%d)" % sampler.batch_size if own > 1 else "")
             return give(sampler)
 
-        return noted
+        return given
+
+    def _wanted(self, own):
+        return self._batch or max(1, own // 2)
 
     def in_bf16(self, call, _module_class):
         """Around Module.__call__."""

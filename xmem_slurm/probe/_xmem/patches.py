@@ -248,7 +248,7 @@ DEVICE = (
 
 _SAMPLER = "torch.utils.data.sampler:BatchSampler"
 ADVICE = {
-    "batch": (*_rows(_SAMPLER, "__init__", "advice.halved"), *_rows(_SAMPLER, "__iter__", "advice.noted")),
+    "batch": (*_rows(_SAMPLER, "__init__", "advice.resized"), *_rows(_SAMPLER, "__iter__", "advice.given")),
     "bf16": _rows(_MODULE, "__call__", "advice.in_bf16"),
     "checkpointing": _rows(_MODULE, "__call__", "advice.with_checkpointing"),
 }

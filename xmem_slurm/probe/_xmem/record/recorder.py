@@ -85,7 +85,7 @@ class Recorder(ProbeEngine):
     def _parts(self):
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
-        self._triton, self._advice = Triton(torch, self._known), JobChange(torch)
+        self._triton, self._advice = Triton(torch, self._known), JobChange(torch, self._environ.get("XMEM_BATCH"))
         parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
         parts.update(triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:

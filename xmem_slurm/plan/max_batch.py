@@ -1,0 +1,149 @@
+"""What is the largest batch that fits each GPU? Found by dry runs: it fits in one, and one sample more does not.
+
+What a job needs grows with its batch in straight pieces: below some size the peak is where the optimizer steps, above
+it among the activations; and libraries choose other kernels for other sizes. So a line through two dry runs says which
+batch to try next, and only dry runs say what fits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from xmem_slurm.dryrun.exchange import Orders, SharedBudget
+from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.errors import NoEstimate
+from xmem_slurm.plan.levers import BatchLever
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind
+from xmem_slurm.sizing.estimate import Estimate
+
+FIRST = 8
+"""The first batch that is tried: what divides batches, such as normalization, fails with less."""
+GROWTH = 4
+"""So many times the largest batch is tried next where the last two needed alike."""
+MOST = 1 << 16
+"""Of a job that needs no more with so large a batch, something else is the batch."""
+MOST_DRY_RUNS = 20
+"""On each kind of GPU; five are usual: two for the line, the answer, and one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaxBatch:
+    """The largest batch of one process on one GPU option.
+
+    `estimate` is with that batch, None where not even one sample fits. `over` is with one sample more, which does not
+    fit; None where the largest was not found, and `why_not` then says why.
+    """
+
+    option: str
+    gpu: Gpu
+    batch: int
+    estimate: Estimate | None
+    over: Estimate | None
+    why_not: str = ""
+
+
+def largest(
+    order: DryRunOrder, lever: BatchLever, component: int, gpus: Mapping[str, Gpu]
+) -> Orders[Sequence[MaxBatch]]:
+    """Find the largest batch on each of these GPUs. The order's budget is for the dry runs of one batch.
+
+    Raises:
+        NoEstimate: a dry run failed, or the lever changes nothing.
+        UsageError: there is nothing that the lever could change.
+    """
+    tried, found = _Tried(order, lever, component, gpus), {}
+    for name in sorted(gpus, key=lambda name: gpus[name].total_bytes):
+        found[name] = yield from _largest_on(name, tried)
+    return list(found.values())
+
+
+@dataclass
+class _Tried:
+    """The dry runs so far; those of one kind of GPU (`DryRunsByKind.kind`) speak for all of that kind."""
+
+    order: DryRunOrder
+    lever: BatchLever
+    component: int
+    gpus: Mapping[str, Gpu]
+
+    def __post_init__(self) -> None:
+        self._estimates: dict[tuple[str, int], dict[int, Estimate]] = {}
+
+    def of(self, name: str) -> dict[int, Estimate]:
+        """Return the estimates at hand for this kind of GPU, by batch."""
+        gpu = self.gpus[name]
+        return self._estimates.setdefault((gpu.capability, gpu.multiprocessors), {})
+
+    def guess(self, name: str) -> int:
+        """Return the batch to begin with: what another kind of GPU says of it."""
+        lines = [_further(known, self.gpus[name]) for known in self._estimates.values()]
+        return next((guess for guess in lines if guess is not None), FIRST)
+
+    def run(self, name: str, batch: int) -> Orders[Estimate]:
+        """Have the job run dry with this batch on this option's kind of GPU.
+
+        Raises:
+            NoEstimate: as `largest` does.
+        """
+        order = self.lever.at(self.order, batch)
+        dry_runs = DryRunsByKind(order, {name: self.gpus[name]}, SharedBudget(order.budget))
+        try:
+            estimate = yield from ComponentEstimates(dry_runs, self.component, name).on(name)
+        except NoEstimate as error:
+            raise NoEstimate(f"with a batch of {batch}: {error}", error.files) from error
+        if order.batch is not None and not any(rank.trace.changed for rank in estimate.ranks):
+            raise NoEstimate(
+                "no DataLoader gives its batches, or several with batches of different sizes; name what does:"
+                " --vary batch_size=--OPTION or batch_size=VARIABLE"
+            )
+        self.of(name)[batch] = estimate
+        return estimate
+
+
+def _largest_on(name: str, tried: _Tried) -> Orders[MaxBatch]:
+    gpu, known, runs, was_open = tried.gpus[name], tried.of(name), 0, MOST
+    fitting = {batch: estimate.fits(gpu) for batch, estimate in known.items()}
+    while True:
+        fits = max((batch for batch, does in fitting.items() if does), default=0)
+        over = min((batch for batch, does in fitting.items() if not does and batch > fits), default=None)
+        at_most = known.get(fits)
+        if over == fits + 1:
+            return MaxBatch(name, gpu, fits, at_most, known[over])
+        if fits >= MOST or runs == MOST_DRY_RUNS:
+            why = "a larger batch needs no more" if fits >= MOST else f"not found in {runs} dry runs"
+            return MaxBatch(name, gpu, fits, at_most, None, f"{why}; {tried.lever} was varied")
+        is_open = (over or MOST) - fits
+        batch = _next(name, tried, fits, over, halve=2 * is_open > was_open)
+        was_open = is_open
+        fitting[batch] = (yield from tried.run(name, batch)).fits(gpu)
+        runs += 1
+
+
+def _next(name: str, tried: _Tried, fits: int, over: int | None, *, halve: bool) -> int:
+    """Return the batch to try next: more than `fits`, less than `over`.
+
+    It is the one in the middle where a line has just left more than half of what was open: it bends.
+    """
+    known, gpu = tried.of(name), tried.gpus[name]
+    if not known:
+        return tried.guess(name)
+    if over is None:
+        further = 2 * fits if len(known) == 1 else _further(known, gpu) or GROWTH * fits
+        return min(MOST, max(further, fits + 1))
+    between = (fits + over) // 2 if halve or not fits else _on_line(known, fits, over, gpu)
+    return min(max(between or 0, fits + 1), over - 1)
+
+
+def _further(known: Mapping[int, Estimate], gpu: Gpu) -> int | None:
+    """Return what fits by the line through the largest batch and one at most half of it; None: it does not rise."""
+    most = max(known, default=0)
+    less = max((batch for batch in known if 2 * batch <= most), default=None)
+    return _on_line(known, less, most, gpu) if less is not None else None
+
+
+def _on_line(known: Mapping[int, Estimate], less: int, more: int, gpu: Gpu) -> int | None:
+    """Return the largest batch that would fit if need rose straight from one batch to the other; None: it does not."""
+    at_less, at_more = known[less].required_bytes, known[more].required_bytes
+    if at_more <= at_less:
+        return None
+    return max(1, less + (more - less) * (gpu.total_bytes - at_less) // (at_more - at_less))
