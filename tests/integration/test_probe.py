@@ -284,6 +284,38 @@ def test_the_first_values_of_a_large_weight_on_the_host_are_not_drawn(run: Run) 
     assert ran.stdout.splitlines() == ["True False"] * 3 + ["True True"] * 3
 
 
+def test_large_weights_on_the_host_are_not_converted_copied_or_read_but_small_ones_and_data_are(
+    run: Run, tmp_path: Path
+) -> None:
+    """What is converted where a gradient is made of it stays a part of its graph."""
+    ran = run(
+        "import torch\n"
+        "for side, dtype in ((2049, torch.float32), (99, torch.float32), (2049, torch.float64)):\n"
+        "    weight = torch.full((side, side), 3, dtype=dtype)\n"
+        "    module = torch.nn.Linear(1, 1)\n"
+        "    module.weight = torch.nn.Parameter(weight)\n"
+        "    cast = [weight.to(torch.bfloat16), weight.half(), weight.to('cpu', torch.half)]\n"
+        "    cast.append(module.bfloat16().weight)\n"
+        "    print(*[int(each.max()) for each in cast], *{str(each.shape) for each in cast}, cast[0].dtype)\n"
+        "    other = torch.nn.Parameter(torch.ones(side, side, dtype=dtype))\n"
+        "    with torch.no_grad():\n"
+        "        print(other.copy_(weight) is other, int(other.max()))\n"
+        "    print(other.to(torch.bfloat16).grad_fn is not None)\n"
+        "torch.save(torch.ones(1 << 24), 'large.pt')\n"
+        "torch.save(torch.ones(1), 'small.pt')\n"
+        "for name in ('large.pt', 'small.pt'):\n"
+        "    loaded = torch.load(name)\n"
+        "    print(int(loaded.max()), name in open('/proc/self/maps').read())\n"
+    )
+    shape, small = "torch.Size([2049, 2049])", "torch.Size([99, 99])"
+    assert ran.stdout.splitlines() == [
+        *(f"0 0 0 0 {shape} torch.bfloat16", "True 1", "True"),
+        *(f"3 3 3 3 {small} torch.bfloat16", "True 3", "True"),
+        *(f"3 3 3 3 {shape} torch.bfloat16", "True 3", "True"),
+        *("1 True", "1 False"),
+    ]
+
+
 @pytest.mark.parametrize(("said", "nodes"), [("2", 2), ("1-2", 1), ("", 1)])
 def test_the_number_of_nodes_is_what_is_said_where_that_is_a_number(run: Run, said: str, nodes: int) -> None:
     assert run("import torch\ntorch.zeros(1, device='cuda')\n", SLURM_NNODES=said).trace.nodes == nodes

@@ -433,10 +433,13 @@ def test_limits_where_proc_is_a_container_s(user: User, stopped: str, program: s
     assert outcome["stopped"] == stopped
 
 
-def test_one_huge_allocation_fails_in_the_program_itself(user: User) -> None:
-    outcome = user.run("", argv=[python(), "-c", "bytearray(8 << 30)", user.marker])
-    assert (outcome["stopped"], outcome["returncode"]) == (None, 1)
-    assert "MemoryError" in outcome["output_tail"]
+@pytest.mark.parametrize(("size", "returncode", "said"), [("8 << 30", 0, ""), ("1 << 42", 1, "Cannot allocate memory")])
+def test_what_is_not_touched_takes_no_memory_but_is_not_without_bounds(
+    user: User, size: str, returncode: int, said: str
+) -> None:
+    outcome = user.run("", argv=[python(), "-c", f"import mmap\nmmap.mmap(-1, {size}, mmap.MAP_PRIVATE)", user.marker])
+    assert (outcome["stopped"], outcome["returncode"]) == (None, returncode)
+    assert said in outcome["output_tail"]
 
 
 def test_address_space_and_shared_pages_are_not_memory(user: User) -> None:

@@ -207,7 +207,6 @@ _VALUES = tuple(
         *_rows("torch", _HOST_FACTORIES, "values.factory", _VARIABLES),
         *_rows("torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py"),
         *_rows("torch", "randint randperm randint_like", "values.draw", _VARIABLES),
-        *_rows("torch.nn.init", _FIRST_VALUES, "values.first_values"),
         *_rows("torch._C._functorch", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
         *_rows("torch._functorch.eager_transforms", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
         *_rows("torch.storage:_StorageBase", "to cuda", "values.loaded"),
@@ -216,6 +215,16 @@ _VALUES = tuple(
 
 _TUNER = "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner"
 _RESET = "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats"
+
+_WEIGHTS = (
+    *_rows("torch.nn.init", _FIRST_VALUES, "host_weights.drawn"),
+    *_rows("torch:Tensor", "to", "host_weights.converted", "torch/csrc/autograd/python_variable_methods.cpp"),
+    *_rows(
+        "torch:Tensor", "half bfloat16 float", "host_weights.cast", "torch/csrc/autograd/python_variable_methods.cpp"
+    ),
+    *_rows("torch:Tensor", "copy_", "host_weights.copied", _VARIABLES),
+    *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
+)
 
 DEVICE = (
     *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
@@ -234,6 +243,7 @@ DEVICE = (
     *_rows("torch", "save", "course.saved", "torch/serialization.py"),
     *_RANKS,
     *_VALUES,
+    *_WEIGHTS,
     *_rows(_MODULE, "_call_impl", "reads"),
     *_rows("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
     *_rows("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),

@@ -20,6 +20,7 @@ from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
 from _xmem.triton import Triton
+from _xmem.values.host_weights import HostWeights
 from _xmem.values.known_values import KnownValues
 from _xmem.values.reads import Reads
 
@@ -87,7 +88,7 @@ class Recorder(ProbeEngine):
         self._known = KnownValues(torch, self._environ)
         self._triton, self._advice = Triton(torch, self._known), JobChange(torch, self._environ.get("XMEM_BATCH"))
         parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
-        parts.update(triton=self._triton, advice=self._advice, sites=self._sites)
+        parts.update(host_weights=HostWeights(torch), triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:
             parts["course"] = self._course
         if torch.distributed.is_available():

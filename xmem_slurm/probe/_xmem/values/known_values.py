@@ -21,9 +21,7 @@ off meanwhile, whatever an autocast of the script's own switches on within.
 """
 
 import contextlib
-import ctypes
 import functools
-import mmap
 import threading
 import warnings
 
@@ -31,9 +29,6 @@ from _xmem import doubts
 from _xmem.values.factories import Factories
 from _xmem.values.rules import Rules
 from _xmem.values.table import Values
-
-LARGE_WEIGHT = 1 << 20
-"""Elements: such a one takes a CPU hundredths of a second to draw."""
 
 
 class KnownValues:
@@ -102,22 +97,6 @@ class KnownValues:
             self._inference_mode_context = context
 
         return entered
-
-    def first_values(self, draw, _owner):
-        """Around what draws a model's first values: those of a large weight on the host take minutes, and tell nothing.
-
-        On the GPU they are not known anyway, but zeros. What is not written to takes no memory of the host's, either.
-        """
-
-        @functools.wraps(draw)
-        def drawn(tensor, *args, **kwargs):
-            is_weight = tensor.device.type == "cpu" and tensor.dim() > 1 and tensor.is_contiguous()
-            if not is_weight or tensor.numel() < LARGE_WEIGHT:
-                return draw(tensor, *args, **kwargs)
-            _forget_pages(tensor.data_ptr(), tensor.nbytes)
-            return tensor
-
-        return drawn
 
     def transformed(self, enter, _owner):
         """Around the begin of torch.func.grad and the like: no values are kept from there on.
@@ -200,12 +179,3 @@ class _Casts:
             torch.mm(row, weight)
             weight.data.fill_(1)
             return torch.mm(row, weight).item() == 0
-
-
-def _forget_pages(begin, size):
-    """Have memory of the host read as zeros and take none until it is written to; only its edges are at once."""
-    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE
-    ctypes.memset(begin, 0, first - begin)
-    ctypes.memset(last, 0, begin + size - last)
-    if ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED):
-        ctypes.memset(first, 0, last - first)  # it is locked
