@@ -4,15 +4,18 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from xmem_slurm import __version__
+from xmem_slurm.cluster import client
 from xmem_slurm.dryrun import ENGINES
-from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.errors import SlurmError, UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
 from xmem_slurm.submission.answer import Wishes
 from xmem_slurm.submission.submit import submit, tell
 
@@ -28,7 +31,7 @@ class OwnOption(NamedTuple):
     """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too.
 
     `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything, or what
-    is of a `form`, an expression that a value must match.
+    is of a `form`, an expression that a value must match. A typed file must be one that can be read, or written.
     """
 
     name: str
@@ -36,6 +39,7 @@ class OwnOption(NamedTuple):
     help: str
     takes: tuple[str, ...] | tuple[int, int] = ()
     form: str = ""
+    file: Literal["", "read", "written"] = ""
 
     @property
     def variable(self) -> str:
@@ -62,10 +66,19 @@ OWN_OPTIONS = (
     OwnOption(
         "xmem-array-tasks", "list", "array tasks that are run, in place of the first and the last: 7 or 1,5", form=TASKS
     ),
-    OwnOption("xmem-site", "file", "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml"),
     OwnOption(
-        "xmem-report", "file", "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON"
+        "xmem-site",
+        "file",
+        "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml",
+        file="read",
     ),
+    OwnOption(
+        "xmem-report",
+        "file",
+        "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON",
+        file="written",
+    ),
+    OwnOption("xmem-html", "file", "write charts and tables, one HTML file", file="written"),
 )
 SUMMARY = "sbatch that asks for the GPU that the job needs"
 
@@ -89,6 +102,8 @@ def main() -> NoReturn:
             if not command_line.has("autocomplete"):
                 print(_VERSION if command_line.has("version") else _help(), end="", flush=True)  # noqa: T201
             wishes = wishes._replace(off=True, dry_run=False)
+            if not command_line.has("autocomplete"):
+                _end_without_cluster(job)
         if not wishes.off and not command_line.has("quiet"):
             tell(complaints)
         submit(job, wishes)
@@ -96,6 +111,19 @@ def main() -> NoReturn:
         if sys.stderr is not None:
             print(f"xsbatch: {error}", file=sys.stderr)  # noqa: T201
         raise SystemExit(error.exit_code) from None
+
+
+def _end_without_cluster(job: Submission) -> None:
+    """End here where sbatch could not say what its options are, as it reads the cluster's configuration first."""
+    if "XMEM_ACTIVE" in job.environ:  # a site's own sbatch, which calls us
+        return
+    try:
+        sbatch = client.find_sbatch(job.environ)
+        client.run([str(sbatch), *job.argv], client.TRIAL_SECONDS, {**job.environ, "XMEM_ACTIVE": "1"})
+    except SlurmError as error:
+        if client.is_no_cluster(str(error)):
+            print("sbatch's own options are in its manual, sbatch(1): there is no cluster here to ask.")  # noqa: T201
+            raise SystemExit(0) from None
 
 
 def _help() -> str:
@@ -121,9 +149,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     """
     typed = split_command_line(argv, _OPTIONS).occurrences if any(word.startswith("--x") for word in argv) else ()
     own = [each for each in typed if each.name.startswith("xmem-")]
-    unknown = next((each.typed for each in own if each.option is None), None)
+    unknown = next((each for each in own if each.option is None), None)
     if unknown is not None:
-        raise UsageError(f"{unknown}: no such option; there are {', '.join(f'--{name}' for name in _BY_NAME)}")
+        raise UsageError(f"{unknown.typed}: no such option; {_nearest(unknown.name)}")
     values, complaints = dict[str, str](), list[str]()
     for option in OWN_OPTIONS:
         text = environ.get(option.variable, "")
@@ -136,6 +164,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         option = _BY_NAME[each.name]
         values[each.name] = each.value or ("" if option.value else "1" if each.value is None else "")
         wrong = "a value is missing" if option.value and each.value is None else _wrong(option, values[each.name])
+        wrong = wrong or _wrong_file(option, values[each.name])
         if wrong is not None:
             raise UsageError(f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}")
     wanted: dict[str, Any] = {}
@@ -145,6 +174,21 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
         wanted[name] = (text or None) if option.value else text not in ("", "0", "no")
     wanted["budget"] = float(wanted["budget"] or Wishes().budget)
     return without(argv, own), Wishes(**wanted), complaints
+
+
+def _wrong_file(option: OwnOption, text: str) -> str | None:
+    """Return why a typed file cannot be read or written; a variable's is seen when it is, and costs no submission."""
+    if option.file == "read" and text and not os.access(text, os.R_OK):
+        return "there is no such file, or it is not yours to read"
+    return own_files.unwritable(Path(text)) if option.file == "written" and text else None
+
+
+def _nearest(name: str) -> str:
+    import difflib  # noqa: PLC0415
+
+    rests = [each.removeprefix("xmem-") for each in _BY_NAME]
+    near = difflib.get_close_matches(name.removeprefix("xmem-"), rests, n=1)
+    return f"did you mean --xmem-{near[0]}?" if near else f"there are {', '.join(f'--{each}' for each in _BY_NAME)}"
 
 
 def _wrong(option: OwnOption, text: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
-from xmem_slurm.errors import NoEstimate, Refused, SlurmError, XmemError
+from xmem_slurm.errors import NoEstimate, Refused, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
@@ -41,6 +41,7 @@ class Wishes(NamedTuple):
     """How long to wait for their turn; None as long as the site has it."""
     site: str | None = None
     report: str | None = None
+    html: str | None = None
     fresh: bool = False
     policy: str | None = None
     whole: bool = False
@@ -85,7 +86,8 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     from xmem_slurm.submission import known  # noqa: PLC0415
 
     name = name or known.key(job, wishes)
-    kept = known.look_up(name, job) if wishes.report is None and not wishes.fresh else None
+    drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
+    kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
     if kept is not None:
         return kept
     from xmem_slurm.dryrun import admission  # noqa: PLC0415
@@ -97,19 +99,17 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         seconds = places.seconds(tables, "dry_run", "queue_seconds", places.QUEUE_SECONDS)
 
     def made_meanwhile() -> Decision | None:
-        return known.look_up(name, job, began) if wishes.report is None else None
+        return None if drawn else known.look_up(name, job, began)
 
     with admission.alone(name, seconds, tell, made_meanwhile) as made:
         if made is not None:
             return made
-        held = "hold" in job.request.settings  # such a job sbatch takes, also where no node could run it as it is
-        words = None if held else client.refused(client.find_sbatch(job.environ), job)
-        if words is None:
+        # A held job sbatch takes, also where no node could run it as it is; who only looks is told what can be said.
+        unasked = wishes.dry_run or "hold" in job.request.settings
+        if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
             from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
             return by_sizing.decide(job, not_sized, wishes, tell, name)
-    if wishes.dry_run:
-        raise SlurmError(f"Slurm would refuse it ({words})")
     return left_alone(job)  # sbatch says so itself
 
 

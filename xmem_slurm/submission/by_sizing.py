@@ -13,7 +13,7 @@ from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
-from xmem_slurm.report import decided, files, terminal
+from xmem_slurm.report import decided, terminal
 from xmem_slurm.rewriting import job_steps, sharing
 from xmem_slurm.rewriting.rewrite import Change, rewrite
 from xmem_slurm.site import loading, places
@@ -54,10 +54,7 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
             raise NoEstimate(decision.why)
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
-    lines = terminal.decision_lines(decision, dry_run=wishes.dry_run)
-    if wishes.report is not None:
-        lines.append(files.written(Path(wishes.report), sized, site.templates))
-    decision = decision._replace(lines=lines)
+    decision = decision._replace(lines=terminal.decision_lines(decision, dry_run=wishes.dry_run))
     known.keep(name, decision, *_lasts(decision, site, basis))
     return decision
 
@@ -82,7 +79,12 @@ def _sizings(
             site,
             gpus,
             Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds),
-            asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
+            asked=Asked(
+                wishes.engine,
+                wishes.ranks,
+                wishes.array_tasks,
+                origins=wishes.report is not None or wishes.html is not None,
+            ),
             ask_slurm=True,
         )
         return dispatch.one(orders, site.dry_run)

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
-from xmem_slurm.errors import SlurmError
+from xmem_slurm.errors import SlurmError, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
@@ -31,7 +31,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     Raises:
         SlurmError: there is no sbatch to hand the job to.
     """
-    sbatch = client.find_sbatch(written.environ)
+    sbatch = _sbatch(written, wishes)
     if "XMEM_ACTIVE" in written.environ or (wishes.off and not wishes.dry_run):
         _hand_over(sbatch, written)
     began = time.monotonic()
@@ -43,12 +43,15 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
             if not wishes.dry_run:
                 decision = decision._replace(ready=_with_script_kept(decision.ready, written))
             ready = decision.ready
-            if ready != written:
-                once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
-                client.check_accepted(sbatch, ready, by_file=not once)
+            if wishes.dry_run:
+                decision = _tried(decision, sbatch)
+            elif ready != written:
+                client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)  # else it is read only once
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
     _tell_of(decision, dry_run=wishes.dry_run)
+    if decision.parts and (wishes.report or wishes.html):
+        _write_reports(decision, wishes)
     refused = decision.kind is Kind.REFUSED
     if wishes.dry_run and not refused:
         _show(decision)
@@ -57,6 +60,45 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     if refused:
         raise SystemExit(1)
     _hand_over(sbatch, decision.ready)
+
+
+def _sbatch(job: Submission, wishes: Wishes) -> Path:
+    """Return the real sbatch; who only looks needs none."""
+    try:
+        return client.find_sbatch(job.environ)
+    except SlurmError:
+        if not wishes.dry_run:
+            raise
+        return Path("sbatch")
+
+
+def _tried(decision: Decision, sbatch: Path) -> Decision:
+    """Add to what is shown, and not submitted, what Slurm says of it; what it refuses would go as it was written."""
+    if decision.kind is Kind.LEFT_ALONE:
+        return decision
+    words = client.refused(sbatch, decision.ready) if sbatch.is_file() else client.NO_SBATCH
+    if words is None:
+        return decision
+    if client.is_no_cluster(words):
+        return decision._replace(lines=[*decision.lines, f"there is no cluster here ({words})"])
+    changed = decision.ready != decision.written
+    what = "the changed request, and it would be submitted as written" if changed else "it"
+    return decision._replace(ready=decision.written, lines=[*decision.lines, f"Slurm would refuse {what} ({words})"])
+
+
+def _write_reports(decision: Decision, wishes: Wishes) -> None:
+    """Write the reports that are asked for, after all has been told: a line says where each is, or why it is not."""
+    from xmem_slurm.report import files, html  # noqa: PLC0415
+    from xmem_slurm.site import loading, places  # noqa: PLC0415
+
+    templates = None
+    with contextlib.suppress(XmemError):
+        templates = loading.load_site(places.site_file(wishes.site, decision.written.environ)).templates
+    sized = {index: part.sizing for index, part in decision.parts.items()}
+    for name, writer in ((wishes.report, None), (wishes.html, html.write)):
+        failure = files.failure(Path(name), sized, templates, writer) if name else None
+        if failure or (name and not decision.written.command_line.has("quiet")):
+            tell([failure or f"report: {name}"])
 
 
 def _tell_of(decision: Decision, *, dry_run: bool) -> None:

@@ -10,6 +10,7 @@ complete -c xsbatch -l xmem-ranks -x -d 'ranks that are run beside the first: al
 complete -c xsbatch -l xmem-array-tasks -x -d 'array tasks that are run, in place of the first and the last: 7 or 1,5'
 complete -c xsbatch -l xmem-site -r -d 'the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml'
 complete -c xsbatch -l xmem-report -r -d 'write a report: .html, .pickle (torch\'s snapshot), .trace.json (Perfetto), else JSON'
+complete -c xsbatch -l xmem-html -x -d 'write charts and tables, one HTML file'
 complete -c xsbatch -l account -s A -x
 complete -c xsbatch -l acctg-freq -x
 complete -c xsbatch -l array -s a -x

@@ -1,0 +1,162 @@
+"""`xmem-slurm estimate`: how much GPU memory a script or a command needs, in words and in files."""
+
+import inspect
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from xmem_slurm import estimating
+from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.dryrun import Engine
+from xmem_slurm.errors import UsageError
+from xmem_slurm.estimating import Estimated
+from xmem_slurm.report import files, html, perfetto, snapshot, terminal
+from xmem_slurm.report import json as json_report
+from xmem_slurm.report.largest import at_peak
+from xmem_slurm.report.options import outlooks, remedy
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.state import own_files
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        "--xmem-report",
+        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON.",
+    ),
+]
+HtmlFile = Annotated[Path | None, typer.Option("--html", "--xmem-html", help="Write charts and tables, one HTML file.")]
+SnapshotFile = Annotated[
+    Path | None, typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz.")
+]
+PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")]
+
+
+def estimate(
+    command: Annotated[list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")],
+    *,
+    as_json: AsJson = False,
+    report_file: ReportFile = None,
+    html_file: HtmlFile = None,
+    snapshot_file: SnapshotFile = None,
+    perfetto_file: PerfettoFile = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="A GPU of the catalogue (`xmem-slurm gpus`), in place of a site's.")
+    ] = None,
+    site: SiteFile = None,
+    budget: Annotated[
+        float,
+        typer.Option(
+            "--budget",
+            "--xmem-budget",
+            envvar="XMEM_BUDGET",
+            min=1,
+            max=3600,
+            help="CPU seconds that the dry runs may take.",
+        ),
+    ] = 60.0,
+    engine: Annotated[
+        Engine, typer.Option("--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU.")
+    ] = "auto",
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks", "--xmem-ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3)."
+        ),
+    ] = "",
+    advice: Annotated[
+        bool,
+        typer.Option(
+            "--advice", help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing."
+        ),
+    ] = False,
+) -> None:
+    """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted."""
+    wanted = estimating.Wanted(gpu, site, budget, engine, ranks, advice)
+    reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
+    reports.check()
+    if "--" not in sys.argv:
+        _ask_of_ours(command)
+    job = estimating.job_of(command, dict(os.environ))
+    _hand_out(estimating.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json)
+
+
+def _ask_of_ours(command: Sequence[str]) -> None:
+    """See that no option of ours stands behind the script by mistake, where it is the script's.
+
+    Raises:
+        UsageError: one does, and no file of the command has that word in it.
+    """
+    own = {name for each in inspect.get_annotations(estimate).values() for name in _names(each)}
+    texts = [Path(word).read_bytes() for word in command if Path(word).is_file()]
+    for word in command:
+        name = word.partition("=")[0]
+        if name in own and not any(name.encode() in text for text in texts):
+            raise UsageError(
+                f"{name} stands behind {command[0]}, which would get it: if it is for xmem-slurm, write it before that;"
+                f" if not, `xmem-slurm estimate -- {shlex.join(command)}`"
+            )
+
+
+def _names(annotation: Any) -> Iterator[str]:
+    for each in getattr(annotation, "__metadata__", ()):
+        yield from (name for name in (each.default, *(each.param_decls or ())) if str(name).startswith("--"))
+
+
+class _Reports(NamedTuple):
+    """Which reports are wanted, and where."""
+
+    by_name: Path | None
+    html: Path | None
+    snapshot: Path | None
+    perfetto: Path | None
+
+    @property
+    def wanted(self) -> Sequence[tuple[Path, files.Writer | None]]:
+        """The files, and what writes each; None where its name says so."""
+        writers = (None, html.write, snapshot.write, perfetto.write)
+        return [(path, writer) for path, writer in zip(self, writers, strict=True) if path is not None]
+
+    def check(self) -> None:
+        """See before a minute is spent whether they can be written.
+
+        Raises:
+            UsageError: one cannot.
+        """
+        for path, _ in self.wanted:
+            wrong = own_files.unwritable(path)
+            if wrong is not None:
+                raise UsageError(f"{path}: {wrong}")
+
+
+def _hand_out(found: Estimated, reports: _Reports, *, as_json: bool) -> None:
+    """Print what is known, then write the reports: one that fails costs one line, and an exit status of 1."""
+    for component, why in found.left.items():
+        typer.echo(f"xmem-slurm: component {component}: {why}", err=True)
+    if as_json:
+        objects = {component: json_report.estimate_object(each) for component, each in found.sized.items()}
+        listed = {"components": [{"component": number, "estimate": each} for number, each in objects.items()]}
+        typer.echo(json.dumps(listed if found.several else objects[0], indent=2))
+    else:
+        for component, each in found.sized.items():
+            lines = _lines(each)
+            typer.echo("\n".join(f"component {component}: {line}" if found.several else line for line in lines))
+    sys.stdout.flush()
+    failures = [files.failure(path, found.sized, found.templates, writer) for path, writer in reports.wanted]
+    for failure in filter(None, failures):
+        typer.echo(f"xmem-slurm: {failure}", err=True)
+    if any(failures):
+        raise typer.Exit(1)
+
+
+def _lines(sized: Sizing) -> list[str]:
+    options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
+    return [*terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest)), *options]

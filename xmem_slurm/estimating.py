@@ -1,0 +1,114 @@
+"""Estimate a job that nobody submits: a script or a command in, what is known of it out. No Slurm is needed."""
+
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xmem_slurm.cluster import guess
+from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import Asked
+from xmem_slurm.errors import NoEstimate, SiteError, UsageError
+from xmem_slurm.report import terminal
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import DryRuns, Site
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
+
+_PYTHONS = ("python", "python3")
+"""Of these the first on PATH runs a Python file, as a shell's user would have it run."""
+
+
+class Wanted(NamedTuple):
+    """How an estimate is wanted. `gpu` stands in place of a site's options; `budget` is in CPU seconds."""
+
+    gpu: str | None = None
+    site: str | None = None
+    budget: float = 60.0
+    engine: str = "auto"
+    ranks: str = ""
+    advice: bool = False
+
+
+class Estimated(NamedTuple):
+    """What is known of each component of a job, by its number; `left` says of the others why there is no estimate.
+
+    `templates` is the site's own folder of them.
+    """
+
+    sized: Mapping[int, Sizing]
+    left: Mapping[int, str]
+    several: bool
+    templates: Path | None
+
+
+def job_of(command: Sequence[str], environ: Mapping[str, str]) -> Submission:
+    """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap.
+
+    A Python file is run by the Python on PATH.
+
+    Raises:
+        UsageError: there is no such file or command, or nothing that runs it.
+    """
+    script, path = Path(command[0]), environ.get("PATH")
+    if script.is_file() and script.read_bytes().startswith(b"#!"):
+        return Submission(tuple(command), environ, script.read_bytes())
+    if script.suffix == ".py" and script.is_file():
+        python = next((name for name in _PYTHONS if shutil.which(name, path=path)), None)
+        if python is None:
+            raise UsageError(
+                f"{script}: no python on PATH; activate the job's, or name it: -- /PATH/TO/python {script}"
+            )
+        command = (python, *command)
+    elif shutil.which(command[0], path=path) is None:
+        wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
+        raise UsageError(f"{command[0]}: {wrong}")
+    return Submission(("--wrap", shlex.join(command)), environ, None)
+
+
+def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Estimated:
+    """Run a job dry, and say what each of its components needs; `tell` says what cannot wait.
+
+    Raises:
+        NoEstimate: nothing is known of any component.
+        UsageError: the catalogue has no such GPU.
+        SiteError: there is no site file, and no GPU in its place; or it is wrong.
+    """
+    allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
+    catalogue = loading.load_catalogue()
+    where = _site(wanted.site) if wanted.gpu is None else None
+    rules = where.dry_run if where is not None else DryRuns()
+    components = job.request.with_gpus or range(len(job.request.components))
+    if where is not None:
+        gpus = loading.option_gpus(where, catalogue)
+        orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
+    else:
+        name = guess.named(wanted.gpu or "", catalogue)
+        orders = sizing.on_one(job, components, name, catalogue[name], allowance.within(rules), asked=asked)
+    with (
+        admission.turn(rules, None, tell),
+        terminal.progress("running the job dry to see how much GPU memory it needs"),
+    ):
+        answers = dispatch.one(orders, rules)
+    sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
+    errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
+    if not sized:
+        raise next(iter(errors.values()))
+    if wanted.advice:
+        with admission.turn(rules, None, tell), terminal.progress("running it dry again with one change at a time"):
+            sized = {
+                number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
+                for number, each in sized.items()
+            }
+    left = {component: str(error) for component, error in errors.items()}
+    return Estimated(sized, left, bool(job.request.others), where.templates if where is not None else None)
+
+
+def _site(named: str | None) -> Site:
+    try:
+        return loading.load_site(places.site_file(named))
+    except SiteError as error:
+        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue in its place") from error
