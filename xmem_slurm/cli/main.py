@@ -125,12 +125,14 @@ def gpus(site: SiteFile = None) -> None:
 
 @app.command()
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that completes `xsbatch`.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that completes it.")],
+    program: Annotated[Literal["xsbatch", "xmem-slurm"], typer.Argument(help="What is completed.")] = "xsbatch",
 ) -> None:
-    """Print xsbatch's completion for a shell; the wheel has it in share/, too, where the shell looks by itself."""
-    from xmem_slurm.cli import pages  # noqa: PLC0415 - the other verbs need none of it
+    """Print a program's completion for a shell; the wheel has it in share/, too, where the shell looks by itself."""
+    from xmem_slurm.cli import pages, verb_pages  # noqa: PLC0415 - the other verbs need none of it
 
-    typer.echo(pages.render(shell), nl=False)
+    own = pages.render(shell) if program == "xsbatch" else verb_pages.render(shell, typer.main.get_command(app))
+    typer.echo(own, nl=False)
 
 
 @app.command("filter", hidden=True)
