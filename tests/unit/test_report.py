@@ -75,10 +75,16 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
             ),
         ),
         (trace.Seen(9, loops=[trace.Loop("train.py:3", 9, 90)]), "9 optimizer steps seen, train.py:3 at 9 of 90"),
+        (trace.Seen(0, end=True), "3 backward passes and no optimizer seen, the script's end"),
     ],
 )
 def test_what_was_seen_in_words(seen: trace.Seen, words: str) -> None:
     assert seen_words(dataclasses.replace(GPT2, seen=seen)) == words
+
+
+def test_what_does_not_train_is_not_said_to_have_made_no_steps() -> None:
+    forward = dataclasses.replace(GPT2, marks=[], seen=trace.Seen(0, end=True))
+    assert seen_words(forward) == "forward passes and no training seen, the script's end"
 
 
 def test_the_published_schema_is_the_one_that_is_kept() -> None:
