@@ -28,7 +28,7 @@ _EXAMPLES = (
 )
 
 
-class _Option(NamedTuple):
+class _VerbOption(NamedTuple):
     name: str
     value: str
     help: str
@@ -37,7 +37,7 @@ class _Option(NamedTuple):
 class _Verb(NamedTuple):
     path: str
     help: str
-    options: Sequence[_Option]
+    options: Sequence[_VerbOption]
     verbs: Sequence["_Verb"]
 
     @property
@@ -74,7 +74,7 @@ def _all(verb: _Verb) -> Iterator[_Verb]:
 def _verb(command: Any, path: str = "") -> _Verb:
     """Return a verb and those below it, as click has them."""
     options = [
-        _Option(name.removeprefix("--"), "" if each.is_flag else "value", (each.help or "").rstrip("."))
+        _VerbOption(name.removeprefix("--"), "" if each.is_flag else "value", (each.help or "").rstrip("."))
         for each in command.params
         if each.param_type_name == "option"
         for name in each.opts[:1]
