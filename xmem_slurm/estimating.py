@@ -31,6 +31,7 @@ class Wanted(NamedTuple):
     engine: str = "auto"
     ranks: str = ""
     advice: bool = False
+    verbose: bool = False
 
 
 class Estimated(NamedTuple):
@@ -90,7 +91,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         orders = sizing.on_one(job, components, name, catalogue[name], allowance.within(rules), asked=asked)
     with (
         admission.turn(rules, None, tell),
-        terminal.progress("running the job dry to see how much GPU memory it needs"),
+        terminal.progress("running the job dry", allowance.within(rules).seconds, verbose=wanted.verbose),
     ):
         answers = dispatch.one(orders, rules)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}

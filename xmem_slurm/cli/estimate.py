@@ -24,6 +24,9 @@ from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.state import own_files
 
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "--xmem-verbose", help="Say what the memory is for, and why it is how sure.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 ReportFile = Annotated[
     Path | None,
@@ -72,6 +75,7 @@ def estimate(
             "--ranks", "--xmem-ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3)."
         ),
     ] = "",
+    verbose: Verbose = False,
     advice: Annotated[
         bool,
         typer.Option(
@@ -80,13 +84,15 @@ def estimate(
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted."""
-    wanted = estimating.Wanted(gpu, site, budget, engine, ranks, advice)
+    wanted = estimating.Wanted(gpu, site, budget, engine, ranks, advice, verbose)
     reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     if "--" not in sys.argv:
         _ask_of_ours(command)
     job = estimating.job_of(command, dict(os.environ))
-    _hand_out(estimating.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json)
+    _hand_out(
+        estimating.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json, verbose=verbose
+    )
 
 
 def _ask_of_ours(command: Sequence[str]) -> None:
@@ -137,7 +143,7 @@ class _Reports(NamedTuple):
                 raise UsageError(f"{path}: {wrong}")
 
 
-def _hand_out(found: Estimated, reports: _Reports, *, as_json: bool) -> None:
+def _hand_out(found: Estimated, reports: _Reports, *, as_json: bool, verbose: bool) -> None:
     """Print what is known, then write the reports: one that fails costs one line, and an exit status of 1."""
     for component, why in found.left.items():
         typer.echo(f"xmem-slurm: component {component}: {why}", err=True)
@@ -147,7 +153,7 @@ def _hand_out(found: Estimated, reports: _Reports, *, as_json: bool) -> None:
         typer.echo(json.dumps(listed if found.several else objects[0], indent=2))
     else:
         for component, each in found.sized.items():
-            lines = _lines(each)
+            lines = _lines(each, verbose=verbose)
             typer.echo("\n".join(f"component {component}: {line}" if found.several else line for line in lines))
     sys.stdout.flush()
     failures = [files.failure(path, found.sized, found.templates, writer) for path, writer in reports.wanted]
@@ -157,6 +163,9 @@ def _hand_out(found: Estimated, reports: _Reports, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _lines(sized: Sizing) -> list[str]:
+def _lines(sized: Sizing, *, verbose: bool) -> list[str]:
+    """Say what is needed, with `verbose` what for, and where it fits."""
     options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
+    if not verbose:
+        return [terminal.brief_line(sized.estimate), *options]
     return [*terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest)), *options]

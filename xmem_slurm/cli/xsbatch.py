@@ -52,6 +52,7 @@ OWN_OPTIONS = (
     OwnOption("xmem-off", "", "submit as written, without a look at it"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
+    OwnOption("xmem-verbose", "", "say what the memory is for, and why it is how sure"),
     OwnOption(
         "xmem-policy",
         "|".join(_ORDERS),

@@ -43,6 +43,7 @@ class Wishes(NamedTuple):
     report: str | None = None
     html: str | None = None
     fresh: bool = False
+    verbose: bool = False
     policy: str | None = None
     whole: bool = False
     engine: str | None = None
@@ -85,7 +86,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     not_sized = _not_sized(job.request)
     from xmem_slurm.submission import known  # noqa: PLC0415
 
-    name = name or known.key(job, wishes)
+    name = name or known.key(job, wishes._replace(fresh=False, verbose=False, report=None, html=None))
     drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
     kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
     if kept is not None:
@@ -135,8 +136,10 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
     if decision.kind not in _WOULD_USE_A_GPU:
         return left_alone(job)
     if stance == "refuse" and not wishes.advise:
-        raise Refused(decided.refusal(decided.UNASKED, decision.lines[0]))
-    return Decision(Kind.UNASKED_GPU, job, job, lines=decided.lines(decision))
+        raise Refused(decided.refusal(decided.UNASKED, decision.brief[0]))
+    return Decision(
+        Kind.UNASKED_GPU, job, job, lines=decided.lines(decision, verbose=True), brief=decided.lines(decision)
+    )
 
 
 def own_words(job: Submission) -> Mapping[str, int]:

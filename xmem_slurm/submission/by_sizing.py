@@ -54,7 +54,8 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
             raise NoEstimate(decision.why)
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
-    decision = decision._replace(lines=terminal.decision_lines(decision, dry_run=wishes.dry_run))
+    full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
+    decision = decision._replace(lines=full, brief=brief)
     known.keep(name, decision, *_lasts(decision, site, basis))
     return decision
 
@@ -69,16 +70,17 @@ def _sizings(
     tell: "Tell",
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry when its turn has come, and return what that says of each component that is sized."""
+    budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
     with (
         admission.turn(site.dry_run, wishes.queue_seconds, tell),
-        terminal.progress("running the job dry to see how much GPU memory it needs"),
+        terminal.progress("running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose),
     ):
         orders = sizing.size_components(
             job,
             [index for index in job.request.with_gpus if index not in not_sized],
             site,
             gpus,
-            Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds),
+            budget,
             asked=Asked(
                 wishes.engine,
                 wishes.ranks,

@@ -36,7 +36,7 @@ from xmem_slurm.state import own_files
 if TYPE_CHECKING:
     from xmem_slurm.trace import File
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _FOLDER = "estimates"
 _DAY = 86_400
 MOST_DAYS = 7
@@ -86,6 +86,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             why=str(kept["why"]),
             error=str(kept["error"]),
             lines=[*map(str, kept["lines"])],
+            brief=[*map(str, kept["brief"])],
             known_since=float(kept["made"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -119,6 +120,7 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
         "set": {k: v for k, v in after.items() if before.get(k) != v},
         "removed": [k for k in before if k not in after],
         "lines": list(decision.lines),
+        "brief": list(decision.brief),
     }
     with contextlib.suppress(OSError):
         folder = own_files.make(own_files.cache_folder(_FOLDER))

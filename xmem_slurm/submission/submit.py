@@ -49,7 +49,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
                 client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)  # else it is read only once
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
-    _tell_of(decision, dry_run=wishes.dry_run)
+    _tell_of(decision, wishes)
     if decision.parts and (wishes.report or wishes.html):
         _write_reports(decision, wishes)
     refused = decision.kind is Kind.REFUSED
@@ -80,10 +80,10 @@ def _tried(decision: Decision, sbatch: Path) -> Decision:
     if words is None:
         return decision
     if client.is_no_cluster(words):
-        return decision._replace(lines=[*decision.lines, f"there is no cluster here ({words})"])
+        return decision.noting(f"there is no cluster here ({words})")
     changed = decision.ready != decision.written
     what = "the changed request, and it would be submitted as written" if changed else "it"
-    return decision._replace(ready=decision.written, lines=[*decision.lines, f"Slurm would refuse {what} ({words})"])
+    return decision._replace(ready=decision.written).noting(f"Slurm would refuse {what} ({words})")
 
 
 def _write_reports(decision: Decision, wishes: Wishes) -> None:
@@ -101,7 +101,7 @@ def _write_reports(decision: Decision, wishes: Wishes) -> None:
             tell([failure or f"report: {name}"])
 
 
-def _tell_of(decision: Decision, *, dry_run: bool) -> None:
+def _tell_of(decision: Decision, wishes: Wishes) -> None:
     """Tell the user what was decided; with --quiet only what an error of this submission kept us from."""
     written = decision.written
     quiet, refused = written.command_line.has("quiet"), decision.kind is Kind.REFUSED
@@ -109,7 +109,7 @@ def _tell_of(decision: Decision, *, dry_run: bool) -> None:
         tell(_unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
-        tell(decided.lines(decision, dry_run=dry_run))
+        tell(decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose))
 
 
 def _record(decision: Decision, wishes: Wishes, began: float) -> None:

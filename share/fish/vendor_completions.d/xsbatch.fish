@@ -3,6 +3,7 @@ complete -c xsbatch -l xmem-dry-run -d 'print the script that would be submitted
 complete -c xsbatch -l xmem-off -d 'submit as written, without a look at it'
 complete -c xsbatch -l xmem-keep-type -d 'do not change a GPU type that the request names'
 complete -c xsbatch -l xmem-fresh -d 'run dry even if nothing has changed since the last time'
+complete -c xsbatch -l xmem-verbose -d 'say what the memory is for, and why it is how sure'
 complete -c xsbatch -l xmem-policy -x -a 'cost memory start' -d 'which GPU that fits: of the least cost, of the least memory, or the first to start'
 complete -c xsbatch -l xmem-budget -x -d 'CPU seconds that the dry runs may take (60)'
 complete -c xsbatch -l xmem-engine -x -a 'auto device profile' -d 'how it is run dry: device (stand-ins), profile (real steps on the CPU), auto'
