@@ -14,9 +14,11 @@ from xmem_slurm.errors import NoEstimate, SiteError, UsageError
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Site
-from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing import kept, sizing
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import by_sizing, known
+from xmem_slurm.trace import File
 
 _PYTHONS = ("python", "python3")
 """Of these the first on PATH runs a Python file, as a shell's user would have it run."""
@@ -32,6 +34,8 @@ class Wanted(NamedTuple):
     ranks: str = ""
     advice: bool = False
     verbose: bool = False
+    fresh: bool = False
+    """Whether what is known of it already is no answer."""
 
 
 class Estimated(NamedTuple):
@@ -43,7 +47,8 @@ class Estimated(NamedTuple):
     sized: Mapping[int, Sizing]
     left: Mapping[int, str]
     several: bool
-    templates: Path | None
+    templates: Path | None = None
+    known_since: float | None = None
 
 
 def job_of(command: Sequence[str], environ: Mapping[str, str]) -> Submission:
@@ -71,16 +76,37 @@ def job_of(command: Sequence[str], environ: Mapping[str, str]) -> Submission:
 
 
 def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Estimated:
-    """Run a job dry, and say what each of its components needs; `tell` says what cannot wait.
+    """Say what each of a job's components needs: as it is known, if nothing has changed, else by running it dry.
+
+    `tell` says what cannot wait.
 
     Raises:
         NoEstimate: nothing is known of any component.
         UsageError: the catalogue has no such GPU.
         SiteError: there is no site file, and no GPU in its place; or it is wrong.
     """
+    key = known.key(job, wanted._replace(verbose=False, fresh=False))
+    last = None if wanted.fresh else kept.find(job.argv)
+    if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
+        return Estimated(last.sized, last.left, last.several, known_since=last.made)
+    where = _site(wanted.site) if wanted.gpu is None else None
+    answers = _answers(job, wanted, where, tell)
+    sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
+    errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
+    if not sized:
+        raise next(iter(errors.values()))
+    left = {component: str(error) for component, error in errors.items()}
+    found = Estimated(sized, left, bool(job.request.others), where.templates if where is not None else None)
+    kept.keep(job.argv, sized, left, several=found.several, key=key, files=_lasting(job, wanted, found))
+    return found
+
+
+def _answers(
+    job: Submission, wanted: Wanted, where: Site | None, tell: Callable[[str], None]
+) -> Mapping[int, Sizing | NoEstimate]:
+    """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
     catalogue = loading.load_catalogue()
-    where = _site(wanted.site) if wanted.gpu is None else None
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
     if where is not None:
@@ -89,23 +115,28 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     else:
         name = guess.named(wanted.gpu or "", catalogue)
         orders = sizing.on_one(job, components, name, catalogue[name], allowance.within(rules), asked=asked)
-    with (
-        admission.turn(rules, None, tell),
-        terminal.progress("running the job dry", allowance.within(rules).seconds, verbose=wanted.verbose),
-    ):
+    seconds = allowance.within(rules).seconds
+    with admission.turn(rules, None, tell), terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
         answers = dispatch.one(orders, rules)
-    sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
-    errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
-    if not sized:
-        raise next(iter(errors.values()))
-    if wanted.advice:
-        with admission.turn(rules, None, tell), terminal.progress("running it dry again with one change at a time"):
-            sized = {
-                number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
-                for number, each in sized.items()
-            }
-    left = {component: str(error) for component, error in errors.items()}
-    return Estimated(sized, left, bool(job.request.others), where.templates if where is not None else None)
+    if not wanted.advice:
+        return answers
+    with admission.turn(rules, None, tell), terminal.progress("running it dry again with one change at a time"):
+        return {
+            number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
+            if isinstance(each, Sizing)
+            else each
+            for number, each in answers.items()
+        }
+
+
+def _lasting(job: Submission, wanted: Wanted, found: Estimated) -> Sequence[File] | None:
+    """Return what an estimate rests on, as it is; None where that cannot be told, or another run may see more."""
+    site_file = places.site_file(wanted.site) if wanted.gpu is None else None
+    basis = by_sizing.basis_of(job, site_file, found.templates)
+    traces = [rank.trace for each in found.sized.values() for rank in each.estimate.ranks]
+    if basis is None or found.left or not all(trace.files and trace.is_whole for trace in traces):
+        return None
+    return known.lasting([*basis, *(file for trace in traces for file in trace.files)])
 
 
 def _site(named: str | None) -> Site:

@@ -24,7 +24,7 @@ from xmem_slurm.cli.main import app
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.filter import changes, hooks, start
 from xmem_slurm.generate import templates
-from xmem_slurm.report import audit, files, json, prometheus
+from xmem_slurm.report import audit, comparison, files, json, prometheus
 from xmem_slurm.site import schema
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answer
@@ -141,6 +141,7 @@ SECTIONS: Mapping[str, Callable[[], Iterable[str]]] = {
     "site file": lambda: fields(schema.Site),
     "GPU catalogue": lambda: fields(schema.Catalogue),
     "estimate --json": lambda: fields(json.Report),
+    "compare --json": lambda: fields(comparison.Comparison),
     "filter": filter_entry,
     "record of decisions": audit_line,
     "Prometheus": metrics,

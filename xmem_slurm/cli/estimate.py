@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,11 @@ from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.dryrun import Engine
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import Estimated
-from xmem_slurm.report import files, html, perfetto, snapshot, terminal
+from xmem_slurm.report import comparison, files, html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
+from xmem_slurm.sizing import kept
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.state import own_files
 
@@ -76,6 +78,9 @@ def estimate(
         ),
     ] = "",
     verbose: Verbose = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", "--xmem-fresh", help="Run dry even if nothing has changed since the last time.")
+    ] = False,
     advice: Annotated[
         bool,
         typer.Option(
@@ -84,7 +89,7 @@ def estimate(
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted."""
-    wanted = estimating.Wanted(gpu, site, budget, engine, ranks, advice, verbose)
+    wanted = estimating.Wanted(gpu, site, budget, engine, ranks, advice, verbose, fresh)
     reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     if "--" not in sys.argv:
@@ -93,6 +98,73 @@ def estimate(
     _hand_out(
         estimating.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json, verbose=verbose
     )
+
+
+def explain(
+    script: Annotated[str | None, typer.Argument(help="One of its files; else the last estimate of all.")] = None,
+    *,
+    as_json: AsJson = False,
+    report_file: ReportFile = None,
+    html_file: HtmlFile = None,
+    snapshot_file: SnapshotFile = None,
+    perfetto_file: PerfettoFile = None,
+) -> None:
+    """Show the last estimate again, with all that is known of it, in any form; nothing is run."""
+    reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
+    reports.check()
+    last = _last(script)
+    typer.echo(f"xmem-slurm: {shlex.join(last.command)}, in {last.folder}, {_when(last.made)}", err=True)
+    _hand_out(Estimated(last.sized, last.left, last.several), reports, as_json=as_json, verbose=True)
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A file of `estimate --json`, or a script that was estimated.")],
+    after: Annotated[str, typer.Argument(help="The same of what it is compared with.")],
+    *,
+    as_json: AsJson = False,
+    html_file: HtmlFile = None,
+) -> None:
+    """Compare two estimates: need and peak, what for, which lines and modules, and where each fits."""
+    _Reports(None, html_file, None, None).check()
+    found = comparison.compare(_object_of(before), _object_of(after))
+    names = before, after
+    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(comparison.lines(found, names)))
+    sys.stdout.flush()
+    if html_file is not None:
+        try:
+            own_files.write_for_user(html_file, comparison.page(found, names).encode())
+        except OSError as error:
+            raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
+
+
+def _object_of(name: str) -> json_report.Report:
+    """Return the object of `estimate --json` that a file has, or that is kept of a script.
+
+    Raises:
+        UsageError: there is none, or of several components.
+    """
+    path = Path(name)
+    if path.suffix == ".json":
+        try:
+            return json_report.Report.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{name}: no estimate that can be read: {str(error).splitlines()[0]}") from error
+    last = _last(name)
+    if len(last.sized) != 1:
+        raise UsageError(f"{name}: a heterogeneous job; compare what `--json` says of its components")
+    return json_report.Report.model_validate(json_report.estimate_object(next(iter(last.sized.values()))))
+
+
+def _last(script: str | None) -> kept.KeptSizing:
+    last = next((each for each in kept.newest() if script is None or each.is_of(script)), None)
+    if last is None:
+        which = f" of {script}" if script is not None else ""
+        raise UsageError(f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one")
+    return last
+
+
+def _when(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 def _ask_of_ours(command: Sequence[str]) -> None:
@@ -156,6 +228,10 @@ def _hand_out(found: Estimated, reports: _Reports, *, as_json: bool, verbose: bo
             lines = _lines(each, verbose=verbose)
             typer.echo("\n".join(f"component {component}: {line}" if found.several else line for line in lines))
     sys.stdout.flush()
+    if found.known_since is not None:
+        typer.echo(
+            f"xmem-slurm: known since {_when(found.known_since)}: nothing that the dry run read has changed", err=True
+        )
     failures = [files.failure(path, found.sized, found.templates, writer) for path, writer in reports.wanted]
     for failure in filter(None, failures):
         typer.echo(f"xmem-slurm: {failure}", err=True)

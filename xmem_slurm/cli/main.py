@@ -10,7 +10,7 @@ import typer
 
 from xmem_slurm import __version__, lab
 from xmem_slurm.cli import site as site_verbs
-from xmem_slurm.cli.estimate import estimate
+from xmem_slurm.cli.estimate import compare, estimate, explain
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
@@ -30,6 +30,8 @@ lab_app = typer.Typer(help="A real throw-away Slurm cluster on this machine, its
 device_app = typer.Typer(help="The stand-in CUDA libraries that a dry run uses.")
 _AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 app.command("estimate", context_settings=_AS_TYPED)(estimate)
+app.command("explain")(explain)
+app.command("compare")(compare)
 app.command("generate", context_settings=_AS_TYPED)(generate)
 app.add_typer(lab_app, name="lab", no_args_is_help=True)
 app.add_typer(device_app, name="device", no_args_is_help=True)

@@ -44,8 +44,7 @@ class Heard:
             try:
                 yield
             finally:
-                self.words()
-                self._ear = None
+                self._ear, self._words = None, "replaying what it asked for"
 
 
 _waiting: ContextVar[Heard | None] = ContextVar("waiting", default=None)
@@ -70,4 +69,4 @@ def told(folder: Path) -> Iterator[dict[str, str]]:
         yield {}
         return
     with heard.listening(folder):
-        yield {"XMEM_SAYS": str(folder / SOCKET)}
+        yield {"XMEM_SAYS": SOCKET}

@@ -75,7 +75,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         age, days = time.time() - kept["made"], kept["days"]
         if age < -_DAY or (age > days * _DAY if waited_since is None else kept["made"] < waited_since):
             return None
-        if not all(_is_unchanged(*each) for each in kept["files"]):
+        if not unchanged(kept["files"]):
             return None
         environ = {k: v for k, v in job.environ.items() if k not in kept["removed"]} | kept["set"]
         script = None if kept["script"] is None else bytes.fromhex(kept["script"])
@@ -99,13 +99,8 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
     A file that the dry run wrote before it read it is the job's own, and no file of this machine. What it was sized
     from is not kept: traces are large.
     """
-    first = dict[str, "File"]()
-    for file in files:
-        if file.kind == "T":
-            return
-        first.setdefault(file.path, file)
-    of_machine = [file for file in first.values() if file.kind != "W"]
-    if not all(_is_unchanged(*each) for each in of_machine):
+    of_machine = lasting(files)
+    if of_machine is None:
         return
     ready, before, after = decision.ready, decision.written.environ, decision.ready.environ
     content = {
@@ -126,6 +121,22 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
         folder = own_files.make(own_files.cache_folder(_FOLDER))
         _prune(folder)
         own_files.write(folder / f"{name}.json", json.dumps(content).encode())
+
+
+def lasting(files: "Iterable[File]") -> "list[File] | None":
+    """Return what of these is of this machine; None where one of them is not as it was, or not all were seen."""
+    first = dict[str, "File"]()
+    for file in files:
+        if file.kind == "T":
+            return None
+        first.setdefault(file.path, file)
+    of_machine = [file for file in first.values() if file.kind != "W"]
+    return of_machine if unchanged(of_machine) else None
+
+
+def unchanged(files: "Iterable[File]") -> bool:
+    """Whether all of these are as they were."""
+    return all(_is_unchanged(*each) for each in files)
 
 
 def as_it_is(path: Path) -> "File":

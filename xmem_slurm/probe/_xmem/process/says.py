@@ -8,16 +8,16 @@ LEAST_SECONDS = 0.1
 
 
 class Says:
-    """A voice, if `environ` names a socket for it (XMEM_SAYS); it never waits, and never fails."""
+    """A voice, if `environ` names a socket for it beside the traces (XMEM_SAYS); it never waits, and never fails."""
 
     def __init__(self, environ):
-        self._path = environ.get("XMEM_SAYS")
+        self._name, self._traces = environ.get("XMEM_SAYS"), environ.get("XMEM_TRACE_DIR")
         self._last = -LEAST_SECONDS
 
     def __call__(self, words, ranks=None):
         """Say it; `ranks` tells which rank this is, of how many."""
         now = time.monotonic()
-        if not self._path or now - self._last < LEAST_SECONDS:
+        if not self._name or now - self._last < LEAST_SECONDS:
             return
         self._last = now
         import _socket  # a process that says nothing needs none
@@ -25,12 +25,13 @@ class Says:
         rank, size = ranks() if ranks else (0, 1)
         which = "rank %d of %d: " % (rank, size) if size > 1 else ""
         try:
-            folder = os.open(os.path.dirname(self._path), os.O_PATH)  # the path of a socket has 107 bytes at most
+            # A socket's path has 107 bytes at most. What lies in our folder is nothing that the job read (`files`).
+            traces = os.open(self._traces, os.O_PATH)
             try:
                 voice = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-                voice.sendto((which + words).encode(), "/proc/self/fd/%d/%s" % (folder, os.path.basename(self._path)))
+                voice.sendto((which + words).encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
                 voice.close()
             finally:
-                os.close(folder)
+                os.close(traces)
         except OSError:
-            self._path = None
+            self._name = None
