@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from xmem_slurm import resources
 from xmem_slurm.report.categories import CATEGORY_NAMES
-from xmem_slurm.report.json import Rank, Report
+from xmem_slurm.report.json import JsonPart, Rank, Report
 from xmem_slurm.report.terminal import ANSWERS
 from xmem_slurm.trace import Category
 from xmem_slurm.units import human
@@ -17,11 +17,7 @@ _Bytes = Annotated[int, Field(ge=0)]
 _MOST_PLACES = 10
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class BytesOf(_Part):
+class BytesOf(JsonPart):
     """Bytes in the one estimate and in the other."""
 
     before: _Bytes
@@ -42,7 +38,7 @@ class Place(BytesOf):
     line: int | None
 
 
-class Fit(_Part):
+class Fit(JsonPart):
     """Whether each fits a GPU option; null where it was not asked, or the option is not there."""
 
     name: str
@@ -50,7 +46,7 @@ class Fit(_Part):
     after: bool | None
 
 
-class Comparison(_Part):
+class Comparison(JsonPart):
     """What `xmem-slurm compare --json` prints: of the rank that needs the most in each, largest changes first."""
 
     schema_version: Literal[1]
