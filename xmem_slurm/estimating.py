@@ -25,13 +25,18 @@ _PYTHONS = ("python", "python3")
 
 
 class Wanted(NamedTuple):
-    """How an estimate is wanted. `gpu` stands in place of a site's options; `budget` is in CPU seconds."""
+    """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order of `policy`.
+
+    `budget` is in CPU seconds, `margin` in percent of each GPU's memory.
+    """
 
     gpu: str | None = None
     site: str | None = None
     budget: float = 60.0
-    engine: str = "auto"
-    ranks: str = ""
+    engine: str | None = None
+    ranks: str | None = None
+    margin: float = 0.0
+    policy: str | None = None
     advice: bool = False
     verbose: bool = False
     fresh: bool = False
@@ -89,7 +94,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     last = None if wanted.fresh else kept.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
-    where = _site(wanted.site) if wanted.gpu is None else None
+    where = _site(wanted.site).ordered_by(wanted.policy).sparing(wanted.margin) if wanted.gpu is None else None
     answers = _answers(job, wanted, where, tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
@@ -114,7 +119,9 @@ def _answers(
         orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
     else:
         name = guess.named(wanted.gpu or "", catalogue)
-        orders = sizing.on_one(job, components, name, catalogue[name], allowance.within(rules), asked=asked)
+        gpu = catalogue[name]
+        gpu = gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * (1 - wanted.margin / 100))})
+        orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked)
     seconds = allowance.within(rules).seconds
     with admission.turn(rules, None, tell), terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
         answers = dispatch.one(orders, rules)

@@ -36,7 +36,8 @@ def test_options_variables_and_what_is_left_for_sbatch() -> None:
         {"XMEM_DRY_RUN": "1", "XMEM_BUDGET": "30", "XMEM_SITE": "s", "XMEM_REPORT": "", "XMEM_FRESH": "0"},
     )
     assert argv == ("-N1", "job.sh", "--xmem-nope")
-    assert wishes == Wishes(off=True, budget=9.0, site="s")
+    assert wishes.given == ("budget", "dry-run", "fresh", "off", "site")
+    assert wishes._replace(given=()) == Wishes(off=True, budget=9.0, site="s")
     assert complaints == []
 
 

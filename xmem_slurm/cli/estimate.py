@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -24,7 +24,10 @@ from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.sizing import kept
 from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
+from xmem_slurm.submission import settings
+from xmem_slurm.submission.answer import Wishes
 
 Verbose = Annotated[
     bool, typer.Option("--verbose", "--xmem-verbose", help="Say what the memory is for, and why it is how sure.")
@@ -58,25 +61,24 @@ def estimate(
     ] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float,
-        typer.Option(
-            "--budget",
-            "--xmem-budget",
-            envvar="XMEM_BUDGET",
-            min=1,
-            max=3600,
-            help="CPU seconds that the dry runs may take.",
-        ),
-    ] = 60.0,
+        float | None, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs may take (60).")
+    ] = None,
     engine: Annotated[
-        Engine, typer.Option("--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU.")
-    ] = "auto",
+        Engine | None,
+        typer.Option("--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU."),
+    ] = None,
     ranks: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--ranks", "--xmem-ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3)."
         ),
-    ] = "",
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            "--margin", "--xmem-margin", help="Percent of each GPU's memory to be left free beside the margin."
+        ),
+    ] = None,
     verbose: Verbose = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", "--xmem-fresh", help="Run dry even if nothing has changed since the last time.")
@@ -89,15 +91,37 @@ def estimate(
     ] = False,
 ) -> None:
     """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted."""
-    wanted = estimating.Wanted(gpu, site, budget, engine, ranks, advice, verbose, fresh)
     reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     if "--" not in sys.argv:
         _ask_of_ours(command)
     job = estimating.job_of(command, dict(os.environ))
+    typed = {"budget": budget, "engine": engine, "ranks": ranks, "margin": margin, "verbose": verbose or None}
+    wishes = _wishes(job, {name: value for name, value in typed.items() if value is not None})
+    verbose, order = wishes.verbose, wishes.policy
+    wanted = estimating.Wanted(
+        gpu, site, wishes.budget, wishes.engine, wishes.ranks, wishes.margin, order, advice, verbose, fresh
+    )
     _hand_out(
         estimating.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json, verbose=verbose
     )
+
+
+def _wishes(job: Submission, typed: Mapping[str, Any]) -> Wishes:
+    """Return what holds for a job, and tell what makes no sense.
+
+    Raises:
+        UsageError: that is an option.
+    """
+    for name, value in typed.items():
+        option = settings.BY_NAME[f"xmem-{name}"]
+        wrong = None if value is True else settings.wrong_value(option, str(value))
+        if wrong is not None:
+            raise UsageError(f"--{name} {value}: {wrong}")
+    found, complaints = settings.effective(job)
+    typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
+    given = {name: each for name, each in found.items() if name in settings.ANYWHERE}
+    return Wishes()._replace(**{**settings.values(given), **typed})
 
 
 def explain(

@@ -17,7 +17,10 @@ from xmem_slurm.device import builder
 from xmem_slurm.errors import SiteError, XmemError
 from xmem_slurm.filter import hooks
 from xmem_slurm.site import loading, places
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
+from xmem_slurm.submission import settings
+from xmem_slurm.submission.answer import Wishes
 from xmem_slurm.units import human
 
 app = typer.Typer(
@@ -107,6 +110,24 @@ def device_list() -> None:
     """List the stand-ins built so far."""
     for build in builder.cached_builds():
         typer.echo(f"{build.path}  torch {build.torch_version}, CUDA {build.cuda}, {build.torch_folder}")
+
+
+@app.command("config")
+def config(
+    script: Annotated[str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")] = None,
+) -> None:
+    """Show which settings hold, and where each is from: your file, a script, the environment."""
+    job = Submission(
+        () if script is None else (script,), dict(os.environ), Path(script).read_bytes() if script else None
+    )
+    found, complaints = settings.effective(job)
+    typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
+    names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
+    for name in [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]:
+        default = getattr(Wishes(), name.replace("-", "_")) or "-"
+        value, where = found.get(name, (f"{default:g}" if isinstance(default, float) else default, "default"))
+        typer.echo(f"{name:12} {value:12} {where}")
+    typer.echo(f"your file is {settings.user_file()}", err=True)
 
 
 @app.command("gpus")

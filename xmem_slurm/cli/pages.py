@@ -10,10 +10,11 @@ import typer
 
 from xmem_slurm import __version__, resources
 from xmem_slurm.cli import verb_pages
-from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY, OwnOption
+from xmem_slurm.cli.xsbatch import SUMMARY
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH
 from xmem_slurm.submission import changed_scripts
+from xmem_slurm.submission.settings import ANYWHERE, OWN_OPTIONS, OwnOption
 
 PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "fish": "xsbatch.fish.j2", "man": "xsbatch.1.j2"}
 SHARE = {
@@ -90,6 +91,7 @@ def render(page: str) -> str:
     values = {
         "options": [*ours, *theirs],
         "own": OWN_OPTIONS,
+        "anywhere": ANYWHERE,
         "words": words,
         "values": _bash_values(),
         "summary": SUMMARY,

@@ -24,6 +24,7 @@ _EXAMPLES = (
     ("xmem-slurm estimate --gpu l4 --html page.html job.sh", "The same of a job script, on one GPU; and draw it."),
     ("xmem-slurm explain --html page.html train.py", "The last estimate of that script again, drawn; nothing is run."),
     ("xmem-slurm compare before.json train.py", "What is different between two estimates?"),
+    ("xmem-slurm config job.sh", "Which settings hold for this script, and where is each from?"),
     ("xmem-slurm gpus", "What GPUs are known, and which of them are here?"),
     ("xmem-slurm generate --template plain -- python train.py", "Write a job script that asks for the right GPU."),
     ("xmem-slurm site check", "Is the site file right?"),

@@ -1,89 +1,26 @@
 """`xsbatch`: takes sbatch's command line, keeps its own options to itself, and hands the rest on."""
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import NoReturn
 
 from xmem_slurm import __version__
 from xmem_slurm.cluster import client
-from xmem_slurm.dryrun import ENGINES
 from xmem_slurm.errors import SlurmError, UsageError, XmemError
 from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
+from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
+from xmem_slurm.submission.settings import BY_NAME, OWN_OPTIONS, OwnOption, OwnSetting, wrong_value
 from xmem_slurm.submission.submit import submit, tell
 
-_ORDERS = ("cost", "memory", "start")
-"""What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
-
-RANKS = "all|last|[0-9]+(,[0-9]+)*"
-"""What --xmem-ranks takes (`xmem_slurm.dryrun.order`)."""
-TASKS = r"\d+(,\d+)*"
-
-
-class OwnOption(NamedTuple):
-    """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too.
-
-    `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything, or what
-    is of a `form`, an expression that a value must match. A typed file must be one that can be read, or written.
-    """
-
-    name: str
-    value: str
-    help: str
-    takes: tuple[str, ...] | tuple[int, int] = ()
-    form: str = ""
-    file: Literal["", "read", "written"] = ""
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return self.name.upper().replace("-", "_")
-
-
-OWN_OPTIONS = (
-    OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
-    OwnOption("xmem-off", "", "submit as written, without a look at it"),
-    OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
-    OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
-    OwnOption("xmem-verbose", "", "say what the memory is for, and why it is how sure"),
-    OwnOption(
-        "xmem-policy",
-        "|".join(_ORDERS),
-        "which GPU that fits: of the least cost, of the least memory, or the first to start",
-        _ORDERS,
-    ),
-    OwnOption("xmem-budget", "seconds", "CPU seconds that the dry runs may take (60)", (1, 3600)),
-    OwnOption(
-        "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
-    ),
-    OwnOption("xmem-ranks", "list", "ranks that are run beside the first: all, last, or numbers (0,3)", form=RANKS),
-    OwnOption(
-        "xmem-array-tasks", "list", "array tasks that are run, in place of the first and the last: 7 or 1,5", form=TASKS
-    ),
-    OwnOption(
-        "xmem-site",
-        "file",
-        "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml",
-        file="read",
-    ),
-    OwnOption(
-        "xmem-report",
-        "file",
-        "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON",
-        file="written",
-    ),
-    OwnOption("xmem-html", "file", "write charts and tables, one HTML file", file="written"),
-)
 SUMMARY = "sbatch that asks for the GPU that the job needs"
 
-_BY_NAME = {option.name: option for option in OWN_OPTIONS}
 _OPTIONS = [Option(option.name, "", REQUIRED if option.value else NONE) for option in OWN_OPTIONS]
 
 _VERSION = f"xsbatch {__version__}\n"
@@ -134,7 +71,7 @@ def _help() -> str:
         [
             f"xsbatch: {SUMMARY}. Takes every sbatch option, and:",
             *lines,
-            'Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. In a script: "#XMEM off", "#XMEM keep-type".',
+            'Each has a variable: XMEM_OFF=1, XMEM_BUDGET=30, and so on. In a script: "#XMEM off", "#XMEM budget=300".',
             "\n",
         ]
     )
@@ -153,28 +90,18 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
     unknown = next((each for each in own if each.option is None), None)
     if unknown is not None:
         raise UsageError(f"{unknown.typed}: no such option; {_nearest(unknown.name)}")
-    values, complaints = dict[str, str](), list[str]()
-    for option in OWN_OPTIONS:
-        text = environ.get(option.variable, "")
-        wrong = _wrong(option, text)
-        if wrong is None:
-            values[option.name] = text
-        else:
-            complaints.append(f"{option.variable}={text}: {wrong}; it is as if it were not set")
+    found, complaints = settings.of_environment(environ)
     for each in own:
-        option = _BY_NAME[each.name]
-        values[each.name] = each.value or ("" if option.value else "1" if each.value is None else "")
-        wrong = "a value is missing" if option.value and each.value is None else _wrong(option, values[each.name])
-        wrong = wrong or _wrong_file(option, values[each.name])
+        option = BY_NAME[each.name]
+        text = each.value or ("" if option.value or each.value is not None else "1")
+        wrong = "a value is missing" if option.value and each.value is None else wrong_value(option, text)
+        wrong = wrong or _wrong_file(option, text)
         if wrong is not None:
             raise UsageError(f"--{each.name}{'' if each.value is None else f'={each.value}'}: {wrong}")
-    wanted: dict[str, Any] = {}
-    for option in OWN_OPTIONS:
-        text = values.get(option.name, "")
-        name = option.name.removeprefix("xmem-").replace("-", "_")
-        wanted[name] = (text or None) if option.value else text not in ("", "0", "no")
-    wanted["budget"] = float(wanted["budget"] or Wishes().budget)
-    return without(argv, own), Wishes(**wanted), complaints
+        found[each.name.removeprefix("xmem-")] = OwnSetting(text, "the command line")
+    said = {name: each for name, each in found.items() if each.value or not BY_NAME[f"xmem-{name}"].value}
+    wishes = Wishes(**settings.values(said), given=tuple(sorted(found)))
+    return without(argv, own), wishes, complaints
 
 
 def _wrong_file(option: OwnOption, text: str) -> str | None:
@@ -187,22 +114,6 @@ def _wrong_file(option: OwnOption, text: str) -> str | None:
 def _nearest(name: str) -> str:
     import difflib  # noqa: PLC0415
 
-    rests = [each.removeprefix("xmem-") for each in _BY_NAME]
+    rests = [each.removeprefix("xmem-") for each in BY_NAME]
     near = difflib.get_close_matches(name.removeprefix("xmem-"), rests, n=1)
-    return f"did you mean --xmem-{near[0]}?" if near else f"there are {', '.join(f'--{each}' for each in _BY_NAME)}"
-
-
-def _wrong(option: OwnOption, text: str) -> str | None:
-    """Return what is wrong with a value, or None; an empty one stands for the default."""
-    if option.form and text and not re.fullmatch(option.form, text):
-        return f"not of the form {option.form}"
-    if not text or not option.takes or text in option.takes:
-        return None
-    if isinstance(option.takes[0], str):
-        return f"not one of {', '.join(map(str, option.takes))}"
-    least, most = option.takes
-    try:
-        fits = float(least) <= float(text) <= float(most)
-    except ValueError:
-        fits = False
-    return None if fits else f"not a number of {option.value} from {least} to {most}"
+    return f"did you mean --xmem-{near[0]}?" if near else f"there are {', '.join(f'--{each}' for each in BY_NAME)}"

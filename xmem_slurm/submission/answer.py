@@ -5,7 +5,7 @@ else what sizing it says (`by_sizing`). Imports here are few: a job without a GP
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from xmem_slurm.cluster import client
@@ -44,11 +44,17 @@ class Wishes(NamedTuple):
     html: str | None = None
     fresh: bool = False
     verbose: bool = False
+    hold: bool = False
+    """Whether it is submitted held where it could not be sized."""
+    margin: float = 0.0
+    """Percent of each GPU's memory to be left free, beside the estimate's own margin."""
     policy: str | None = None
     whole: bool = False
     engine: str | None = None
     ranks: str | None = None
     array_tasks: str | None = None
+    given: Sequence[str] = ()
+    """What of these an option or a variable said, by the option's name: no script and no file goes before it."""
 
 
 def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> Decision:
@@ -86,7 +92,8 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     not_sized = _not_sized(job.request)
     from xmem_slurm.submission import known  # noqa: PLC0415
 
-    name = name or known.key(job, wishes._replace(fresh=False, verbose=False, report=None, html=None))
+    sized_by = wishes._replace(fresh=False, verbose=False, hold=False, report=None, html=None, given=())
+    name = name or known.key(job, sized_by)
     drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
     kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
     if kept is not None:

@@ -38,7 +38,7 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         UsageError: an ordinary job's request cannot be changed.
     """
     site_file = places.site_file(wishes.site, job.environ)
-    site = loading.load_site(site_file).ordered_by(wishes.policy)
+    site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
     site = site.without_shares() if wishes.whole else site
     basis = basis_of(job, site_file, site.templates)
     gpus = loading.option_gpus(site, loading.load_catalogue())

@@ -21,7 +21,7 @@ from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
-from xmem_slurm.submission import handover
+from xmem_slurm.submission import handover, settings
 from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
 
 
@@ -38,17 +38,13 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     with signals.clearing_up():
         try:
             written = _read(written, sbatch)
+            wishes = _settled(wishes, written)
             quiet = written.command_line.has("quiet")
             decision = answer(written, wishes, lambda line: None if quiet else tell([line]))
-            if not wishes.dry_run:
-                decision = decision._replace(ready=_with_script_kept(decision.ready, written))
-            ready = decision.ready
-            if wishes.dry_run:
-                decision = _tried(decision, sbatch)
-            elif ready != written:
-                client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)  # else it is read only once
+            decision = _tried(decision, sbatch) if wishes.dry_run else _accepted(decision, sbatch)
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
+    decision = _held(decision) if wishes.hold else decision
     _tell_of(decision, wishes)
     if decision.parts and (wishes.report or wishes.html):
         _write_reports(decision, wishes)
@@ -70,6 +66,36 @@ def _sbatch(job: Submission, wishes: Wishes) -> Path:
         if not wishes.dry_run:
             raise
         return Path("sbatch")
+
+
+def _settled(wishes: Wishes, job: Submission) -> Wishes:
+    """Add what the job's script and the user's file say, and tell what is wrong there."""
+    wishes, complaints = settings.settled(wishes, job)
+    if not job.command_line.has("quiet"):
+        tell(complaints)
+    return wishes
+
+
+def _accepted(decision: Decision, sbatch: Path) -> Decision:
+    """Keep the changed script where the job's record can point at it, and ask Slurm whether it would take the job.
+
+    Raises:
+        SlurmError: it would not.
+    """
+    ready = _with_script_kept(decision.ready, decision.written)
+    if ready != decision.written:
+        client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)  # else it is read only once
+    return decision._replace(ready=ready)
+
+
+def _held(decision: Decision) -> Decision:
+    """Have a job that could not be sized wait for its user's word."""
+    if decision.kind not in (Kind.NOT_ESTIMATED, Kind.FAILED) or "hold" in decision.written.request.settings:
+        return decision
+    held = decision.ready.but(argv=("--hold", *decision.ready.argv))
+    return decision._replace(ready=held).noting(
+        "it is held; `scontrol release JOB_ID`, with the number below, lets it run"
+    )
 
 
 def _tried(decision: Decision, sbatch: Path) -> Decision:
@@ -171,7 +197,11 @@ def _unknown_words(job: Submission) -> list[str]:
     if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
         return []
     words = own_words(job)
-    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if word not in OWN_WORDS]
+    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if not _is_known(word)]
+
+
+def _is_known(word: str) -> bool:
+    return word in OWN_WORDS or settings.is_setting(word)
 
 
 def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:
