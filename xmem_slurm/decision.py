@@ -61,7 +61,7 @@ class Decision(NamedTuple):
     It was sized from its `parts`, by component, which are empty where nothing was sized now: at the time `known_since`
     it was, where that is not None. Components that are `left` go as written; why, by their number. `why` and `error`,
     the name of an error's class, are of a job that goes as written or is refused. `lines` is what `report` made of the
-    sizes as they were decided.
+    sizes as they were decided, `brief` the same in short.
     """
 
     kind: Kind
@@ -73,6 +73,11 @@ class Decision(NamedTuple):
     error: str = ""
     lines: Sequence[str] = ()
     known_since: float | None = None
+    brief: Sequence[str] = ()
+
+    def noting(self, line: str) -> "Decision":
+        """Return the same with a line more."""
+        return self._replace(lines=[*self.lines, line], brief=[*self.brief, line])
 
 
 def left_alone(job: Submission) -> Decision:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm.cli import verb_pages
 from xmem_slurm.cli.pages import SHARE
 
 pytestmark = pytest.mark.slow(
@@ -67,7 +68,7 @@ def prefix(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_man_page_and_completions_are_where_man_and_shells_look(prefix: Path) -> None:
-    for place in SHARE.values():
+    for place in (*SHARE.values(), *verb_pages.SHARE.values()):
         assert (prefix / "share" / place).is_file()
     if shutil.which("man"):
         environ = {"PATH": f"{prefix}/bin:/usr/bin:/bin", "MANPAGER": "cat"}

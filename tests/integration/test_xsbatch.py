@@ -179,7 +179,7 @@ def test_nobody_waits_twice_for_no_estimate(cluster: Cluster, folder: Path) -> N
 
 
 def test_a_report_that_cannot_be_written_costs_only_the_report(cluster: Cluster, folder: Path) -> None:
-    done = xsbatch(cluster, folder, "--xmem-report=/nowhere/report.html", "job.sh")
+    done = xsbatch(cluster, folder, "job.sh", XMEM_REPORT="/nowhere/report.html")
     assert done.field("TresPerNode") == "gres:gpu:l4:1"
     assert "xsbatch: no report: " in done.err
     assert "/nowhere" in done.err

@@ -18,7 +18,7 @@ from xmem_slurm.trace import File
 
 JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
 READY = JOB.but(argv=("--gres=gpu:l4:1", "job.sh"), environ={"A": "9", "ODD": "\udcff"})
-DECISION = Decision(Kind.REWRITTEN, JOB, READY, lines=["one", "two"])
+DECISION = Decision(Kind.REWRITTEN, JOB, READY, lines=["one", "two"], brief=["one"])
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_an_answer_comes_back_whole(model: Path) -> None:
     assert found is not None
     assert found.known_since is not None
     assert found._replace(known_since=None) == DECISION
-    lines = decided.lines(found)
+    lines = decided.lines(found, verbose=True)
     assert lines[:2] == DECISION.lines
     assert "nothing that the dry run read has changed" in lines[2]
 

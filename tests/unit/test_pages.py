@@ -1,32 +1,37 @@
 """The man page and the completions: what a shell and man make of them."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from xmem_slurm import resources
-from xmem_slurm.cli import pages
+from xmem_slurm.cli import pages, verb_pages
 from xmem_slurm.cli.main import app
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import SBATCH
 
+VERBS = typer.main.get_command(app)
 
-def completed(tmp_path: Path, *words: str, **programs: str) -> list[str]:
+
+def completed(tmp_path: Path, *words: str, program: str = "xsbatch", **programs: str) -> list[str]:
     """Let bash complete the last of `words`; `programs` stand for Slurm's."""
-    (tmp_path / "xsbatch").write_text(pages.render("bash"))
+    text = pages.render("bash") if program == "xsbatch" else verb_pages.render("bash", VERBS)
+    (tmp_path / program).write_text(text)
     for name, said in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{said}\\n'\n")
         (tmp_path / name).chmod(0o755)
     script = (
-        'compopt() { :; }; . ./xsbatch; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _xsbatch; '
+        f'compopt() {{ :; }}; . ./{program}; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _{program.replace("-", "_")}; '
         "printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     done = subprocess.run(
-        ["bash", "-uc", script, "bash", "xsbatch", *words],
+        ["bash", "-uc", script, "bash", program, *words],
         cwd=tmp_path,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
         capture_output=True,
@@ -68,16 +73,40 @@ def test_fish_has_every_option() -> None:
         subprocess.run(["fish", "--no-execute"], input=text, text=True, check=True)
 
 
-@pytest.mark.parametrize("page", pages.PAGES)
-def test_what_is_shipped_is_what_the_tables_say(page: str) -> None:
+@pytest.mark.parametrize("place", [*pages.SHARE.values(), *verb_pages.SHARE.values()])
+def test_what_is_shipped_is_what_the_tables_say(place: str) -> None:
     """If not: `python -m xmem_slurm.cli.pages`."""
-    assert (resources.tree("share") / pages.SHARE[page]).read_text(encoding="utf-8") == pages.render(page)
+    assert (resources.tree("share") / place).read_text(encoding="utf-8") == pages.shipped()[place]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_verb_prints_it(shell: str) -> None:
     done = CliRunner().invoke(app, ["completion", shell])
     assert (done.exit_code, done.stdout) == (0, pages.render(shell))
+    done = CliRunner().invoke(app, ["completion", shell, "xmem-slurm"])
+    assert done.stdout == verb_pages.render(shell, VERBS)
+
+
+def test_bash_completes_verbs_and_their_options(tmp_path: Path) -> None:
+    assert {"estimate", "site", "gpus"} <= set(completed(tmp_path, "", program="xmem-slurm"))
+    assert completed(tmp_path, "site", "che", program="xmem-slurm") == ["check"]
+    assert completed(tmp_path, "site", "check", "--of", program="xmem-slurm") == ["--offline"]
+    assert completed(tmp_path, "estimate", "--gpu", "l4", "--ht", program="xmem-slurm") == ["--html"]
+    (tmp_path / "train.py").touch()
+    assert completed(tmp_path, "estimate", "tr", program="xmem-slurm") == ["train.py"]
+
+
+@pytest.mark.parametrize("page", ["zsh", "fish", "man"])
+def test_other_pages_have_every_verb_and_option(page: str) -> None:
+    text = verb_pages.render(page, VERBS).replace("\\-", "-")
+    for name, verb in VERBS.commands.items():  # type: ignore[attr-defined]
+        if not verb.hidden:
+            assert re.search(rf"(?m)(-a |[( ]|^\.SS ){name}\b", text)
+            options = [each.opts[0].removeprefix("--") for each in verb.params if each.param_type_name == "option"]
+            assert [option for option in options if not re.search(rf"-l {option}\b|--{option}\b", text)] == []
+    shell = shutil.which(page)
+    if shell is not None and page != "man":
+        subprocess.run([shell, "-n" if page == "zsh" else "--no-execute"], input=text, text=True, check=True)
 
 
 def test_the_man_page_has_our_options_and_no_errors() -> None:

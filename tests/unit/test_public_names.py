@@ -24,10 +24,10 @@ from xmem_slurm.cli.main import app
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.filter import changes, hooks, start
 from xmem_slurm.generate import templates
-from xmem_slurm.report import audit, files, json, prometheus
+from xmem_slurm.report import audit, comparison, files, json, prometheus
 from xmem_slurm.site import schema
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import answer
+from xmem_slurm.submission import answer, settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +42,7 @@ def xsbatch() -> Iterator[str]:
         takes = between.join(map(str, option.takes)) or option.form or option.value
         yield f"--{option.name}{f'={takes}' if option.value else ''}  {option.variable}"
     yield from (f"#XMEM {word}" for word in answer.OWN_WORDS)
+    yield from (f"#XMEM {name}, settings.toml: {name}" for name in settings.ANYWHERE)
     yield "--xmem-report=FILE" + "".join(f" {ending}" for ending in files.WRITERS)
 
 
@@ -141,6 +142,7 @@ SECTIONS: Mapping[str, Callable[[], Iterable[str]]] = {
     "site file": lambda: fields(schema.Site),
     "GPU catalogue": lambda: fields(schema.Catalogue),
     "estimate --json": lambda: fields(json.Report),
+    "compare --json": lambda: fields(comparison.Comparison),
     "filter": filter_entry,
     "record of decisions": audit_line,
     "Prometheus": metrics,

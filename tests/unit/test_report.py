@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import sys
+import time
 from pathlib import Path
 
 import pydantic
@@ -75,10 +76,16 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
             ),
         ),
         (trace.Seen(9, loops=[trace.Loop("train.py:3", 9, 90)]), "9 optimizer steps seen, train.py:3 at 9 of 90"),
+        (trace.Seen(0, end=True), "3 backward passes and no optimizer seen, the script's end"),
     ],
 )
 def test_what_was_seen_in_words(seen: trace.Seen, words: str) -> None:
     assert seen_words(dataclasses.replace(GPT2, seen=seen)) == words
+
+
+def test_what_does_not_train_is_not_said_to_have_made_no_steps() -> None:
+    forward = dataclasses.replace(GPT2, marks=[], seen=trace.Seen(0, end=True))
+    assert seen_words(forward) == "forward passes and no training seen, the script's end"
 
 
 def test_the_published_schema_is_the_one_that_is_kept() -> None:
@@ -331,8 +338,18 @@ def test_progress_is_shown_on_a_terminal_and_only_if_it_lasts(seconds: float, sh
         while part := os.read(screen, 65536):
             written += part
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert (b"point 2 ..." in written) is shown
+    assert (b"point 2: starting, " in written) is shown
     assert b"point 1" not in written
+
+
+def test_in_a_log_there_is_a_line_now_and_then_for_who_wants_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "NEWS_SECONDS", 0.01)
+    with terminal.progress("point 1", 60, verbose=True):
+        time.sleep(0.2)
+    assert capsys.readouterr().err.startswith("point 1: starting, 0 s, of at most 60 CPU seconds\n")
 
 
 def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

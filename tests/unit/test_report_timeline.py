@@ -44,6 +44,13 @@ def test_a_step_whose_optimizer_allocates_nothing_is_a_step() -> None:
     assert timeline(without, 10).steps == timeline(GPT2, 10).steps
 
 
+def test_a_trace_that_was_cut_is_drawn_to_its_end() -> None:
+    late = trace.Mark("step", len(GPT2.allocations) + 3)
+    drawn = timeline(dataclasses.replace(GPT2, marks=[*GPT2.marks, late]), 10)
+    assert drawn.steps[-1] <= len(GPT2.events)
+    assert drawn.phases[-1].end == len(GPT2.events)
+
+
 def test_an_allocation_is_in_the_phase_of_its_event() -> None:
     phases = timeline(GPT2, 10).phases
     made = [(event, number) for event, (op, number) in enumerate(GPT2.events) if op == trace.Op.ALLOC]

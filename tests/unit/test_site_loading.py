@@ -11,6 +11,28 @@ from xmem_slurm.site import loading, places
 EXAMPLE = (resources.tree("site-config") / "example.toml").read_text(encoding="utf-8")
 
 
+def test_all_that_is_wrong_is_said_at_once_of_the_schema_and_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    text = EXAMPLE.replace("cost = 1.0", "cost = 'dear'", 1).replace("gpus = { l4 = 4 }", "gpus = { l40 = 4 }")
+    text = (
+        text.replace("cpus = 32\n", "", 1).replace("[option.h200]", '[option."h:200"]').replace("[policy]", "[polcy]")
+    )
+    file.write_text(text)
+    site, problems = loading.examine(file)
+    assert site is None
+    told = "\n".join(problems)
+    for each in (
+        "option.l4.cost: Input should be a valid number",
+        "nodes.1.cpus: Field required",
+        "polcy: no such key; there are schema_version, name",
+        "option.h:200.[key]: String should match",
+        "nodes l[1-2]: gpus names 'l40', which is not an option; there are l4, ",
+        "option.l4: no nodes have it",
+    ):
+        assert each in told
+    assert len(problems) == 7, told  # and that a node names the option whose name cannot be one
+
+
 def test_the_example_is_valid() -> None:
     site = loading.load_site(resources.tree("site-config") / "example.toml")
     assert set(loading.option_gpus(site, loading.load_catalogue())) == {"l4", "a100_40", "a100_80", "h200"}

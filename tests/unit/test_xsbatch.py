@@ -36,7 +36,8 @@ def test_options_variables_and_what_is_left_for_sbatch() -> None:
         {"XMEM_DRY_RUN": "1", "XMEM_BUDGET": "30", "XMEM_SITE": "s", "XMEM_REPORT": "", "XMEM_FRESH": "0"},
     )
     assert argv == ("-N1", "job.sh", "--xmem-nope")
-    assert wishes == Wishes(off=True, budget=9.0, site="s")
+    assert wishes.given == ("budget", "dry-run", "fresh", "off", "site")
+    assert wishes._replace(given=()) == Wishes(off=True, budget=9.0, site="s")
     assert complaints == []
 
 
@@ -72,6 +73,10 @@ def test_a_wrong_variable_never_costs_a_submission(variable: str, wrong: str) ->
         (["--xmem-policy=dear"], "--xmem-policy=dear: not one of cost, memory, start"),
         (["--xmem-site"], "--xmem-site: a value is missing"),
         (["--xmem-nope"], "--xmem-nope: no such option; there are --xmem-dry-run, "),
+        (["--xmem-buget=3"], "--xmem-buget: no such option; did you mean --xmem-budget?"),
+        (["--xmem-site=/no/such"], "--xmem-site=/no/such: there is no such file, or it is not yours to read"),
+        (["--xmem-html=/no/such/a.html"], "--xmem-html=/no/such/a.html: there is no folder /no/such"),
+        (["--xmem-report", "/tmp"], "--xmem-report=/tmp: is a folder"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_submitted(argv: list[str], told: str) -> None:
@@ -104,6 +109,19 @@ def test_help_and_version_show_both() -> None:
     assert (code, err) == (0, "")
     assert out.startswith("xsbatch ")
     assert "(GNU coreutils)" in out
+
+
+@pytest.mark.parametrize("word", ["--help", "--usage", "--version"])
+def test_without_a_cluster_our_own_help_is_there_and_clean(word: str, tmp_path: Path) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho fatal: Could not establish a configuration source >&2; exit 1\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    for sbatch in (tmp_path / "sbatch", None):
+        environ = {} if sbatch is None else {"XMEM_SBATCH": str(sbatch)}
+        done = subprocess.run(
+            [*START, word], env={"PATH": "/no/such"} | environ, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("xsbatch")
 
 
 @pytest.mark.parametrize("command", [[str(XSBATCH)], START], ids=["console script", "python -m"])

@@ -6,11 +6,15 @@ there for a program of the same prefix. `xmem-slurm completion SHELL` prints one
 
 from typing import NamedTuple
 
+import typer
+
 from xmem_slurm import __version__, resources
-from xmem_slurm.cli.xsbatch import OWN_OPTIONS, SUMMARY, OwnOption
+from xmem_slurm.cli import verb_pages
+from xmem_slurm.cli.xsbatch import SUMMARY
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import NONE, REQUIRED, SBATCH
 from xmem_slurm.submission import changed_scripts
+from xmem_slurm.submission.settings import ANYWHERE, OWN_OPTIONS, OwnOption
 
 PAGES = {"bash": "xsbatch.bash.j2", "zsh": "xsbatch.zsh.j2", "fish": "xsbatch.fish.j2", "man": "xsbatch.1.j2"}
 SHARE = {
@@ -87,6 +91,7 @@ def render(page: str) -> str:
     values = {
         "options": [*ours, *theirs],
         "own": OWN_OPTIONS,
+        "anywhere": ANYWHERE,
         "words": words,
         "values": _bash_values(),
         "summary": SUMMARY,
@@ -118,12 +123,21 @@ def _bash_values() -> dict[str, str]:
     return values
 
 
+def shipped() -> dict[str, str]:
+    """Return every page of both programs, by its place below share/."""
+    from xmem_slurm.cli.main import app  # noqa: PLC0415 - which has a verb that prints these
+
+    command = typer.main.get_command(app)
+    verbs = {place: verb_pages.render(page, command) for page, place in verb_pages.SHARE.items()}
+    return {**{place: render(page) for page, place in SHARE.items()}, **verbs}
+
+
 def main() -> None:
     """Write all pages into share/ of the checkout."""
-    for page, place in SHARE.items():
+    for place, text in shipped().items():
         path = resources.tree("share") / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(page), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ _OURS = b"xmem_slurm.cli.xsbatch"
 _START = re.compile(r" to start at (\d+)")
 """What `sbatch --test-only` says on stderr (src/sbatch/sbatch.c), with the time in SLURM_TIME_FORMAT."""
 
+NO_SBATCH = "sbatch: not found on PATH"
+_NO_CLUSTER = re.compile(f"{NO_SBATCH}|establish a configuration source|contact slurm controller", re.IGNORECASE)
+"""What sbatch says where there is none to ask (src/common/slurm_errno.c and read_config.c, 22.05 to 25.11)."""
+
 _HEAD_BYTES = 4096
 """How much of a program is read to see whether it is ours: an entry point names its module in its first lines."""
 
@@ -58,7 +62,7 @@ def find_sbatch(environ: Mapping[str, str]) -> Path:
     for program in programs[places.index(tried) + 1 if tried in places else 0 :]:
         if _is_program(program) and _OURS not in _head(program):  # a site may install us as `sbatch` before it
             return program
-    raise SlurmError("sbatch: not found on PATH; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
+    raise SlurmError(f"{NO_SBATCH}; install Slurm's client commands, or set XMEM_SBATCH to sbatch's path")
 
 
 def guarded(environ: Mapping[str, str], sbatch: Path) -> dict[str, str]:
@@ -141,17 +145,22 @@ def refused(sbatch: Path, job: Submission, timeout: float = 10, *, by_file: bool
     return words.strip().rpartition("\n")[2] if code != 0 else None
 
 
+def is_no_cluster(words: str) -> bool:
+    """Whether it is for want of a cluster that sbatch said this."""
+    return _NO_CLUSTER.search(words) is not None
+
+
 def expected_start(sbatch: Path, job: Submission, timeout: float) -> float | None:
     """Ask Slurm when it would start a job (`--test-only`), in seconds since the epoch.
 
-    Infinity where it refuses the job, None where it does not say.
+    Infinity where it refuses the job, None where it does not say, or is not there.
     The script goes to sbatch's stdin, as it is in `job`: there need be no file of it. A quiet sbatch would say nothing.
     """
     line = job.command_line
     argv = without(job.argv[: line.script_index], [each for each in line.occurrences if each.name == "quiet"])
     code, words = _try_out(sbatch, argv, {**job.environ, "SLURM_TIME_FORMAT": "%s"}, job.script, timeout)
     if code != 0 and words:
-        return float("inf")
+        return None if is_no_cluster(words) else float("inf")
     start = _START.search(words)
     return float(start[1]) if start is not None else None
 
@@ -185,7 +194,7 @@ def trial(sbatch: Path, partition: str, words: Sequence[str]) -> str | None:
     return None
 
 
-def run(command: Sequence[str], timeout: float) -> str:
+def run(command: Sequence[str], timeout: float, environ: Mapping[str, str] | None = None) -> str:
     """Run a Slurm command and return what it prints on stdout; `timeout` in seconds.
 
     Raises:
@@ -198,6 +207,7 @@ def run(command: Sequence[str], timeout: float) -> str:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
+            env=environ,
             capture_output=True,
             timeout=timeout,
             check=False,

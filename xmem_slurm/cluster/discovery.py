@@ -1,6 +1,7 @@
 """Write a site file from what a live cluster says and takes, with a question wherever that is not enough."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,10 @@ from xmem_slurm.cluster import guess
 from xmem_slurm.cluster.live import Cluster, Node
 from xmem_slurm.cluster.spellings import OPTIONS, Accepted, GpuKind
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.slurm.gres import Gres
 
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
+"""What may stand in a feature, and not in an option's name."""
 _COST_BYTES = 10**10
 """Until a site says what its GPUs cost, ten gigabytes of GPU memory cost 1."""
 
@@ -26,6 +30,15 @@ class _Option:
     """A feature of its nodes that names it."""
     gres: str | None = None
     """What else a node has that says how large its GPUs are."""
+    both: bool = False
+    telling: Sequence[str] = ()
+    """Features that nodes of other GPUs of its type lack."""
+
+    @property
+    def asked_by(self) -> tuple[str | None, ...]:
+        """What a request for it says."""
+        return self.type, self.constraint, self.gres, self.share and self.share[0]
+
     questions: list[str] = field(default_factory=list)
 
 
@@ -63,9 +76,28 @@ def write(
             alike.setdefault(node._replace(name=""), []).append(node.name)
     for node, names in alike.items():
         draft.groups.append(_NodeGroup(node, host_list(names), _gpus(node, names[0], draft, catalogue)))
+    _tell_apart(draft)
     _spell(draft, cluster, ask)
     values = {"cluster": cluster, "draft": draft, "catalogue": catalogue, "options": OPTIONS}
     return resources.render(resources.template_places(), "site.toml.j2", values, filters={"toml": _toml})
+
+
+def _tell_apart(draft: _Draft) -> None:
+    """Give options that are asked for alike, and are different GPUs, the feature that the nodes of one alone have."""
+    for name, option in draft.options.items():
+        like = [n for n, each in draft.options.items() if each.gpu != option.gpu and each.asked_by == option.asked_by]
+        if like:
+            own = [set(group.node.features) for group in draft.groups if name in group.gpus]
+            others = {
+                f for group in draft.groups if not group.gpus.keys().isdisjoint(like) for f in group.node.features
+            }
+            option.telling = sorted(set.intersection(*own) - others)
+            if not option.telling:
+                option.questions.append(f"by which feature is it told from {', '.join(like)}? Add it, and both = true")
+    for option in draft.options.values():
+        if option.telling:
+            option.constraint = option.telling[0]
+            option.both = option.type is not None and option.share is None
 
 
 def _spell(draft: _Draft, cluster: Cluster, ask: Callable[[GpuKind, str], Accepted]) -> None:
@@ -121,7 +153,7 @@ def _gpus(node: Node, name: str, draft: _Draft, catalogue: Mapping[str, Gpu]) ->
         if whole is None or entry.amount % amounts[whole] or entry.amount == amounts[whole]:
             draft.questions.append(f"of which GPUs is {entry} of node {name}? Add an option with share")
             continue
-        amounts[_share(entry.name, whole, entry.amount // amounts[whole], draft)] = amounts[whole]
+        amounts[_share(entry, whole, entry.amount // amounts[whole], draft)] = amounts[whole]
     return amounts
 
 
@@ -136,6 +168,9 @@ def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, 
     name = kind or constraint or (f"{beside.name}-{beside.count_text}" if beside is not None else None)
     if not likely or name is None:
         return None
+    name = _NO_NAME.sub("-", name)
+    if name in draft.options and draft.options[name].gpu != likely[0]:
+        name = f"{name}-{likely[0].rpartition('-')[2]}"
     if name not in draft.options:
         option = _Option(likely[0], kind, constraint, round(catalogue[likely[0]].total_bytes / _COST_BYTES, 1))
         option.feature = feature
@@ -146,13 +181,12 @@ def _whole(kind: str | None, node: Node, draft: _Draft, catalogue: Mapping[str, 
     return name
 
 
-def _share(kind: str, whole: str, per_gpu: int, draft: _Draft) -> str:
+def _share(entry: Gres, whole: str, per_gpu: int, draft: _Draft) -> str:
     of = draft.options[whole]
-    name = f"{kind}-{whole}"
+    name = f"{entry.name}-{whole}"
     cost = max(round(of.cost / per_gpu, 4), 0.0001)
-    draft.options.setdefault(
-        name, _Option(of.gpu, of.type, of.constraint, cost, (kind, whole, per_gpu), feature=of.feature)
-    )
+    share = (entry.name, whole, per_gpu)
+    draft.options.setdefault(name, _Option(of.gpu, entry.type, of.constraint, cost, share, feature=of.feature))
     return name
 
 

@@ -5,12 +5,15 @@ entries of the longest model name that the type, else a feature, holds, and of t
 profile that is named. Where several are left, the one with the least memory is safe.
 """
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
+from xmem_slurm.errors import UsageError
 from xmem_slurm.site.schema import Gpu
 
 _PROFILE = re.compile(r"\d+g\.\d+gb")
+_WORD = re.compile(rf"{_PROFILE.pattern}|[a-z0-9]+")
 _FORM = re.compile(r"-(sxm\d|pcie|\d+gb)")
 """What an entry's name has after its model: form factor and memory."""
 _SHOWN = 0.9
@@ -29,6 +32,27 @@ def candidates(kind: str | None, features: Sequence[str], catalogue: Mapping[str
     of_model = [name for name in profiles if model is None or _bare(catalogue[name].mig_of or name) == model]
     of_form = _narrowed(of_model, hints)
     return sorted(of_form, key=lambda name: (catalogue[name].total_bytes, name))
+
+
+def named(name: str, catalogue: Mapping[str, Gpu]) -> str:
+    """Return the entry that a person means: by its name or CUDA's, in any case, or by so much of it that one is left.
+
+    Raises:
+        UsageError: there is none, or there are several; lists those that are meant or near.
+    """
+    lower, start = name.lower(), _letters(name.lower())
+    same = [each for each, gpu in catalogue.items() if lower in (each, gpu.cuda_name.lower(), gpu.description.lower())]
+    begun = [each for each, gpu in catalogue.items() if gpu.mig_of is None and _letters(each).startswith(start)]
+    words = set(_WORD.findall(lower)) - {"nvidia", "tesla", "geforce"}
+    partly = [each for each, gpu in catalogue.items() if words and _has(words, each, gpu)]
+    meant = same or begun or partly
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise UsageError(f"--gpu {name}: {len(meant)} are meant by that; name one: {', '.join(meant)}")
+    near = difflib.get_close_matches(lower, catalogue)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    raise UsageError(f"--gpu {name}: not in the GPU catalogue{hint}; `xmem-slurm gpus` lists it")
 
 
 def of_size(size_bytes: int, catalogue: Mapping[str, Gpu]) -> list[str]:
@@ -57,4 +81,14 @@ def _model(hint: str, catalogue: Mapping[str, Gpu]) -> str | None:
 
 
 def _bare(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", _FORM.sub("", name))
+    return _letters(_FORM.sub("", name))
+
+
+def _has(words: Set[str], name: str, gpu: Gpu) -> bool:
+    """Whether an entry's name has all of these words, GiB without their unit included, and no profile beside them."""
+    own = set(_WORD.findall(name))
+    return all(word in own or f"{word}gb" in own for word in words) and (gpu.mig_profile in words or gpu.mig_of is None)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)

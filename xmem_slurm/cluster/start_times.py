@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from xmem_slurm.cluster import client, limits
-from xmem_slurm.errors import UsageError
+from xmem_slurm.errors import SlurmError, UsageError
 from xmem_slurm.rewriting import dialect
 from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm.edit import apply
@@ -27,11 +27,11 @@ def expected(job: Submission, site: Site, names: Sequence[str], component: int =
 
     Slurm's answer is that of `sbatch --test-only`, with the limits that this does not look at. Options about which it
     does not answer in time are left out, and so are those that the job cannot be rewritten to.
-
-    Raises:
-        SlurmError: there is no sbatch.
     """
-    sbatch, until = client.find_sbatch(job.environ), time.monotonic() + MOST_SECONDS
+    try:
+        sbatch, until = client.find_sbatch(job.environ), time.monotonic() + MOST_SECONDS
+    except SlurmError:
+        return {}
     asked = job.request.alone(component)
     gpus = asked.gpus_total or (asked.gpus_per_node or 1) * (asked.nodes or 1)
 

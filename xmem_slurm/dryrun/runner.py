@@ -16,7 +16,7 @@ import platformdirs
 from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import build_server, gpu_environment
+from xmem_slurm.dryrun import build_server, gpu_environment, heard
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -78,11 +78,11 @@ def run(order: DryRunOrder) -> DryRunResult:
         traces.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(order, folder, traces)
-        with build_server.serving(folder):
+        with build_server.serving(folder), heard.told(folder) as heard_by:
             outcome = sandbox.run(
                 [str(script), *job.arguments],
                 cwd=job.folder,
-                environ=environ,
+                environ=environ | heard_by,
                 limits=order.budget.limits(),
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),

@@ -16,9 +16,9 @@ UNUSED = "this job asks for a GPU, and its dry run used none that torch knows of
 _LATE = "there is no answer yet; its dry run goes on, and the next submission of this job has its answer"
 
 
-def lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
+def lines(decision: Decision, *, dry_run: bool = False, verbose: bool = False) -> list[str]:
     """Return the lines about a decision; with `dry_run` nothing is submitted."""
-    now = [*_first(decision, dry_run=dry_run), *decision.lines]
+    now = [*_first(decision, dry_run=dry_run), *(decision.lines if verbose else decision.brief)]
     if decision.known_since is None:
         return now
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(decision.known_since))

@@ -22,13 +22,13 @@ SCHEMA_VERSION: Literal[1] = 1
 _Bytes = Annotated[int, Field(ge=0)]
 
 
-class _Part(BaseModel):
+class JsonPart(BaseModel):
     """Made of a dict, or of the attributes of the same names that an object has."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-class Group(_Part):
+class Group(JsonPart):
     """Blocks that were allocated when the most was, alike and asked for in one place.
 
     `line` of `file` is the innermost one outside of torch; of what the backward pass allocated, that of the forward
@@ -46,7 +46,7 @@ class Group(_Part):
     function: str | None
 
 
-class Counted(_Part):
+class Counted(JsonPart):
     """So many were seen, of how many; null where that is not known."""
 
     done: int | None
@@ -58,7 +58,7 @@ class Counted(_Part):
         return dict(zip(("done", "of"), pair, strict=True)) if isinstance(pair, tuple) else pair
 
 
-class Loop(_Part):
+class Loop(JsonPart):
     """A loop of the script, by file and line: the iteration that it was in at the end, of how many."""
 
     where: str
@@ -66,14 +66,14 @@ class Loop(_Part):
     of: int | None
 
 
-class Phase(_Part):
+class Phase(JsonPart):
     """An optimizer step, counted from 1, that was not like those before it, and how so."""
 
     step: int
     what: str
 
 
-class Seen(_Part):
+class Seen(JsonPart):
     """What of the script ran. `end`: it came to its own end.
 
     `batches` are those of the last loop over training data, those included that were only drawn to see their size;
@@ -88,7 +88,7 @@ class Seen(_Part):
     phases: list[Phase]
 
 
-class Rank(_Part):
+class Rank(JsonPart):
     """One process of the job. `breakdown` is what was allocated when the most was, by category; it adds up to it.
 
     `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run well; without a
@@ -109,14 +109,14 @@ class Rank(_Part):
     largest: list[Group]
 
 
-class Confidence(_Part):
+class Confidence(JsonPart):
     """How sure the estimate is; the reasons are why it is not surer."""
 
     level: Literal["high", "medium"]
     reasons: list[str]
 
 
-class Promise(_Part):
+class Promise(JsonPart):
     """With what probability `required_bytes` is enough, for runs like the `runs` measured, of `models` models.
 
     `probability` is null where nothing like this was measured and the margin is a prior. `held_out` is the share of a
@@ -129,7 +129,7 @@ class Promise(_Part):
     held_out: float | None
 
 
-class Failure(_Part):
+class Failure(JsonPart):
     """The first request that an option cannot serve, and what was allocated then."""
 
     rank: int
@@ -138,7 +138,7 @@ class Failure(_Part):
     phase: str
 
 
-class Option(_Part):
+class Option(JsonPart):
     """One GPU option, in order of preference.
 
     `fits` is null where it was not asked because an option before it fits. `headroom_bytes` is what is left of the
@@ -154,7 +154,7 @@ class Option(_Part):
     short_steps: Annotated[int, Field(ge=0)]
 
 
-class AdvisedChange(_Part):
+class AdvisedChange(JsonPart):
     """A change to the job that was tried in a dry run of its own, on the largest option that is too small without it.
 
     `required_bytes` and `fits` are null where it could not be tried; `why_not` then says why.
@@ -167,7 +167,7 @@ class AdvisedChange(_Part):
     why_not: str | None
 
 
-class Report(_Part):
+class Report(JsonPart):
     """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the most, margin included.
 
     `uses_up_to_bytes` is what the job takes of a GPU that has room for everything, without a margin.

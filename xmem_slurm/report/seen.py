@@ -6,7 +6,7 @@ from xmem_slurm.trace import Loop, Seen, Trace
 def seen_words(trace: Trace) -> str:
     """Say how many steps, batches, evaluations and checkpoints were seen, and whether the script came to its end."""
     seen = trace.seen or Seen(trace.steps)
-    words = [f"{_count(seen.steps, 'optimizer step')} seen"] if seen.steps or seen.evaluation is None else []
+    words = [] if seen.evaluation is not None and not seen.steps else [f"{_steps(trace, seen)} seen"]
     if seen.batches is not None:
         words.append(f"{_part(*seen.batches)} batches")
     if seen.evaluation is not None:
@@ -22,6 +22,16 @@ def seen_words(trace: Trace) -> str:
     return ", ".join(words)
 
 
+def _steps(trace: Trace, seen: Seen) -> str:
+    """Say how many steps; where there was none, what there was in their place."""
+    backward = sum(mark.kind == "backward" for mark in trace.marks)
+    if seen.steps or not trace.allocations:
+        return _count(seen.steps, "optimizer step")
+    return (
+        f"{_count(backward, 'backward pass', 'es')} and no optimizer" if backward else "forward passes and no training"
+    )
+
+
 def _known(seen: Seen) -> list[Loop]:
     return [loop for loop in seen.loops if loop.done is not None and loop.of is not None and loop.of > 1]
 
@@ -30,5 +40,5 @@ def _part(done: int | None, of: int | None) -> str:
     return f"{done or 0:,}" + (f" of {of:,}" if of is not None else "")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, what: str, ending: str = "s") -> str:
+    return f"{number:,} {what}{'' if number == 1 else ending}"

@@ -1,4 +1,4 @@
-"""What a person reads on stderr: at most eight lines, the first one the answer."""
+"""What a person reads on stderr: at most eight lines, the first one the answer; two where nobody asks for more."""
 
 import sys
 import threading
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from xmem_slurm.decision import Decision, Kind, Part
+from xmem_slurm.dryrun import heard
 from xmem_slurm.report import decided
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.largest import Group
@@ -23,8 +24,10 @@ from xmem_slurm.units import human
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
 """A placement's verdict, in words."""
 
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 0.5
 """What is over sooner needs no progress."""
+NEWS_SECONDS = 20.0
+"""Between two lines in a log."""
 
 _LEAST_PART = 0.01
 """Of the peak: what is less is not worth a word."""
@@ -35,6 +38,18 @@ _GROUPS = 3
 _IN_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this can be changed in the script only"
 
 _UNITS = {"shard": "shards", "mps": "units of MPS"}
+
+
+def brief_line(estimate: Estimate) -> str:
+    """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
+    why = " (xmem-slurm explain says why)" if estimate.reasons else ""
+    return (
+        f"GPU memory needed: {human(estimate.required_bytes)}{_takes(estimate)}; confidence {estimate.confidence}{why}"
+    )
+
+
+def _takes(estimate: Estimate) -> str:
+    return f"; would use up to {human(estimate.uses_up_to_bytes)}" if estimate.uses_more else ""
 
 
 def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[str]:
@@ -48,10 +63,9 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
-    takes = f"; would use up to {human(estimate.uses_up_to_bytes)}" if estimate.uses_more else ""
     sure = "; ".join([seen_words(rank.trace), _promise(rank.margin), *estimate.reasons])
     return [
-        f"GPU memory needed: {human(estimate.required_bytes)} = {total}{takes}",
+        f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_takes(estimate)}",
         f"at the peak: {parts}",
         *_largest(at_peak),
         f"confidence {estimate.confidence}: {sure}",
@@ -155,14 +169,14 @@ def advice(changes: Sequence[Change], sizing: Sizing) -> str:
     return f"nothing was changed; this would do: {_listed(changes)}: {_offer(sizing)}"
 
 
-def decision_lines(decision: Decision, *, dry_run: bool = False) -> list[str]:
+def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = False) -> list[str]:
     """Say of each component what it needs and what was decided of it; with `dry_run` nothing is submitted."""
     request = decision.written.request
     sized = [
         decided.of_component(request, index, line)
         for index, part in sorted(decision.parts.items())
         for line in [
-            *estimate_lines(part.sizing.estimate),
+            *([brief_line(part.sizing.estimate)] if brief else estimate_lines(part.sizing.estimate)),
             *filter(None, (part.sizing.without_kernels, part.sizing.no_share)),
             _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
             *([_IN_A_COPY] if part.in_a_copy else []),
@@ -205,20 +219,53 @@ def too_small(sizing: Sizing) -> str:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Show what is going on, on a terminal only, if it lasts longer than `PATIENCE_SECONDS`; yield how to change it."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console  # noqa: PLC0415 - a batch script's submission has no use for it
+def progress(text: str, seconds: float | None = None, *, verbose: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show what is going on, and where a dry run is, if it lasts `PATIENCE_SECONDS`; yield how to change the words.
 
-    status = Console(stderr=True).status(f"{text} ...")
-    later = threading.Timer(PATIENCE_SECONDS, status.start)
-    later.daemon = True
-    later.start()
-    try:
-        yield lambda text: status.update(f"{text} ...")
-    finally:
-        later.cancel()
-        later.join()
-        status.stop()
+    On a terminal that is one line, which is gone in the end. Elsewhere there is none, or with `verbose` one every
+    `NEWS_SECONDS`. `seconds` is what the dry runs may take.
+    """
+    with heard.somebody_waits() as dry_run:
+        line = _ProgressLine(text, seconds, dry_run)
+        if sys.stderr.isatty():
+            from rich.console import Console  # noqa: PLC0415 - a batch script's submission has no use for it
+
+            status = Console(stderr=True).status(line)
+            begin, end = status.start, status.stop
+        else:
+            begin, end = line.print_now_and_then, line.end
+        later = threading.Timer(PATIENCE_SECONDS, begin)
+        later.daemon = True
+        if verbose or sys.stderr.isatty():
+            later.start()
+        try:
+            yield line.change
+        finally:
+            later.cancel()
+            end()
+            if later.ident is not None:
+                later.join()
+            end()
+
+
+class _ProgressLine:
+    """The line of progress, as it is now."""
+
+    def __init__(self, text: str, seconds: float | None, dry_run: heard.Heard) -> None:
+        self._text, self._began, self._dry_run, self._ended = text, time.monotonic(), dry_run, threading.Event()
+        self._budget = "" if seconds is None else f", of at most {seconds:.0f} CPU seconds"
+
+    def change(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        return f"{self._text}: {self._dry_run.words()}, {time.monotonic() - self._began:.0f} s{self._budget}"
+
+    __rich__ = __str__
+
+    def print_now_and_then(self) -> None:
+        while not self._ended.wait(NEWS_SECONDS):
+            print(self, file=sys.stderr, flush=True)  # noqa: T201
+
+    def end(self) -> None:
+        self._ended.set()

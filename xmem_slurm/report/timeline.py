@@ -134,10 +134,10 @@ def _column(moments: Sequence[Moment]) -> Moment:
 
 
 def _marks(trace: Trace) -> Iterator[tuple[Mark, int]]:
-    """Yield each mark, and the event that comes after it."""
-    made_by = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
+    """Yield each mark, and the event that comes after it; the last allocations of a trace that was cut may be gone."""
+    made_by = [0, *(event + 1 for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC)]
     for mark in trace.marks:
-        yield mark, made_by[mark.allocations - 1] + 1 if mark.allocations else 0
+        yield mark, made_by[min(mark.allocations, len(made_by) - 1)]
 
 
 def _spans(trace: Trace) -> Iterator[tuple[str, int, int, int]]:

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -32,12 +32,16 @@ def load_site(path: Path) -> Site:
 def examine(path: Path) -> tuple[Site | None, list[str]]:
     """Read a site file and say all that is wrong with it; None where it is not by the schema.
 
+    What its parts say of each other is looked at there, too, without those that the schema does not allow.
+
     Raises:
         SiteError: it cannot be read, or is no TOML.
     """
     site, problems = _read(path, Site)
     if site is None:
-        return None, problems
+        mended, gone = _mended(tomllib.loads(path.read_text(encoding="utf-8")))
+        more = consistency.problems(mended) if mended is not None else []
+        return None, problems + [line for line in more if not any(word in line for word in gone)]
     if site.templates is not None:
         site = site.model_copy(update={"templates": path.absolute().parent / site.templates})
     return site, consistency.problems(site)
@@ -98,6 +102,45 @@ def _read(path: Path, model: type[_Model]) -> tuple[_Model | None, list[str]]:
         raise SiteError(f"{path}: not TOML: {error}") from error
     except ValidationError as error:
         return None, [_problem(each, model) for each in error.errors()]
+
+
+_STAND_INS: Mapping[str, Any] = {
+    "schema_version": 1,
+    "name": "x",
+    "names": "x",
+    "cpus": 1,
+    "memory_mib": 2**40,
+    "cost": 1,
+}
+"""What stands for a value that must be there, and is missing or wrong."""
+_MOST_MENDED = 100
+
+
+def _mended(content: dict[str, Any]) -> tuple[Site | None, set[str]]:
+    """Return a site without what is not by the schema, and what must not be said of it, as that is why."""
+    gone: set[str] = set()
+    for _ in range(_MOST_MENDED):
+        try:
+            return Site.model_validate(content), gone
+        except ValidationError as error:
+            path = [part for part in error.errors()[0]["loc"] if part != "[key]"]
+            tables: list[Any] = [content]
+            for part in path[:-1]:
+                tables.append(tables[-1][part])
+            last = path[-1] if path else None
+            if isinstance(last, str) and last in _STAND_INS and tables[-1].get(last) != _STAND_INS[last]:
+                tables[-1][last] = _STAND_INS[last]
+                continue
+            while tables and not (
+                isinstance(tables[-1], list) or path[-1] in tables[-1]
+            ):  # it is missing: all of it goes
+                path.pop()
+                tables.pop()
+            if not tables:
+                return None, gone
+            del tables[-1][path[-1]]
+            gone |= {"no nodes have"} if path[0] == "nodes" else {str(path[-1])}
+    return None, gone
 
 
 def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:

@@ -269,6 +269,11 @@ class Site(_Strict):
         policy = Policy.model_validate({**self.policy.model_dump(), "order": order or self.policy.order})
         return self.model_copy(update={"policy": policy})
 
+    def sparing(self, percent: float) -> "Site":
+        """Return the same site with at least so much of each GPU's memory left free."""
+        policy = self.policy.model_copy(update={"spare": max(self.policy.spare, percent / 100)})
+        return self.model_copy(update={"policy": policy})
+
     def without_shares(self) -> "Site":
         """Return the same site without options that are shares of a GPU."""
         whole = {name: option for name, option in self.option.items() if option.share is None}

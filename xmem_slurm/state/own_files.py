@@ -110,6 +110,17 @@ def write_for_user(path: Path, content: bytes) -> None:
             os.fchown(descriptor, before.st_uid, before.st_gid)
 
 
+def unwritable(path: Path) -> str | None:
+    """Return why the user can have no file there, as far as that is seen before there is one, or None."""
+    if path.is_dir():
+        return "is a folder"
+    if path.exists():
+        return None if os.access(path, os.W_OK) else "is not yours to write"
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent}"
+    return None if os.access(path.parent, os.W_OK | os.X_OK) else f"{path.parent} is not yours to write in"
+
+
 def by_age(folder: Path) -> list[tuple[float, Path]]:
     """Return what is in a folder and how many seconds old it is, the youngest first; others may clear up meanwhile."""
     now, aged = time.time(), []

@@ -5,12 +5,12 @@ else what sizing it says (`by_sizing`). Imports here are few: a job without a GP
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
-from xmem_slurm.errors import NoEstimate, Refused, SlurmError, XmemError
+from xmem_slurm.errors import NoEstimate, Refused, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
@@ -41,12 +41,20 @@ class Wishes(NamedTuple):
     """How long to wait for their turn; None as long as the site has it."""
     site: str | None = None
     report: str | None = None
+    html: str | None = None
     fresh: bool = False
+    verbose: bool = False
+    hold: bool = False
+    """Whether it is submitted held where it could not be sized."""
+    margin: float = 0.0
+    """Percent of each GPU's memory to be left free, beside the estimate's own margin."""
     policy: str | None = None
     whole: bool = False
     engine: str | None = None
     ranks: str | None = None
     array_tasks: str | None = None
+    given: Sequence[str] = ()
+    """What of these an option or a variable said, by the option's name: no script and no file goes before it."""
 
 
 def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> Decision:
@@ -84,8 +92,10 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     not_sized = _not_sized(job.request)
     from xmem_slurm.submission import known  # noqa: PLC0415
 
-    name = name or known.key(job, wishes)
-    kept = known.look_up(name, job) if wishes.report is None and not wishes.fresh else None
+    sized_by = wishes._replace(fresh=False, verbose=False, hold=False, report=None, html=None, given=())
+    name = name or known.key(job, sized_by)
+    drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
+    kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
     if kept is not None:
         return kept
     from xmem_slurm.dryrun import admission  # noqa: PLC0415
@@ -97,19 +107,17 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         seconds = places.seconds(tables, "dry_run", "queue_seconds", places.QUEUE_SECONDS)
 
     def made_meanwhile() -> Decision | None:
-        return known.look_up(name, job, began) if wishes.report is None else None
+        return None if drawn else known.look_up(name, job, began)
 
     with admission.alone(name, seconds, tell, made_meanwhile) as made:
         if made is not None:
             return made
-        held = "hold" in job.request.settings  # such a job sbatch takes, also where no node could run it as it is
-        words = None if held else client.refused(client.find_sbatch(job.environ), job)
-        if words is None:
+        # A held job sbatch takes, also where no node could run it as it is; who only looks is told what can be said.
+        unasked = wishes.dry_run or "hold" in job.request.settings
+        if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
             from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
             return by_sizing.decide(job, not_sized, wishes, tell, name)
-    if wishes.dry_run:
-        raise SlurmError(f"Slurm would refuse it ({words})")
     return left_alone(job)  # sbatch says so itself
 
 
@@ -135,8 +143,10 @@ def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> D
     if decision.kind not in _WOULD_USE_A_GPU:
         return left_alone(job)
     if stance == "refuse" and not wishes.advise:
-        raise Refused(decided.refusal(decided.UNASKED, decision.lines[0]))
-    return Decision(Kind.UNASKED_GPU, job, job, lines=decided.lines(decision))
+        raise Refused(decided.refusal(decided.UNASKED, decision.brief[0]))
+    return Decision(
+        Kind.UNASKED_GPU, job, job, lines=decided.lines(decision, verbose=True), brief=decided.lines(decision)
+    )
 
 
 def own_words(job: Submission) -> Mapping[str, int]:

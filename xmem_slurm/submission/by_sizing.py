@@ -13,12 +13,12 @@ from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
-from xmem_slurm.report import decided, files, terminal
+from xmem_slurm.report import decided, terminal
 from xmem_slurm.rewriting import job_steps, sharing
 from xmem_slurm.rewriting.rewrite import Change, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing import kept, sizing
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
@@ -38,9 +38,9 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         UsageError: an ordinary job's request cannot be changed.
     """
     site_file = places.site_file(wishes.site, job.environ)
-    site = loading.load_site(site_file).ordered_by(wishes.policy)
+    site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
     site = site.without_shares() if wishes.whole else site
-    basis = _basis(job, site_file, site.templates)
+    basis = basis_of(job, site_file, site.templates)
     gpus = loading.option_gpus(site, loading.load_catalogue())
     sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell)
     sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
@@ -54,11 +54,10 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
             raise NoEstimate(decision.why)
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
-    lines = terminal.decision_lines(decision, dry_run=wishes.dry_run)
-    if wishes.report is not None:
-        lines.append(files.written(Path(wishes.report), sized, site.templates))
-    decision = decision._replace(lines=lines)
+    full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
+    decision = decision._replace(lines=full, brief=brief)
     known.keep(name, decision, *_lasts(decision, site, basis))
+    kept.keep(job.argv, sized, left, several=bool(job.request.others))
     return decision
 
 
@@ -72,17 +71,23 @@ def _sizings(
     tell: "Tell",
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry when its turn has come, and return what that says of each component that is sized."""
+    budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
     with (
         admission.turn(site.dry_run, wishes.queue_seconds, tell),
-        terminal.progress("running the job dry to see how much GPU memory it needs"),
+        terminal.progress("running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose),
     ):
         orders = sizing.size_components(
             job,
             [index for index in job.request.with_gpus if index not in not_sized],
             site,
             gpus,
-            Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds),
-            asked=Asked(wishes.engine, wishes.ranks, wishes.array_tasks, origins=wishes.report is not None),
+            budget,
+            asked=Asked(
+                wishes.engine,
+                wishes.ranks,
+                wishes.array_tasks,
+                origins=wishes.report is not None or wishes.html is not None,
+            ),
             ask_slurm=True,
         )
         return dispatch.one(orders, site.dry_run)
@@ -120,7 +125,7 @@ def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tupl
     return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
 
 
-def _basis(job: Submission, site_file: Path, templates: Path | None) -> list[File] | None:
+def basis_of(job: Submission, site_file: Path | None, templates: Path | None) -> list[File] | None:
     """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
 
     The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
@@ -132,7 +137,11 @@ def _basis(job: Submission, site_file: Path, templates: Path | None) -> list[Fil
         named = script_files.named_files(job_steps.text(job), folder, job.environ) if shell else set()
     except (script_files.Unknown, OSError):
         return None
-    facts = {site_file.absolute(), *resources.tree("site-config").glob("*.toml"), *places.site_places()}
+    facts = {
+        *([site_file.absolute()] if site_file else []),
+        *resources.tree("site-config").glob("*.toml"),
+        *places.site_places(),
+    }
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
     return [known.as_it_is(path) for path in facts | named]
 

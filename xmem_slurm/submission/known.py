@@ -36,7 +36,7 @@ from xmem_slurm.state import own_files
 if TYPE_CHECKING:
     from xmem_slurm.trace import File
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _FOLDER = "estimates"
 _DAY = 86_400
 MOST_DAYS = 7
@@ -75,7 +75,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         age, days = time.time() - kept["made"], kept["days"]
         if age < -_DAY or (age > days * _DAY if waited_since is None else kept["made"] < waited_since):
             return None
-        if not all(_is_unchanged(*each) for each in kept["files"]):
+        if not unchanged(kept["files"]):
             return None
         environ = {k: v for k, v in job.environ.items() if k not in kept["removed"]} | kept["set"]
         script = None if kept["script"] is None else bytes.fromhex(kept["script"])
@@ -86,6 +86,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             why=str(kept["why"]),
             error=str(kept["error"]),
             lines=[*map(str, kept["lines"])],
+            brief=[*map(str, kept["brief"])],
             known_since=float(kept["made"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -98,13 +99,8 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
     A file that the dry run wrote before it read it is the job's own, and no file of this machine. What it was sized
     from is not kept: traces are large.
     """
-    first = dict[str, "File"]()
-    for file in files:
-        if file.kind == "T":
-            return
-        first.setdefault(file.path, file)
-    of_machine = [file for file in first.values() if file.kind != "W"]
-    if not all(_is_unchanged(*each) for each in of_machine):
+    of_machine = lasting(files)
+    if of_machine is None:
         return
     ready, before, after = decision.ready, decision.written.environ, decision.ready.environ
     content = {
@@ -119,11 +115,28 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
         "set": {k: v for k, v in after.items() if before.get(k) != v},
         "removed": [k for k in before if k not in after],
         "lines": list(decision.lines),
+        "brief": list(decision.brief),
     }
     with contextlib.suppress(OSError):
         folder = own_files.make(own_files.cache_folder(_FOLDER))
         _prune(folder)
         own_files.write(folder / f"{name}.json", json.dumps(content).encode())
+
+
+def lasting(files: "Iterable[File]") -> "list[File] | None":
+    """Return what of these is of this machine; None where one of them is not as it was, or not all were seen."""
+    first = dict[str, "File"]()
+    for file in files:
+        if file.kind == "T":
+            return None
+        first.setdefault(file.path, file)
+    of_machine = [file for file in first.values() if file.kind != "W"]
+    return of_machine if unchanged(of_machine) else None
+
+
+def unchanged(files: "Iterable[File]") -> bool:
+    """Whether all of these are as they were."""
+    return all(_is_unchanged(*each) for each in files)
 
 
 def as_it_is(path: Path) -> "File":

@@ -16,12 +16,12 @@ from typing import NoReturn
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
-from xmem_slurm.errors import SlurmError
+from xmem_slurm.errors import SlurmError, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
-from xmem_slurm.submission import handover
+from xmem_slurm.submission import handover, settings
 from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
 
 
@@ -31,24 +31,23 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     Raises:
         SlurmError: there is no sbatch to hand the job to.
     """
-    sbatch = client.find_sbatch(written.environ)
+    sbatch = _sbatch(written, wishes)
     if "XMEM_ACTIVE" in written.environ or (wishes.off and not wishes.dry_run):
         _hand_over(sbatch, written)
     began = time.monotonic()
     with signals.clearing_up():
         try:
             written = _read(written, sbatch)
+            wishes = _settled(wishes, written)
             quiet = written.command_line.has("quiet")
             decision = answer(written, wishes, lambda line: None if quiet else tell([line]))
-            if not wishes.dry_run:
-                decision = decision._replace(ready=_with_script_kept(decision.ready, written))
-            ready = decision.ready
-            if ready != written:
-                once = wishes.dry_run or _descriptor(ready) is not None  # there is no file of it, or not twice
-                client.check_accepted(sbatch, ready, by_file=not once)
+            decision = _tried(decision, sbatch) if wishes.dry_run else _accepted(decision, sbatch)
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
-    _tell_of(decision, dry_run=wishes.dry_run)
+    decision = _held(decision) if wishes.hold else decision
+    _tell_of(decision, wishes)
+    if decision.parts and (wishes.report or wishes.html):
+        _write_reports(decision, wishes)
     refused = decision.kind is Kind.REFUSED
     if wishes.dry_run and not refused:
         _show(decision)
@@ -59,7 +58,76 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     _hand_over(sbatch, decision.ready)
 
 
-def _tell_of(decision: Decision, *, dry_run: bool) -> None:
+def _sbatch(job: Submission, wishes: Wishes) -> Path:
+    """Return the real sbatch; who only looks needs none."""
+    try:
+        return client.find_sbatch(job.environ)
+    except SlurmError:
+        if not wishes.dry_run:
+            raise
+        return Path("sbatch")
+
+
+def _settled(wishes: Wishes, job: Submission) -> Wishes:
+    """Add what the job's script and the user's file say, and tell what is wrong there."""
+    wishes, complaints = settings.settled(wishes, job)
+    if not job.command_line.has("quiet"):
+        tell(complaints)
+    return wishes
+
+
+def _accepted(decision: Decision, sbatch: Path) -> Decision:
+    """Keep the changed script where the job's record can point at it, and ask Slurm whether it would take the job.
+
+    Raises:
+        SlurmError: it would not.
+    """
+    ready = _with_script_kept(decision.ready, decision.written)
+    if ready != decision.written:
+        client.check_accepted(sbatch, ready, by_file=_descriptor(ready) is None)  # else it is read only once
+    return decision._replace(ready=ready)
+
+
+def _held(decision: Decision) -> Decision:
+    """Have a job that could not be sized wait for its user's word."""
+    if decision.kind not in (Kind.NOT_ESTIMATED, Kind.FAILED) or "hold" in decision.written.request.settings:
+        return decision
+    held = decision.ready.but(argv=("--hold", *decision.ready.argv))
+    return decision._replace(ready=held).noting(
+        "it is held; `scontrol release JOB_ID`, with the number below, lets it run"
+    )
+
+
+def _tried(decision: Decision, sbatch: Path) -> Decision:
+    """Add to what is shown, and not submitted, what Slurm says of it; what it refuses would go as it was written."""
+    if decision.kind is Kind.LEFT_ALONE:
+        return decision
+    words = client.refused(sbatch, decision.ready) if sbatch.is_file() else client.NO_SBATCH
+    if words is None:
+        return decision
+    if client.is_no_cluster(words):
+        return decision.noting(f"there is no cluster here ({words})")
+    changed = decision.ready != decision.written
+    what = "the changed request, and it would be submitted as written" if changed else "it"
+    return decision._replace(ready=decision.written).noting(f"Slurm would refuse {what} ({words})")
+
+
+def _write_reports(decision: Decision, wishes: Wishes) -> None:
+    """Write the reports that are asked for, after all has been told: a line says where each is, or why it is not."""
+    from xmem_slurm.report import files, html  # noqa: PLC0415
+    from xmem_slurm.site import loading, places  # noqa: PLC0415
+
+    templates = None
+    with contextlib.suppress(XmemError):
+        templates = loading.load_site(places.site_file(wishes.site, decision.written.environ)).templates
+    sized = {index: part.sizing for index, part in decision.parts.items()}
+    for name, writer in ((wishes.report, None), (wishes.html, html.write)):
+        failure = files.failure(Path(name), sized, templates, writer) if name else None
+        if failure or (name and not decision.written.command_line.has("quiet")):
+            tell([failure or f"report: {name}"])
+
+
+def _tell_of(decision: Decision, wishes: Wishes) -> None:
     """Tell the user what was decided; with --quiet only what an error of this submission kept us from."""
     written = decision.written
     quiet, refused = written.command_line.has("quiet"), decision.kind is Kind.REFUSED
@@ -67,7 +135,7 @@ def _tell_of(decision: Decision, *, dry_run: bool) -> None:
         tell(_unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
-        tell(decided.lines(decision, dry_run=dry_run))
+        tell(decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose))
 
 
 def _record(decision: Decision, wishes: Wishes, began: float) -> None:
@@ -129,7 +197,11 @@ def _unknown_words(job: Submission) -> list[str]:
     if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
         return []
     words = own_words(job)
-    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if word not in OWN_WORDS]
+    return [f"line {n} of the script: #XMEM {word}: no such word" for word, n in words.items() if not _is_known(word)]
+
+
+def _is_known(word: str) -> bool:
+    return word in OWN_WORDS or settings.is_setting(word)
 
 
 def tell(lines: Sequence[str], prefix: str = "xsbatch: ") -> None:

@@ -2,14 +2,18 @@
 complete -c xsbatch -l xmem-dry-run -d 'print the script that would be submitted; submit nothing'
 complete -c xsbatch -l xmem-off -d 'submit as written, without a look at it'
 complete -c xsbatch -l xmem-keep-type -d 'do not change a GPU type that the request names'
+complete -c xsbatch -l xmem-hold -d 'submit held, where it could not be sized'
 complete -c xsbatch -l xmem-fresh -d 'run dry even if nothing has changed since the last time'
+complete -c xsbatch -l xmem-verbose -d 'say what the memory is for, and why it is how sure'
 complete -c xsbatch -l xmem-policy -x -a 'cost memory start' -d 'which GPU that fits: of the least cost, of the least memory, or the first to start'
 complete -c xsbatch -l xmem-budget -x -d 'CPU seconds that the dry runs may take (60)'
+complete -c xsbatch -l xmem-margin -x -d 'leave so much of each GPU\'s memory free, beside the estimate\'s own margin (0)'
 complete -c xsbatch -l xmem-engine -x -a 'auto device profile' -d 'how it is run dry: device (stand-ins), profile (real steps on the CPU), auto'
 complete -c xsbatch -l xmem-ranks -x -d 'ranks that are run beside the first: all, last, or numbers (0,3)'
 complete -c xsbatch -l xmem-array-tasks -x -d 'array tasks that are run, in place of the first and the last: 7 or 1,5'
 complete -c xsbatch -l xmem-site -r -d 'the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml'
 complete -c xsbatch -l xmem-report -r -d 'write a report: .html, .pickle (torch\'s snapshot), .trace.json (Perfetto), else JSON'
+complete -c xsbatch -l xmem-html -x -d 'write charts and tables, one HTML file'
 complete -c xsbatch -l account -s A -x
 complete -c xsbatch -l acctg-freq -x
 complete -c xsbatch -l array -s a -x

@@ -12,6 +12,7 @@ from _xmem.offline.downloads import Downloads
 from _xmem.process import alive, description, ends, stand_ins
 from _xmem.process.budget import TimeLeft
 from _xmem.process.limits import ShareLimits
+from _xmem.process.says import Says
 from _xmem.process.steps import Steps
 
 
@@ -30,6 +31,7 @@ class ProbeEngine:
         self._torch = self._runtime = None
         self._build = ("unknown", None)
         self._limits = ShareLimits(environ)
+        self.says = Says(environ)
         self._downloads = Downloads(environ["XMEM_TRACE_DIR"])
         self._away = set()
         self._begin()
@@ -70,6 +72,7 @@ class ProbeEngine:
             self.give_up(str(error))
         self._hooked()
         ends.hook(self)
+        self.says("building the model")
         self.write("running")
 
     def steps_counted(self, register, _owner):

@@ -59,11 +59,13 @@ class _Finder:
         return spec
 
     def _around_torch(self, module, execute):
+        """Have the recorder watch the import, unless it is one more of a module that it knows."""
         folder = os.path.dirname(module.__spec__.origin)
         recorder = self.recorder(folder)
         if recorder.knows_torch():  # importlib.reload
             execute(module)
             return
+        recorder.says("importing torch")
         recorder.before_torch(folder)
         try:
             execute(module)

@@ -105,6 +105,8 @@ class Course:
             if not mode and self.seen["evaluation"] is None:
                 self.seen["evaluation"] = 0, None
             self._training = mode
+            if not mode:
+                self._recorder.says("evaluating")
             return train(module, mode)
 
         return noted_train

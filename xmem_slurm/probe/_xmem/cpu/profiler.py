@@ -130,6 +130,7 @@ class Profiler(ProbeEngine):
         if self._steps.number == 0:
             self._tag_modules()
         self._steps.stepped(optimizer, False, time.monotonic())
+        self.says("step %d on the CPU" % self._steps.number)
         if self._steps.least() == self._rounds or not self._budget.is_limited():
             return
         self._rounds = self._steps.least()

@@ -1,0 +1,91 @@
+"""xmem-slurm's man page and shell completions, from its verbs and their options."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from xmem_slurm import __version__, resources
+
+PAGES = {
+    "bash": "xmem-slurm.bash.j2",
+    "zsh": "xmem-slurm.zsh.j2",
+    "fish": "xmem-slurm.fish.j2",
+    "man": "xmem-slurm.1.j2",
+}
+SHARE = {
+    "bash": "bash-completion/completions/xmem-slurm",
+    "zsh": "zsh/site-functions/_xmem-slurm",
+    "fish": "fish/vendor_completions.d/xmem-slurm.fish",
+    "man": "man/man1/xmem-slurm.1",
+}
+"""Where each page is installed, below PREFIX/share."""
+
+_EXAMPLES = (
+    ("xmem-slurm estimate train.py --lr 1e-4", "Run a Python file dry, on the GPUs of the site."),
+    ("xmem-slurm estimate --gpu l4 --html page.html job.sh", "The same of a job script, on one GPU; and draw it."),
+    ("xmem-slurm explain --html page.html train.py", "The last estimate of that script again, drawn; nothing is run."),
+    ("xmem-slurm compare before.json train.py", "What is different between two estimates?"),
+    ("xmem-slurm config job.sh", "Which settings hold for this script, and where is each from?"),
+    ("xmem-slurm gpus", "What GPUs are known, and which of them are here?"),
+    ("xmem-slurm generate --template plain -- python train.py", "Write a job script that asks for the right GPU."),
+    ("xmem-slurm site check", "Is the site file right?"),
+)
+
+
+class _VerbOption(NamedTuple):
+    name: str
+    value: str
+    help: str
+
+
+class _Verb(NamedTuple):
+    path: str
+    help: str
+    options: Sequence[_VerbOption]
+    verbs: Sequence["_Verb"]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(" ")[2]
+
+    @property
+    def words(self) -> list[str]:
+        """What can come next."""
+        return [*(verb.name for verb in self.verbs), *(f"--{option.name}" for option in self.options)]
+
+    @property
+    def fish(self) -> str:
+        """When this is the verb that is typed, in fish's words."""
+        if not self.path:
+            return "__fish_use_subcommand"
+        seen = [f"__fish_seen_subcommand_from {word}" for word in self.path.split()]
+        inner = " ".join(verb.name for verb in self.verbs)
+        return "; and ".join([*seen, *([f"not __fish_seen_subcommand_from {inner}"] if inner else [])])
+
+
+def render(page: str, command: Any) -> str:
+    """Return the page `bash`, `zsh`, `fish` or `man` of a command of click's with its verbs."""
+    values = {"verbs": list(_all(_verb(command))), "examples": _EXAMPLES, "version": __version__}
+    return resources.render([resources.tree("templates") / "pages"], PAGES[page], values)
+
+
+def _all(verb: _Verb) -> Iterator[_Verb]:
+    yield verb
+    for inner in verb.verbs:
+        yield from _all(inner)
+
+
+def _verb(command: Any, path: str = "") -> _Verb:
+    """Return a verb and those below it, as click has them."""
+    options = [
+        _VerbOption(name.removeprefix("--"), "" if each.is_flag else "value", (each.help or "").rstrip("."))
+        for each in command.params
+        if each.param_type_name == "option"
+        for name in each.opts[:1]
+    ]
+    inner = [
+        _verb(each, f"{path} {name}".strip())
+        for name, each in getattr(command, "commands", {}).items()
+        if not each.hidden
+    ]
+    about = (command.help or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+    return _Verb(path, about, options, inner)

@@ -1,0 +1,153 @@
+"""Estimate a job that nobody submits: a script or a command in, what is known of it out. No Slurm is needed."""
+
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xmem_slurm.cluster import guess
+from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.order import Asked
+from xmem_slurm.errors import NoEstimate, SiteError, UsageError
+from xmem_slurm.report import terminal
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import DryRuns, Site
+from xmem_slurm.sizing import kept, sizing
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import by_sizing, known
+from xmem_slurm.trace import File
+
+_PYTHONS = ("python", "python3")
+"""Of these the first on PATH runs a Python file, as a shell's user would have it run."""
+
+
+class Wanted(NamedTuple):
+    """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order of `policy`.
+
+    `budget` is in CPU seconds, `margin` in percent of each GPU's memory.
+    """
+
+    gpu: str | None = None
+    site: str | None = None
+    budget: float = 60.0
+    engine: str | None = None
+    ranks: str | None = None
+    margin: float = 0.0
+    policy: str | None = None
+    advice: bool = False
+    verbose: bool = False
+    fresh: bool = False
+    """Whether what is known of it already is no answer."""
+
+
+class Estimated(NamedTuple):
+    """What is known of each component of a job, by its number; `left` says of the others why there is no estimate.
+
+    `templates` is the site's own folder of them.
+    """
+
+    sized: Mapping[int, Sizing]
+    left: Mapping[int, str]
+    several: bool
+    templates: Path | None = None
+    known_since: float | None = None
+
+
+def job_of(command: Sequence[str], environ: Mapping[str, str]) -> Submission:
+    """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap.
+
+    A Python file is run by the Python on PATH.
+
+    Raises:
+        UsageError: there is no such file or command, or nothing that runs it.
+    """
+    script, path = Path(command[0]), environ.get("PATH")
+    if script.is_file() and script.read_bytes().startswith(b"#!"):
+        return Submission(tuple(command), environ, script.read_bytes())
+    if script.suffix == ".py" and script.is_file():
+        python = next((name for name in _PYTHONS if shutil.which(name, path=path)), None)
+        if python is None:
+            raise UsageError(
+                f"{script}: no python on PATH; activate the job's, or name it: -- /PATH/TO/python {script}"
+            )
+        command = (python, *command)
+    elif shutil.which(command[0], path=path) is None:
+        wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
+        raise UsageError(f"{command[0]}: {wrong}")
+    return Submission(("--wrap", shlex.join(command)), environ, None)
+
+
+def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Estimated:
+    """Say what each of a job's components needs: as it is known, if nothing has changed, else by running it dry.
+
+    `tell` says what cannot wait.
+
+    Raises:
+        NoEstimate: nothing is known of any component.
+        UsageError: the catalogue has no such GPU.
+        SiteError: there is no site file, and no GPU in its place; or it is wrong.
+    """
+    key = known.key(job, wanted._replace(verbose=False, fresh=False))
+    last = None if wanted.fresh else kept.find(job.argv)
+    if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
+        return Estimated(last.sized, last.left, last.several, known_since=last.made)
+    where = _site(wanted.site).ordered_by(wanted.policy).sparing(wanted.margin) if wanted.gpu is None else None
+    answers = _answers(job, wanted, where, tell)
+    sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
+    errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
+    if not sized:
+        raise next(iter(errors.values()))
+    left = {component: str(error) for component, error in errors.items()}
+    found = Estimated(sized, left, bool(job.request.others), where.templates if where is not None else None)
+    kept.keep(job.argv, sized, left, several=found.several, key=key, files=_lasting(job, wanted, found))
+    return found
+
+
+def _answers(
+    job: Submission, wanted: Wanted, where: Site | None, tell: Callable[[str], None]
+) -> Mapping[int, Sizing | NoEstimate]:
+    """Run a job dry for a site, or for the one GPU that is wanted."""
+    allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
+    catalogue = loading.load_catalogue()
+    rules = where.dry_run if where is not None else DryRuns()
+    components = job.request.with_gpus or range(len(job.request.components))
+    if where is not None:
+        gpus = loading.option_gpus(where, catalogue)
+        orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
+    else:
+        name = guess.named(wanted.gpu or "", catalogue)
+        gpu = catalogue[name]
+        gpu = gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * (1 - wanted.margin / 100))})
+        orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked)
+    seconds = allowance.within(rules).seconds
+    with admission.turn(rules, None, tell), terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
+        answers = dispatch.one(orders, rules)
+    if not wanted.advice:
+        return answers
+    with admission.turn(rules, None, tell), terminal.progress("running it dry again with one change at a time"):
+        return {
+            number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
+            if isinstance(each, Sizing)
+            else each
+            for number, each in answers.items()
+        }
+
+
+def _lasting(job: Submission, wanted: Wanted, found: Estimated) -> Sequence[File] | None:
+    """Return what an estimate rests on, as it is; None where that cannot be told, or another run may see more."""
+    site_file = places.site_file(wanted.site) if wanted.gpu is None else None
+    basis = by_sizing.basis_of(job, site_file, found.templates)
+    traces = [rank.trace for each in found.sized.values() for rank in each.estimate.ranks]
+    if basis is None or found.left or not all(trace.files and trace.is_whole for trace in traces):
+        return None
+    return known.lasting([*basis, *(file for trace in traces for file in trace.files)])
+
+
+def _site(named: str | None) -> Site:
+    try:
+        return loading.load_site(places.site_file(named))
+    except SiteError as error:
+        raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue in its place") from error

@@ -1,0 +1,37 @@
+"""Says in a word where this process is, to whoever waits for the dry run (dryrun/heard.py): nobody has to."""
+
+import os
+import time
+
+LEAST_SECONDS = 0.1
+"""Between two words: a thousand steps a second need no more."""
+
+
+class Says:
+    """A voice, if `environ` names a socket for it beside the traces (XMEM_SAYS); it never waits, and never fails."""
+
+    def __init__(self, environ):
+        self._name, self._traces = environ.get("XMEM_SAYS"), environ.get("XMEM_TRACE_DIR")
+        self._last = -LEAST_SECONDS
+
+    def __call__(self, words, ranks=None):
+        """Say it; `ranks` tells which rank this is, of how many."""
+        now = time.monotonic()
+        if not self._name or now - self._last < LEAST_SECONDS:
+            return
+        self._last = now
+        import _socket  # a process that says nothing needs none
+
+        rank, size = ranks() if ranks else (0, 1)
+        which = "rank %d of %d: " % (rank, size) if size > 1 else ""
+        try:
+            # A socket's path has 107 bytes at most. What lies in our folder is nothing that the job read (`files`).
+            traces = os.open(self._traces, os.O_PATH)
+            try:
+                voice = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+                voice.sendto((which + words).encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
+                voice.close()
+            finally:
+                os.close(traces)
+        except OSError:
+            self._name = None

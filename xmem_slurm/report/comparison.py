@@ -1,0 +1,126 @@
+"""What is different between two estimates? Need and peaks, categories, lines and modules, and where each fits."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from xmem_slurm import resources
+from xmem_slurm.report.categories import CATEGORY_NAMES
+from xmem_slurm.report.json import JsonPart, Rank, Report
+from xmem_slurm.report.terminal import ANSWERS
+from xmem_slurm.trace import Category
+from xmem_slurm.units import human
+
+_Bytes = Annotated[int, Field(ge=0)]
+_MOST_PLACES = 10
+
+
+class BytesOf(JsonPart):
+    """Bytes in the one estimate and in the other."""
+
+    before: _Bytes
+    after: _Bytes
+
+    @property
+    def more(self) -> int:
+        """How much more there is."""
+        return self.after - self.before
+
+
+class Place(BytesOf):
+    """What is alive at the peak and was asked for at one place: a module, and a line outside of torch."""
+
+    category: Category
+    module: str | None
+    file: str | None
+    line: int | None
+
+
+class Fit(JsonPart):
+    """Whether each fits a GPU option; null where it was not asked, or the option is not there."""
+
+    name: str
+    before: bool | None
+    after: bool | None
+
+
+class Comparison(JsonPart):
+    """What `xmem-slurm compare --json` prints: of the rank that needs the most in each, largest changes first."""
+
+    schema_version: Literal[1]
+    required_bytes: BytesOf
+    peak_allocated_bytes: BytesOf
+    peak_reserved_bytes: BytesOf
+    margin_bytes: BytesOf
+    breakdown: dict[Category, BytesOf]
+    places: list[Place]
+    options: list[Fit]
+
+
+class _Site(NamedTuple):
+    category: Category
+    module: str | None
+    file: str | None
+    line: int | None
+
+
+def compare(before: Report, after: Report) -> Comparison:
+    """Compare two estimates. Places are those of the largest blocks that each names."""
+    ranks = [max(each.ranks, key=lambda rank: rank.required_bytes) for each in (before, after)]
+    one, other = ranks
+    sites = [_sites(rank) for rank in ranks]
+    places = [Place(before=sites[0][each], after=sites[1][each], **each._asdict()) for each in sites[0] | sites[1]]
+    fits = [{option.name: option.fits for option in each.options} for each in (before, after)]
+    return Comparison(
+        schema_version=1,
+        required_bytes=BytesOf(before=before.required_bytes, after=after.required_bytes),
+        peak_allocated_bytes=BytesOf(before=one.peak_allocated_bytes, after=other.peak_allocated_bytes),
+        peak_reserved_bytes=BytesOf(before=one.peak_reserved_bytes, after=other.peak_reserved_bytes),
+        margin_bytes=BytesOf(before=before.margin_bytes, after=after.margin_bytes),
+        breakdown={each: BytesOf(before=one.breakdown[each], after=other.breakdown[each]) for each in Category},
+        places=sorted((each for each in places if each.more), key=lambda each: -abs(each.more))[:_MOST_PLACES],
+        options=[Fit(name=name, before=fits[0].get(name), after=fits[1].get(name)) for name in fits[0] | fits[1]],
+    )
+
+
+def _sites(rank: Rank) -> Counter[_Site]:
+    found = Counter[_Site]()
+    for group in rank.largest:
+        found[_Site(group.category, group.module, group.file, group.line)] += group.blocks * group.bytes_each
+    return found
+
+
+def lines(found: Comparison, names: Sequence[str]) -> list[str]:
+    """Say it in lines for a terminal."""
+    table = [("", *names, "difference"), *rows(found)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def rows(found: Comparison) -> Iterator[tuple[str, str, str, str]]:
+    """Yield what is compared, in the one, in the other, and the difference, in words."""
+    yield _row("GPU memory needed", found.required_bytes)
+    yield _row("margin in it", found.margin_bytes)
+    yield _row("peak reserved", found.peak_reserved_bytes)
+    yield _row("peak allocated", found.peak_allocated_bytes)
+    for category, sizes in sorted(found.breakdown.items(), key=lambda each: -abs(each[1].more)):
+        if sizes.before or sizes.after:
+            yield _row(f"  {CATEGORY_NAMES[category]}", sizes)
+    for place in found.places:
+        where = ", ".join(filter(None, [place.module, place.file and f"{place.file.rpartition('/')[2]}:{place.line}"]))
+        yield _row(f"  {CATEGORY_NAMES[place.category]} ({where or 'not known where'})", place)
+    for option in found.options:
+        yield option.name, ANSWERS[option.before], ANSWERS[option.after], "" if option.before is option.after else "*"
+
+
+def _row(what: str, sizes: BytesOf) -> tuple[str, str, str, str]:
+    sign = "-" if sizes.more < 0 else "+"
+    return what, human(sizes.before), human(sizes.after), f"{sign}{human(abs(sizes.more))}" if sizes.more else "same"
+
+
+def page(found: Comparison, names: Sequence[str]) -> str:
+    """Return the table as one HTML file that needs nothing else."""
+    values = {"names": names, "rows": list(rows(found)), "document": found.model_dump(mode="json")}
+    return resources.render(resources.template_places("report"), "comparison.html.j2", values, html=True)

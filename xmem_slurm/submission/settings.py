@@ -1,0 +1,204 @@
+"""Which of xsbatch's own options are set, and where? In the user's file, an #XMEM line, the environment, on the line.
+
+The later of these counts. The file and the script are read for a job that asks for a GPU alone: the others do not wait.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from xmem_slurm.dryrun import ENGINES
+from xmem_slurm.slurm.refusal import refusal
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission.answer import Wishes
+
+_ORDERS = ("cost", "memory", "start")
+"""What --xmem-policy takes; a site file's `policy.order` is one of these, too (`site.schema.Order`)."""
+
+RANKS = "all|last|[0-9]+(,[0-9]+)*"
+"""What --xmem-ranks takes (`xmem_slurm.dryrun.order`)."""
+TASKS = r"\d+(,\d+)*"
+
+
+class OwnOption(NamedTuple):
+    """An option of xsbatch itself: `value` is what its value is called, or "" for a flag. XMEM_… sets it, too.
+
+    `takes` are the words that are taken as a value, or the least and the most of a number; () takes anything, or what
+    is of a `form`, an expression that a value must match. A typed file must be one that can be read, or written.
+    """
+
+    name: str
+    value: str
+    help: str
+    takes: tuple[str, ...] | tuple[int, int] = ()
+    form: str = ""
+    file: Literal["", "read", "written"] = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return self.name.upper().replace("-", "_")
+
+
+OWN_OPTIONS = (
+    OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
+    OwnOption("xmem-off", "", "submit as written, without a look at it"),
+    OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
+    OwnOption("xmem-hold", "", "submit held, where it could not be sized"),
+    OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
+    OwnOption("xmem-verbose", "", "say what the memory is for, and why it is how sure"),
+    OwnOption(
+        "xmem-policy",
+        "|".join(_ORDERS),
+        "which GPU that fits: of the least cost, of the least memory, or the first to start",
+        _ORDERS,
+    ),
+    OwnOption("xmem-budget", "seconds", "CPU seconds that the dry runs may take (60)", (1, 3600)),
+    OwnOption(
+        "xmem-margin",
+        "percent",
+        "leave so much of each GPU's memory free, beside the estimate's own margin (0)",
+        (0, 90),
+    ),
+    OwnOption(
+        "xmem-engine", "name", "how it is run dry: device (stand-ins), profile (real steps on the CPU), auto", ENGINES
+    ),
+    OwnOption("xmem-ranks", "list", "ranks that are run beside the first: all, last, or numbers (0,3)", form=RANKS),
+    OwnOption(
+        "xmem-array-tasks", "list", "array tasks that are run, in place of the first and the last: 7 or 1,5", form=TASKS
+    ),
+    OwnOption(
+        "xmem-site",
+        "file",
+        "the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml",
+        file="read",
+    ),
+    OwnOption(
+        "xmem-report",
+        "file",
+        "write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON",
+        file="written",
+    ),
+    OwnOption("xmem-html", "file", "write charts and tables, one HTML file", file="written"),
+)
+BY_NAME = {option.name: option for option in OWN_OPTIONS}
+ANYWHERE = ("policy", "budget", "margin", "engine", "ranks", "array-tasks", "verbose", "hold", "keep-type")
+"""What the user's file and an #XMEM line can set, too."""
+
+
+class OwnSetting(NamedTuple):
+    """A value of one of these, as it was written, and where that was."""
+
+    value: str
+    where: str
+
+
+def user_file() -> Path:
+    """Return where the user's settings are; there need be none."""
+    import platformdirs  # noqa: PLC0415 - only where there is a GPU to size
+
+    return platformdirs.user_config_path("xmem-slurm") / "settings.toml"
+
+
+def of_environment(environ: Mapping[str, str]) -> tuple[dict[str, OwnSetting], list[str]]:
+    """Return what variables set, by the option's name without "xmem-", and a line for each that makes no sense."""
+    named = {option.name: environ.get(option.variable, "") for option in OWN_OPTIONS}
+    return _sensible((name, OwnSetting(text, BY_NAME[name].variable)) for name, text in named.items() if text)
+
+
+def of_job(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
+    """Return what the user's file and the script's #XMEM lines set, the script before the file; and what is wrong."""
+    settings, complaints = _of_file(user_file())
+    script = job.parsed_script
+    lines = ((word, line.line) for line in (script.own if script is not None else ()) for word in line.words)
+    pairs = [(word.partition("="), f"line {number} of the script") for word, number in lines if is_setting(word)]
+    found, wrong = _sensible((f"xmem-{name}", OwnSetting(text or "1", where)) for (name, _, text), where in pairs)
+    return settings | found, complaints + wrong
+
+
+def is_setting(word: str) -> bool:
+    """Whether a word of an #XMEM line sets one of these."""
+    name, equals, _ = word.partition("=")
+    return name in ANYWHERE and (bool(equals) or not BY_NAME[f"xmem-{name}"].value)
+
+
+def settled(wishes: Wishes, job: Submission) -> tuple[Wishes, list[str]]:
+    """Add to what a command line and its environment say what the job's script and the user's file do; and complaints.
+
+    Nothing is read for a job that asks for no GPU, and for one that sbatch will refuse.
+    """
+    if wishes.off or (job.script is None and job.command_line.wrap is None):
+        return wishes, []
+    if refusal(job) is not None or not job.request.asks_for_gpu:
+        return wishes, []
+    found, complaints = of_job(job)
+    more = {name: each for name, each in found.items() if name not in wishes.given}
+    return wishes._replace(**values(more)), complaints
+
+
+def effective(job: Submission) -> tuple[dict[str, OwnSetting], list[str]]:
+    """Return what holds for a job where no option says otherwise; and complaints."""
+    lower, complaints = of_job(job)
+    found, wrong = of_environment(job.environ)
+    return lower | found, complaints + wrong
+
+
+def values(settings: Mapping[str, OwnSetting]) -> dict[str, Any]:
+    """Return the fields of `Wishes` that these are."""
+    return {name.replace("-", "_"): _value(f"xmem-{name}", each.value) for name, each in settings.items()}
+
+
+def _value(name: str, text: str) -> Any:
+    if not BY_NAME[name].value:
+        return text not in ("", "0", "no", "false")
+    return float(text) if name in ("xmem-budget", "xmem-margin") else text
+
+
+def _of_file(path: Path) -> tuple[dict[str, OwnSetting], list[str]]:
+    """Return what the user's file sets, and what is wrong in it; it need not be there."""
+    try:
+        content = path.read_bytes()
+        import tomllib  # noqa: PLC0415 - only where there is a file
+
+        table = tomllib.loads(content.decode())
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, ValueError) as error:
+        return {}, [f"{path}: cannot be read: {error}; it is as if it were not there"]
+    unknown = [
+        f"{path}: {name}: no such setting; there are {', '.join(ANYWHERE)}" for name in table.keys() - {*ANYWHERE}
+    ]
+    texts = {name: str(int(value) if isinstance(value, bool) else value) for name, value in table.items()}
+    found, wrong = _sensible((f"xmem-{name}", OwnSetting(texts[name], str(path))) for name in ANYWHERE if name in texts)
+    return found, unknown + wrong
+
+
+def _sensible(settings: Iterator[tuple[str, OwnSetting]]) -> tuple[dict[str, OwnSetting], list[str]]:
+    found, complaints = dict[str, OwnSetting](), list[str]()
+    for name, each in settings:
+        wrong = wrong_value(BY_NAME[name], each.value)
+        own = name.removeprefix("xmem-")
+        if wrong is None:
+            found[own] = each
+        elif each.where == BY_NAME[name].variable:
+            complaints.append(f"{each.where}={each.value}: {wrong}; it is as if it were not set")
+        else:
+            complaints.append(f"{each.where}: {own}={each.value}: {wrong}; it is as if it were not set")
+    return found, complaints
+
+
+def wrong_value(option: OwnOption, text: str) -> str | None:
+    """Return what is wrong with a value, or None; an empty one stands for the default."""
+    if option.form and text and not re.fullmatch(option.form, text):
+        return f"not of the form {option.form}"
+    if not text or not option.takes or text in option.takes:
+        return None
+    if isinstance(option.takes[0], str):
+        return f"not one of {', '.join(map(str, option.takes))}"
+    least, most = option.takes
+    try:
+        fits = float(least) <= float(text) <= float(most)
+    except ValueError:
+        fits = False
+    return None if fits else f"not a number of {option.value} from {least} to {most}"
