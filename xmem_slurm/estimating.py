@@ -9,11 +9,14 @@ from typing import NamedTuple
 from xmem_slurm.cluster import guess
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
-from xmem_slurm.dryrun.order import Asked
+from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
+from xmem_slurm.plan.levers import BatchLever
+from xmem_slurm.plan.max_batch import MaxBatch, largest
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
-from xmem_slurm.site.schema import DryRuns, Site
+from xmem_slurm.site.schema import DryRuns, Gpu, Site
 from xmem_slurm.sizing import kept, sizing
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
@@ -94,7 +97,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     last = None if wanted.fresh else kept.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
-    where = _site(wanted.site).ordered_by(wanted.policy).sparing(wanted.margin) if wanted.gpu is None else None
+    where = _where(wanted)
     answers = _answers(job, wanted, where, tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
@@ -106,21 +109,59 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     return found
 
 
+def largest_batches(
+    job: Submission, wanted: Wanted, vary: str | None, tell: Callable[[str], None]
+) -> Sequence[MaxBatch]:
+    """Find the largest batch of a job that fits each GPU; `vary` names what its batch is, where no DataLoader has it.
+
+    `wanted.budget` is for each batch that is tried. Shares of GPUs are not tried.
+
+    Raises:
+        NoEstimate: a dry run failed, or nothing of the job is its batch.
+        UsageError: the job has several components, or not what `vary` names; and as `estimate` does.
+        SiteError: as `estimate` does.
+    """
+    if job.request.others:
+        raise UsageError("--max-batch: not for a heterogeneous job; give it the script of one component")
+    lever = BatchLever.parse(vary) if vary is not None else BatchLever()
+    where = _where(wanted)
+    rules = where.dry_run if where is not None else DryRuns()
+    gpus = sizing.spared(_gpus(wanted, where.without_shares()), where) if where is not None else _gpus(wanted, None)
+    budget, asked = Budget(seconds=wanted.budget).within(rules), Asked(wanted.engine, wanted.ranks)
+    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
+    with admission.turn(rules, None, tell), terminal.progress("running the job dry with one batch after another"):
+        return dispatch.one(largest(order, lever, 0, gpus), rules)
+
+
+def _where(wanted: Wanted) -> Site | None:
+    """Return the site that an estimate is for; None where it is for one GPU."""
+    if wanted.gpu is not None:
+        return None
+    return _site(wanted.site).ordered_by(wanted.policy).sparing(wanted.margin)
+
+
+def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
+    """Return the GPUs that an estimate is for."""
+    catalogue = loading.load_catalogue()
+    if where is not None:
+        return loading.option_gpus(where, catalogue)
+    name = guess.named(wanted.gpu or "", catalogue)
+    total = int(catalogue[name].total_bytes * (1 - wanted.margin / 100))
+    return {name: catalogue[name].model_copy(update={"total_bytes": total})}
+
+
 def _answers(
     job: Submission, wanted: Wanted, where: Site | None, tell: Callable[[str], None]
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
-    catalogue = loading.load_catalogue()
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
+    gpus = _gpus(wanted, where)
     if where is not None:
-        gpus = loading.option_gpus(where, catalogue)
         orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
     else:
-        name = guess.named(wanted.gpu or "", catalogue)
-        gpu = catalogue[name]
-        gpu = gpu.model_copy(update={"total_bytes": int(gpu.total_bytes * (1 - wanted.margin / 100))})
+        ((name, gpu),) = gpus.items()
         orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked)
     seconds = allowance.within(rules).seconds
     with admission.turn(rules, None, tell), terminal.progress("running the job dry", seconds, verbose=wanted.verbose):

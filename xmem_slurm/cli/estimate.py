@@ -20,6 +20,7 @@ from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import Estimated
 from xmem_slurm.report import comparison, files, html, perfetto, snapshot, terminal
 from xmem_slurm.report import json as json_report
+from xmem_slurm.report import max_batch as batches
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
 from xmem_slurm.sizing import kept
@@ -89,6 +90,13 @@ def estimate(
             "--advice", help="Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing."
         ),
     ] = False,
+    max_batch: Annotated[
+        bool, typer.Option("--max-batch", help="Find the largest batch that fits each GPU, by several dry runs on it.")
+    ] = False,
+    vary: Annotated[
+        str | None,
+        typer.Option(help="With --max-batch: batch_size=--OPTION or batch_size=VARIABLE, if no DataLoader has it."),
+    ] = None,
 ) -> None:
     """Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted."""
     reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
@@ -102,6 +110,12 @@ def estimate(
     wanted = estimating.Wanted(
         gpu, site, wishes.budget, wishes.engine, wishes.ranks, wishes.margin, order, advice, verbose, fresh
     )
+    if max_batch or vary is not None:
+        if reports.wanted or advice:
+            raise UsageError("--max-batch is an estimate of its own: it goes with no report and not with --advice")
+        found = estimating.largest_batches(job, wanted, vary, partial(typer.echo, err=True))
+        typer.echo(json.dumps(batches.objects(found), indent=2) if as_json else "\n".join(batches.lines(found)))
+        return
     _hand_out(
         estimating.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json, verbose=verbose
     )

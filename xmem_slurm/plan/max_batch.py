@@ -101,6 +101,7 @@ class _Tried:
 
 
 def _largest_on(name: str, tried: _Tried) -> Orders[MaxBatch]:
+    """Search on one GPU, beginning with what is known of its kind."""
     gpu, known, runs, was_open = tried.gpus[name], tried.of(name), 0, MOST
     fitting = {batch: estimate.fits(gpu) for batch, estimate in known.items()}
     while True:

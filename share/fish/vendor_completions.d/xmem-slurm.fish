@@ -24,6 +24,8 @@ complete -c xmem-slurm -n '__fish_seen_subcommand_from estimate' -l margin -r -d
 complete -c xmem-slurm -n '__fish_seen_subcommand_from estimate' -l verbose -d 'Say what the memory is for, and why it is how sure'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from estimate' -l fresh -d 'Run dry even if nothing has changed since the last time'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from estimate' -l advice -d 'Where a GPU is too small, up to three more dry runs: half the batch, bf16, checkpointing'
+complete -c xmem-slurm -n '__fish_seen_subcommand_from estimate' -l max-batch -d 'Find the largest batch that fits each GPU, by several dry runs on it'
+complete -c xmem-slurm -n '__fish_seen_subcommand_from estimate' -l vary -r -d 'With --max-batch: batch_size=--OPTION or batch_size=VARIABLE, if no DataLoader has it'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l json -d 'One JSON object on stdout'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l report -r -d 'Write a report: .html, .pickle (torch\'s snapshot), .trace.json (Perfetto), else JSON'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l html -r -d 'Write charts and tables, one HTML file'
