@@ -56,15 +56,15 @@ class Estimated(NamedTuple):
     known_since: float | None = None
 
 
-def job_of(command: Sequence[str], environ: Mapping[str, str]) -> Submission:
+def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Path()) -> Submission:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap.
 
-    A Python file is run by the Python on PATH.
+    A Python file is run by the Python on PATH. `folder` is where the command would be run.
 
     Raises:
         UsageError: there is no such file or command, or nothing that runs it.
     """
-    script, path = Path(command[0]), environ.get("PATH")
+    script, path = folder / command[0], environ.get("PATH")
     if script.is_file() and script.read_bytes().startswith(b"#!"):
         return Submission(tuple(command), environ, script.read_bytes())
     if script.suffix == ".py" and script.is_file():
