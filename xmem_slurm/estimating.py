@@ -24,6 +24,10 @@ _PYTHONS = ("python", "python3")
 """Of these the first on PATH runs a Python file, as a shell's user would have it run."""
 
 
+WITHOUT_SITE = "a100-sxm4-80gb"
+"""The GPU of an estimate where there is no site and none is named: every torch from 2.4 to 2.15 has kernels for it."""
+
+
 class Wanted(NamedTuple):
     """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order of `policy`.
 
@@ -88,13 +92,15 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     Raises:
         NoEstimate: nothing is known of any component.
         UsageError: the catalogue has no such GPU.
-        SiteError: there is no site file, and no GPU in its place; or it is wrong.
+        SiteError: the site file is wrong, or the one that was named is not there.
     """
     key = known.key(job, wanted._replace(verbose=False, fresh=False))
     last = None if wanted.fresh else kept.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
-    where = _site(wanted.site).ordered_by(wanted.policy).sparing(wanted.margin) if wanted.gpu is None else None
+    where = _site(wanted.site, tell) if wanted.gpu is None else None
+    where = where and where.ordered_by(wanted.policy).sparing(wanted.margin)
+    wanted = wanted if where is not None else wanted._replace(gpu=wanted.gpu or WITHOUT_SITE)
     answers = _answers(job, wanted, where, tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
@@ -146,8 +152,18 @@ def _lasting(job: Submission, wanted: Wanted, found: Estimated) -> Sequence[File
     return known.lasting([*basis, *(file for trace in traces for file in trace.files)])
 
 
-def _site(named: str | None) -> Site:
+def _site(named: str | None, tell: Callable[[str], None]) -> Site | None:
+    """Return the site; None where there is none, and that is told.
+
+    Raises:
+        SiteError: it is wrong, or the one that was named is not there.
+    """
     try:
-        return loading.load_site(places.site_file(named))
+        path = places.site_file(named)
+    except SiteError:
+        tell(f"no site file here, so this is as on one {WITHOUT_SITE}; --gpu NAME takes another (xmem-slurm gpus)")
+        return None
+    try:
+        return loading.load_site(path)
     except SiteError as error:
         raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue in its place") from error
