@@ -79,12 +79,14 @@ setup: .venv/ready .venvs/torch-$(TORCH)/ready
 	.ci/system-packages
 
 .venv/ready: pyproject.toml
+	@echo "setting up .venv, the tools: 0.3 GB on disk, a minute or two" >&2
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install -q --editable . --group dev
 	touch $@
 
 .venvs/torch-%/ready: .ci/job-python
+	@echo "setting up $(@D), a job's Python with torch $*: 2.3 GB on disk, some minutes" >&2
 	PYTHON="$(PYTHON)" .ci/job-python $* $(@D)
 	touch $@
 

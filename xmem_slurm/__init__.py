@@ -1,3 +1,18 @@
-"""xmem-slurm: right-size the GPU request of a Slurm job before it is queued."""
+"""xmem-slurm: right-size the GPU request of a Slurm job before it is queued; `api` is what other programs use."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xmem_slurm.api import Estimate, GpuFit, NoEstimate, Submitted, XmemError, estimate, submit
 
 __version__ = "0.2.0"
+__all__ = ["Estimate", "GpuFit", "NoEstimate", "Submitted", "XmemError", "__version__", "estimate", "submit"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the interface when it is first used: no submission waits for it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from xmem_slurm import api  # noqa: PLC0415
+
+    return getattr(api, name)

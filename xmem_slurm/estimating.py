@@ -27,6 +27,10 @@ _PYTHONS = ("python", "python3")
 """Of these the first on PATH runs a Python file, as a shell's user would have it run."""
 
 
+WITHOUT_SITE = "a100-sxm4-80gb"
+"""The GPU of an estimate where there is no site and none is named: every torch from 2.4 to 2.15 has kernels for it."""
+
+
 class Wanted(NamedTuple):
     """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order of `policy`.
 
@@ -59,15 +63,15 @@ class Estimated(NamedTuple):
     known_since: float | None = None
 
 
-def job_of(command: Sequence[str], environ: Mapping[str, str]) -> Submission:
+def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Path()) -> Submission:
     """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap.
 
-    A Python file is run by the Python on PATH.
+    A Python file is run by the Python on PATH. `folder` is where the command would be run.
 
     Raises:
         UsageError: there is no such file or command, or nothing that runs it.
     """
-    script, path = Path(command[0]), environ.get("PATH")
+    script, path = folder / command[0], environ.get("PATH")
     if script.is_file() and script.read_bytes().startswith(b"#!"):
         return Submission(tuple(command), environ, script.read_bytes())
     if script.suffix == ".py" and script.is_file():
@@ -91,13 +95,13 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     Raises:
         NoEstimate: nothing is known of any component.
         UsageError: the catalogue has no such GPU.
-        SiteError: there is no site file, and no GPU in its place; or it is wrong.
+        SiteError: the site file is wrong, or the one that was named is not there.
     """
     key = known.key(job, wanted._replace(verbose=False, fresh=False))
     last = None if wanted.fresh else kept.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
-    where = _where(wanted)
+    where, wanted = _where(wanted, tell)
     answers = _answers(job, wanted, where, tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
@@ -124,7 +128,7 @@ def largest_batches(
     if job.request.others:
         raise UsageError("--max-batch: not for a heterogeneous job; give it the script of one component")
     lever = BatchLever.parse(vary) if vary is not None else BatchLever()
-    where = _where(wanted)
+    where, wanted = _where(wanted, tell)
     rules = where.dry_run if where is not None else DryRuns()
     gpus = sizing.spared(_gpus(wanted, where.without_shares()), where) if where is not None else _gpus(wanted, None)
     budget, asked = Budget(seconds=wanted.budget).within(rules), Asked(wanted.engine, wanted.ranks)
@@ -133,11 +137,12 @@ def largest_batches(
         return dispatch.one(largest(order, lever, 0, gpus), rules)
 
 
-def _where(wanted: Wanted) -> Site | None:
-    """Return the site that an estimate is for; None where it is for one GPU."""
-    if wanted.gpu is not None:
-        return None
-    return _site(wanted.site).ordered_by(wanted.policy).sparing(wanted.margin)
+def _where(wanted: Wanted, tell: Callable[[str], None]) -> tuple[Site | None, Wanted]:
+    """Return the site that an estimate is for, and what is wanted; or no site, and one GPU named."""
+    where = _site(wanted.site, tell) if wanted.gpu is None else None
+    if where is None:
+        return None, wanted._replace(gpu=wanted.gpu or WITHOUT_SITE)
+    return where.ordered_by(wanted.policy).sparing(wanted.margin), wanted
 
 
 def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
@@ -187,8 +192,18 @@ def _lasting(job: Submission, wanted: Wanted, found: Estimated) -> Sequence[File
     return known.lasting([*basis, *(file for trace in traces for file in trace.files)])
 
 
-def _site(named: str | None) -> Site:
+def _site(named: str | None, tell: Callable[[str], None]) -> Site | None:
+    """Return the site; None where there is none, and that is told.
+
+    Raises:
+        SiteError: it is wrong, or the one that was named is not there.
+    """
     try:
-        return loading.load_site(places.site_file(named))
+        path = places.site_file(named)
+    except SiteError:
+        tell(f"no site file here, so this is as on one {WITHOUT_SITE}; --gpu NAME takes another (xmem-slurm gpus)")
+        return None
+    try:
+        return loading.load_site(path)
     except SiteError as error:
         raise SiteError(f"{error}; --gpu NAME takes a GPU of the catalogue in its place") from error

@@ -17,6 +17,7 @@ from xmem_slurm.cluster import guess
 from xmem_slurm.dryrun import dispatch
 from xmem_slurm.errors import UsageError
 from xmem_slurm.report import html
+from xmem_slurm.site import places
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.submission import handover
@@ -171,3 +172,20 @@ def test_an_option_of_ours_behind_the_script_is_asked_about(monkeypatch: pytest.
     monkeypatch.setattr("sys.argv", ["xmem-slurm", *argv])
     Path("train.py").write_text("parser.add_argument('--html')\n")
     assert command(*argv).exit_code == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_mistyped_option_is_no_command() -> None:
+    told = str(command("estimate", "--reprot", "a.html", "train.py").exception)
+    assert told == "--reprot: no such option; did you mean --report?"
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_first_command_needs_no_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XMEM_SITE")
+    monkeypatch.setattr(places, "site_places", lambda: (Path("/no/such/site.toml"),))
+    done = command("estimate", "train.py")
+    assert done.exit_code == 0
+    assert done.stderr.startswith("no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes another")
+    assert command("estimate", "train.py").exit_code == 0
+    assert "cannot be read" in str(command("estimate", "--site", "/no/such", "train.py").exception)

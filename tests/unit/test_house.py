@@ -15,8 +15,8 @@ MOST_LINES = 400
 PLAIN_LINES = 14
 """A function of so many lines says what it does, whoever it is for; ruff's D103 asks that of public ones alone."""
 
-FORMS = {"Failure", "Group", "Loop", "Option", "Phase", "Seen"}
-"""Names of which one class is the form of another in a file or in the JSON report: one meaning for both."""
+FORMS = {"Estimate", "Failure", "Group", "Loop", "Option", "Phase", "Seen"}
+"""Names of which one class is the form of another in a file, in the JSON report or in Python: one meaning for both."""
 
 MOST_VARIABLES = 4
 """Of the probe's modules: what waits for imports, what was asked for, what was made, what is doubted."""

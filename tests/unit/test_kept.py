@@ -41,7 +41,7 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
     done = command("explain")
     assert done.stderr.startswith(f"xmem-slurm: job.sh, in {folder}, ")
     assert done.stdout.splitlines()[1].startswith("at the peak: activations ")
-    assert command("explain", "train.py").stderr.startswith("xmem-slurm: --wrap 'python3 train.py --lr 1'")
+    assert command("explain", "train.py").stderr.startswith("xmem-slurm: python3 train.py --lr 1, in ")
     assert "no estimate of other.py is kept" in str(command("explain", "other.py").exception)
     assert json.loads(command("explain", "--json", "--html", "a.html", str(folder / "job.sh")).stdout)["choice"] == "l4"
     assert Path("a.html").is_file()

@@ -4,6 +4,7 @@ A name that goes, or means something else, breaks somebody: that is a new major 
 says what to write in its place. A new name is a line more: `pytest tests/unit/test_public_names.py --snapshot-update`.
 """
 
+import dataclasses
 import inspect
 import re
 import tempfile
@@ -19,6 +20,7 @@ import typer
 from pydantic import BaseModel
 from syrupy.assertion import SnapshotAssertion
 
+import xmem_slurm
 from xmem_slurm import errors
 from xmem_slurm.cli.main import app
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
@@ -132,8 +134,23 @@ def shipped_templates() -> Iterator[str]:
         yield f"{template.name}: {', '.join(names)}"
 
 
+def python() -> Iterator[str]:
+    """Yield what `import xmem_slurm` gives: functions with their arguments, values with their fields."""
+    for name in sorted({*xmem_slurm.__all__} - {"__version__"}):
+        found = getattr(xmem_slurm, name)
+        yield f"{name}{'' if isinstance(found, type) else inspect.signature(found)}"
+        for each in dataclasses.fields(found) if dataclasses.is_dataclass(found) else ():
+            if not each.name.startswith("_"):
+                yield f"    {each.name}: {each.type}"
+        if dataclasses.is_dataclass(found):
+            yield from (
+                f"    {method}()" for method in vars(found) if callable(vars(found)[method]) and method[0] != "_"
+            )
+
+
 SECTIONS: Mapping[str, Callable[[], Iterable[str]]] = {
     "programs": programs,
+    "Python": python,
     "xsbatch: options, variables, lines of a script": xsbatch,
     "variables": variables,
     "xmem-slurm: verbs and options": verbs,

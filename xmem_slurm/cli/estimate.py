@@ -1,5 +1,6 @@
 """`xmem-slurm estimate`: how much GPU memory a script or a command needs, in words and in files."""
 
+import difflib
 import inspect
 import json
 import os
@@ -151,7 +152,8 @@ def explain(
     reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
     last = _last(script)
-    typer.echo(f"xmem-slurm: {shlex.join(last.command)}, in {last.folder}, {_when(last.made)}", err=True)
+    typed = last.command[1] if last.command[0] == "--wrap" else shlex.join(last.command)
+    typer.echo(f"xmem-slurm: {typed}, in {last.folder}, {_when(last.made)}", err=True)
     _hand_out(Estimated(last.sized, last.left, last.several), reports, as_json=as_json, verbose=True)
 
 
@@ -206,12 +208,15 @@ def _when(moment: float) -> str:
 
 
 def _ask_of_ours(command: Sequence[str]) -> None:
-    """See that no option of ours stands behind the script by mistake, where it is the script's.
+    """See that no option of ours stands behind the script by mistake, where it is the script's, and none is mistyped.
 
     Raises:
-        UsageError: one does, and no file of the command has that word in it.
+        UsageError: one is; or one does, and no file of the command has that word in it.
     """
     own = {name for each in inspect.get_annotations(estimate).values() for name in _names(each)}
+    if command[0].startswith("-"):
+        near = difflib.get_close_matches(command[0], own, n=1)
+        raise UsageError(f"{command[0]}: no such option{f'; did you mean {near[0]}?' if near else ''}")
     texts = [Path(word).read_bytes() for word in command if Path(word).is_file()]
     for word in command:
         name = word.partition("=")[0]

@@ -112,7 +112,7 @@ class _Line:
                 waited = time.monotonic() - began
                 raise Busy(f"after {waited:.0f} s it was not its turn: {self._ahead()}")
             if not waiting_told:
-                tell(f"waiting for its dry run's turn: {self._ahead()}; in {left:.0f} s at most it goes as written")
+                tell(f"waiting for its dry run's turn: {self._ahead()}; for {left:.0f} s at most")
                 waiting_told = True
             time.sleep(min(_LOOK_SECONDS, left))
             while self.place >= self.most and self._take(self.place - 1):

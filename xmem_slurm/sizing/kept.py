@@ -7,7 +7,6 @@ before this version of ours did, or has other types, has none: it is made again.
 import contextlib
 import gzip
 import hashlib
-import os
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,7 +62,7 @@ def keep(
     files: Sequence[File] | None = None,
 ) -> None:
     """Keep what was estimated, if there is room for it."""
-    kept = KeptSizing(time.time(), __version__, key, command, os.getcwd(), sized, left, several, files)  # noqa: PTH109
+    kept = KeptSizing(time.time(), __version__, key, command, str(Path.cwd()), sized, left, several, files)
     with contextlib.suppress(OSError):
         place = _file_of(command)
         own_files.make(place.parent)
@@ -72,9 +71,9 @@ def keep(
         own_files.write(place, gzip.compress(_form().dump_json(kept), 1))
 
 
-def find(command: Sequence[str]) -> KeptSizing | None:
-    """Return what is kept of this command in this folder."""
-    return _read(_file_of(command))
+def find(command: Sequence[str], folder: Path | None = None) -> KeptSizing | None:
+    """Return what is kept of this command in a folder, None for the one that this process is in."""
+    return _read(_file_of(command, folder))
 
 
 def newest() -> Iterator[KeptSizing]:
@@ -86,8 +85,8 @@ def newest() -> Iterator[KeptSizing]:
                 yield kept
 
 
-def _file_of(command: Sequence[str]) -> Path:
-    name = hashlib.sha256(repr((list(command), os.getcwd())).encode()).hexdigest()[:32]  # noqa: PTH109
+def _file_of(command: Sequence[str], folder: Path | None = None) -> Path:
+    name = hashlib.sha256(repr((list(command), str(folder or Path.cwd()))).encode()).hexdigest()[:32]
     return own_files.cache_folder(_FOLDER) / f"{name}.json.gz"
 
 

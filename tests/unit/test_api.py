@@ -1,0 +1,96 @@
+"""The Python interface: the commands' answers as values, the same errors, and a report in a notebook."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xmem_slurm
+from tests.unit import test_first_hour
+from tests.unit.test_report import SIZING
+from xmem_slurm import api
+from xmem_slurm.errors import SlurmError, UsageError
+from xmem_slurm.report import json as json_report
+from xmem_slurm.sizing import kept
+
+folder = test_first_hour.folder
+
+
+class Commands:
+    """Stands for the commands, and notes how they were called."""
+
+    def __init__(self) -> None:
+        self.argv: list[str] = []
+        self.answer = (0, json.dumps(json_report.estimate_object(SIZING)), "")
+
+    def __call__(self, module: str, argv: list[str], _folder: object) -> subprocess.CompletedProcess[str]:
+        self.argv = [module, *argv]
+        return subprocess.CompletedProcess(argv, *self.answer)
+
+
+@pytest.fixture
+def commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    made = Commands()
+    monkeypatch.setattr(api, "_run", made)
+    assert folder == Path.cwd()
+    return made
+
+
+def test_an_estimate_is_a_value_in_bytes(commands: Commands) -> None:
+    found = xmem_slurm.estimate("train.py --lr '1 2'", gpu="l4", budget=30)
+    assert commands.argv == ["main", "estimate", "--json", "--gpu=l4", "--budget=30", "--", "train.py", "--lr", "1 2"]
+    assert found.required_bytes == SIZING.estimate.required_bytes
+    assert sum(found.breakdown_bytes.values()) == found.peak_allocated_bytes
+    assert (found.choice, found.fits("l4"), found.fits("h200"), found.confidence) == ("l4", True, None, "high")
+    assert [option.name for option in found.options] == ["l4", "a100_40", "a100_80", "h200"]
+    assert str(found) == "15.44 GiB of GPU memory needed, confidence high; fits l4"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.required_bytes = 0  # type: ignore[misc]
+
+
+def test_in_a_notebook_it_is_its_report(commands: Commands, folder: Path) -> None:
+    kept.keep(["--wrap", "python3 train.py"], {0: SIZING}, {}, several=False)
+    found = xmem_slurm.estimate(["train.py"])
+    assert commands.argv[-1] == "train.py"
+    assert found._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    found.write(folder / "page.html")
+    assert "<svg" in (folder / "page.html").read_text()
+    bare = dataclasses.replace(found, _sizing=None)
+    assert bare == found
+    assert bare._repr_html_() == "<p>15.44 GiB of GPU memory needed, confidence high; fits l4</p>"
+    with pytest.raises(xmem_slurm.XmemError, match="not kept"):
+        bare.write("page.html")
+
+
+@pytest.mark.parametrize(("code", "error"), [(1, xmem_slurm.XmemError), (2, UsageError), (3, xmem_slurm.NoEstimate)])
+def test_errors_are_those_of_the_command(commands: Commands, code: int, error: type[Exception]) -> None:
+    commands.answer = (code, "", "waiting\nxmem-slurm: its script failed\n")
+    with pytest.raises(error, match=r"^its script failed$"):
+        xmem_slurm.estimate("train.py")
+
+
+def test_a_job_is_submitted_as_by_xsbatch(commands: Commands) -> None:
+    commands.answer = (0, "17;east\n", "xsbatch: GPU memory needed: 1 GiB\n")
+    done = xmem_slurm.submit("job.sh", "--lr", "1", options=["--time=1:00:00"])
+    assert commands.argv == ["xsbatch", "--parsable", "--time=1:00:00", "job.sh", "--lr", "1"]
+    assert done == xmem_slurm.Submitted(17, "east", ("xsbatch: GPU memory needed: 1 GiB",))
+    commands.answer = (1, "", "sbatch: error: no such account\n")
+    with pytest.raises(SlurmError, match="no such account"):
+        xmem_slurm.submit("job.sh")
+
+
+def test_the_commands_are_run_beside_what_the_user_has_there(folder: Path) -> None:
+    (folder / "json.py").write_text("raise SystemExit('the wrong one')\n")
+    with pytest.raises(UsageError, match=r"none\.py: no such script or command"):
+        xmem_slurm.estimate("none.py", gpu="l4", folder=folder)
+
+
+def test_importing_it_waits_for_nothing() -> None:
+    code = "import sys, xmem_slurm; print({'pydantic', 'xmem_slurm.api'} & {*sys.modules}, xmem_slurm.estimate)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("set() <function estimate")
+    with pytest.raises(AttributeError):
+        getattr(xmem_slurm, "nothing")  # noqa: B009
