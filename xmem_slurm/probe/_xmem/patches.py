@@ -239,7 +239,6 @@ DEVICE = (
     *_rows("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
     *_rows(_TUNER, "autotune", "triton.untuned", late=True),
     *_rows("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
-    *_rows("gc", "collect", "garbage.asked_for", "Modules/gcmodule.c"),
     *_rows("torch.cuda._gpu_trace", "register_callback_for_memory_allocation", "sites", doubt=SITES),
     *_rows("torch:_C", "_activate_gpu_trace", "sites", "torch/csrc/Module.cpp", doubt=SITES),
     *_rows("torch:_C", "_current_autograd_node", "sites", _AUTOGRAD_SOURCE, doubt=SITES),

@@ -6,6 +6,7 @@ others in a dry run, where kernels are not compiled, and in another release of P
 
 import functools
 import gc
+import os
 
 LEAST = 0.01
 """Of the peak: less is none."""
@@ -15,16 +16,21 @@ class Garbage:
     """What was given back at once, at the most. The youngest generation is left out: what is in it was just made."""
 
     def __init__(self):
-        self._allocated, self._asked = None, 0
+        self._allocated = self._pid = None
+        self._asked = 0
         self._before = self._most = 0
 
     def watch(self, allocated):
-        """Look at each collection from now on; `allocated` says how many bytes are."""
-        self._allocated = allocated
-        gc.callbacks.append(self._collecting)
+        """Look at each collection from now on; `allocated` says how many bytes are.
 
-    def asked_for(self, collect, _owner):
-        """Around gc.collect: what a script asks for comes on a GPU where it comes here."""
+        A forked child must not ask: torch's lock may have been taken as it was forked.
+        """
+        self._allocated, self._pid = allocated, os.getpid()
+        gc.callbacks.append(self._collecting)
+        gc.collect = self._asked_for(gc.collect)
+
+    def _asked_for(self, collect):
+        """Return what takes the place of gc.collect: what a script asks for comes on a GPU where it comes here."""
 
         @functools.wraps(collect)
         def asked(*args, **kwargs):
@@ -37,7 +43,7 @@ class Garbage:
         return asked
 
     def _collecting(self, phase, about):
-        if about["generation"] and not self._asked:
+        if about["generation"] and not self._asked and os.getpid() == self._pid:
             if phase == "start":
                 self._before = self._allocated()
             else:

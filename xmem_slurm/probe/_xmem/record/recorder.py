@@ -88,7 +88,7 @@ class Recorder(ProbeEngine):
         self._known = KnownValues(torch, self._environ)
         self._triton, self._advice = Triton(torch, self._known), JobChange(torch)
         parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
-        parts.update(triton=self._triton, advice=self._advice, sites=self._sites, garbage=self._garbage)
+        parts.update(triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:
             parts["course"] = self._course
         if torch.distributed.is_available():
