@@ -19,6 +19,7 @@ from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
 from benchmarks.real_runs import page
+from benchmarks.real_runs.sources import peft
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing import margins
@@ -84,7 +85,10 @@ def residuals(rows: Sequence[Row], results: Mapping[str, Result]) -> list[Publis
 
 
 def of_real_runs() -> list[Residual]:
-    """Return the residual of every peak of reserved bytes that others published of public code (`real_runs`)."""
+    """Return the residual of every peak of reserved bytes that others published of public code (`real_runs`).
+
+    PEFT's are no evidence: its data are made so that what a dry run may not reach, the longest batch, comes first.
+    """
     return [
         Residual(
             conformal.shortfall(result.ground_bytes, result.estimated_bytes),
@@ -96,7 +100,7 @@ def of_real_runs() -> list[Residual]:
             result.date,
         )
         for result in page.results(page.DATA)
-        if result.reason is None and re.match(r"(peak|max) reserved", result.metric)
+        if result.reason is None and re.match(r"(peak|max) reserved", result.metric) and result.source != peft.SOURCE
     ]
 
 

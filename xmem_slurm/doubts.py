@@ -85,6 +85,7 @@ class Doubt(Enum):
         LEAST,
         "CUDA graphs keep pools of their own, which are not released where memory is short",
     )
+    GARBAGE = "garbage", 0.10, "Python's garbage collector freed {detail}, at a moment that may be another on a GPU"
     ASSUMED_VALUES = "assumed-values", 0.10, f"{{detail}}: what the job does next may hang on it{_PRIOR}"
     VALUES_UNKNOWN = "values-unknown", 0.10, f"{{detail}}: what is decided by values on the GPU is not known{_PRIOR}"
     HOOK_MISSING = "hook-missing", 0.10, f"{{detail}}: what is seen by it was not{_PRIOR}"

@@ -780,6 +780,21 @@ def test_memory_used_on_other_streams_is_a_doubt(run: Run, record: str) -> None:
     assert ("record-stream" in codes) == bool(record)
 
 
+@pytest.mark.parametrize("collector", ["", "gc.disable(); "])
+def test_memory_that_the_garbage_collector_frees_of_its_own_accord_is_a_doubt(run: Run, collector: str) -> None:
+    code = f"""
+import gc, torch
+{collector}cycle = [torch.empty(100 << 20, device="cuda")]
+cycle.append(cycle)
+old = [[] for _ in range(20_000)]
+del cycle
+older = [[] for _ in range(5_000_000)]
+gc.collect()
+"""
+    priced = {doubt.code: doubt.share for doubt in run(code).trace.doubts}
+    assert priced.get("garbage") == (None if collector else 1)
+
+
 def test_pools_of_cuda_graphs_are_kept_apart_in_a_replay(run: Run) -> None:
     trace = run(GRAPH).trace
     assert "private-pool" in [doubt.code for doubt in trace.doubts]

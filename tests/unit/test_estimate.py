@@ -67,10 +67,10 @@ def test_where_batches_vary_the_need_is_what_it_fits_on_not_the_fragments_of_the
     more = 2 * rank.peak_reserved_bytes
     with_steps_left_out = dataclasses.replace(found, recorded={"reserved_bytes": more})
     assert dataclasses.replace(rank, trace=with_steps_left_out).peak_reserved_bytes == more
-    fewer = {"allocated_bytes": rank.replay.peak_allocated_bytes, "reserved_bytes": rank.peak_reserved_bytes // 2}
+    fewer = {"requested_bytes": rank.replay.peak_requested_bytes, "reserved_bytes": rank.peak_reserved_bytes // 2}
     other_holes = dataclasses.replace(rank, trace=dataclasses.replace(found, recorded=fewer))
     assert other_holes.peak_reserved_bytes == rank.peak_reserved_bytes // 2
-    with_an_addition = dataclasses.replace(found, recorded=fewer | {"allocated_bytes": fewer["allocated_bytes"] - 1})
+    with_an_addition = dataclasses.replace(found, recorded=fewer | {"requested_bytes": fewer["requested_bytes"] - 1})
     assert dataclasses.replace(rank, trace=with_an_addition).peak_reserved_bytes == rank.peak_reserved_bytes
     assert needed.fits(gpu_of(needed.required_bytes, H200.context_bytes))
     assert not needed.fits(gpu_of(least + rank.margin_bytes + H200.context_bytes - 2 * MIB, H200.context_bytes))

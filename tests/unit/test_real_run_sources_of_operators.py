@@ -76,6 +76,7 @@ def liger_runs(folder: Path) -> list[Run]:
 def test_a_script_of_its_time_runs_whole_and_is_called_where_it_has_another_configuration(tmp_path: Path) -> None:
     whole, called = liger_runs(tmp_path)
     assert (len(whole.rows), len(called.rows), whole.gpu) == (2, 1, "a100-sxm4-80gb")
+    assert whole.torch == "2.4.0"
     assert (whole.folder / "benchmark_add.py").read_text(encoding="utf-8") == SCRIPT
     assert whole.script.endswith("exec python benchmark_add.py\n")
     assert "SingleBenchmarkRunInput(1024, *('liger', 'full'), {'B': 8} | {'dtype': torch.float32})" in called.script

@@ -6,8 +6,9 @@ the repository's own table. Its tree is the last before that table's time, or th
 has another configuration than the row, the script's own function is called with the row's; and where its speeds would
 build a head of 128256 words some fifty times on the CPU (`DEAR`). The checkout is a clone with its history.
 
-Torch is not stated. Needs transformers 4.44, pandas, pytest and triton. Nothing is synthetic: scripts draw their own
-tensors.
+Torch is not stated: the newest release of the table's day is taken (`RELEASES`). It decides: some of what torch.compile
+makes lives in cycles of references until Python's collector comes, and is in the figures of later rows. Needs
+transformers 4.44, pandas, pytest and triton. Nothing is synthetic: scripts draw their own tensors.
 """
 
 import ast
@@ -26,7 +27,8 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import Estimate
 
 SOURCE = "linkedin/Liger-Kernel"
-TORCH = "2.11.0"
+RELEASES = {"2024-07-24": "2.4.0", "2024-09-04": "2.4.1", "2024-10-17": "2.5.0", "2024-10-29": "2.5.1"}
+"""Of torch, by day (pypi.org/project/torch), from Liger's first table on."""
 TABLE = "benchmark/data/all_benchmark_data.csv"
 SCRIPTS = "benchmark/scripts"
 CALLS = 10
@@ -62,7 +64,7 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
                     script=f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{command}\n",
                     folder=script.parent,
                     gpu=gpus[gpu],
-                    torch=TORCH,
+                    torch=max(released for day, released in RELEASES.items() if day <= lines[0]["timestamp"]),
                     answer=partial(_median, places),
                     environ={"PYTHONPATH": str(folder / name / "src")},
                     seconds=1800,

@@ -1,7 +1,8 @@
 """GPT-2 speed runs on 8 x H100: the script of each is the head of its log, which ends with torch's peaks.
 
-Needs triton. The token files are of the true form and sizes, but all tokens are 0: no document ends in them. What
-nvidia-smi says in the same logs is no peak of a job: `benchmarks.nccl` has it.
+Needs triton, and one script a checkout of KellerJordan/Muon beside it, of the day of its log. Another asks a hub for
+FlashAttention-3, and cannot be had. The token files are of the true form and sizes, but all tokens are 0: no document
+ends in them. What nvidia-smi says in the same logs is no peak of a job: `benchmarks.nccl` has it.
 """
 
 import struct
@@ -13,6 +14,7 @@ from benchmarks.real_runs.rows import Row
 from benchmarks.real_runs.runs import Run
 
 SOURCE = "KellerJordan/modded-nanogpt"
+MUON = "KellerJordan+Muon"
 GPU = "h100-sxm5-80gb"
 JOB = """\
 #!/bin/bash
@@ -43,7 +45,8 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
         code, _, _ = log.read_text(encoding="utf-8").partition(_END_OF_CODE)
         (home / "train_gpt.py").write_text(code, encoding="utf-8")
         answered = list(of_path)
-        yield Run(path, answered, JOB, home, GPU, answered[0].torch)
+        environ = {"PYTHONPATH": str(checkout.parent / MUON)}
+        yield Run(path, answered, JOB, home, GPU, answered[0].torch, environ=environ)
 
 
 def _write_tokens(path: Path) -> None:

@@ -14,6 +14,7 @@ from _xmem.engine import ProbeEngine
 from _xmem.process import alive, clock, description, ends, network, stand_ins
 from _xmem.ranks import checkpoints, launch, rank
 from _xmem.ranks.rank import LoneRank
+from _xmem.record.garbage import Garbage
 from _xmem.record.history import SLICE, History
 from _xmem.record.served import Served
 from _xmem.record.sites import Sites
@@ -47,7 +48,7 @@ class Recorder(ProbeEngine):
     def __init__(self, environ):
         self._settings = {}
         self._course = Course(self)
-        self._served, self._streams, self._reads = Served(), Streams(), Reads()
+        self._served, self._streams, self._reads, self._garbage = Served(), Streams(), Reads(), Garbage()
         self._known = self._rank = self._triton = self._advice = self._script = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
@@ -120,6 +121,7 @@ class Recorder(ProbeEngine):
             self._sites.watch(self._torch)
         with self._lock:
             self._served.begin(self._torch)
+            self._garbage.watch(self._served.current)
             self._started = time.monotonic()
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
 
@@ -329,6 +331,7 @@ class Recorder(ProbeEngine):
             note(row["code"], row["detail"], row["count"])
         self._course.doubt(note)
         self._reads.doubt(note)
+        self._garbage.doubt(note, self._served.peak())
         if self._history.recording and not self._has_optimizer():
             note("no-optimizer", "the script made none")
         if self._unstepped:

@@ -72,6 +72,11 @@ class Served:
         """Return the most bytes that were ever allocated on one device."""
         return max((peaks["allocated_bytes"] for peaks in self.peaks.values()), default=0)
 
+    def current(self):
+        """Return how many bytes are allocated now."""
+        stats = map(self._torch._C._cuda_memoryStats, self.devices)
+        return sum(each["allocated_bytes"]["all"]["current"] for each in stats)
+
     def freed(self):
         """Whether anything was ever given back."""
         return any(self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"] for device in self.devices)

@@ -1,0 +1,55 @@
+"""Does Python's garbage collector give GPU memory back, at a moment of its own?
+
+Tensors in a cycle of references live until it comes. When that is hangs on how many objects the process has made:
+others in a dry run, where kernels are not compiled, and in another release of Python or of a package.
+"""
+
+import functools
+import gc
+import os
+
+LEAST = 0.01
+"""Of the peak: less is none."""
+
+
+class Garbage:
+    """What was given back at once, at the most. The youngest generation is left out: what is in it was just made."""
+
+    def __init__(self):
+        self._allocated = self._pid = None
+        self._asked = 0
+        self._before = self._most = 0
+
+    def watch(self, allocated):
+        """Look at each collection from now on; `allocated` says how many bytes are.
+
+        A forked child must not ask: torch's lock may have been taken as it was forked.
+        """
+        self._allocated, self._pid = allocated, os.getpid()
+        gc.callbacks.append(self._collecting)
+        gc.collect = self._asked_for(gc.collect)
+
+    def _asked_for(self, collect):
+        """Return what takes the place of gc.collect: what a script asks for comes on a GPU where it comes here."""
+
+        @functools.wraps(collect)
+        def asked(*args, **kwargs):
+            self._asked += 1
+            try:
+                return collect(*args, **kwargs)
+            finally:
+                self._asked -= 1
+
+        return asked
+
+    def _collecting(self, phase, about):
+        if about["generation"] and not self._asked and os.getpid() == self._pid:
+            if phase == "start":
+                self._before = self._allocated()
+            else:
+                self._most = max(self._most, self._before - self._allocated())
+
+    def doubt(self, note, peak):
+        """Say how much it was; the peak may have it once more."""
+        if self._most > LEAST * peak:
+            note("garbage", "%d MiB" % (self._most >> 20), share=self._most / peak)
