@@ -26,6 +26,7 @@ XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 XMEM_SLURM = str(Path(sys.executable).parent / "xmem-slurm")
 UNSANDBOXED = (sys.executable, "-I", str(Path(unsandboxed.__file__).with_name("unsandboxed_start.py")))
 """Before the name of a module: its `main`, with dry runs that a warm Python can be in."""
+WARM_XSBATCH = (*UNSANDBOXED, "xmem_slurm.cli.xsbatch")
 PATIENCE_SECONDS = 240
 """Ends a test that would hang; nothing is measured by it."""
 TRAIN = """

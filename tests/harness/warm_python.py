@@ -54,15 +54,20 @@ def loaded_with(environ: dict[str, str]) -> dict[str, str]:
 def connected(python: str, folder: Path, owner: str, environ: dict[str, str]) -> socket.socket:
     """Return a connection to the server for this environment, which is started if there is none.
 
+    Settings of torch's allocator are mostly those of one run: there it is started as it is asked for again.
+
     Raises ConnectionError: there is none.
     """
     variables = loaded_with(environ)
     name = hashlib.sha256(json.dumps([python, variables]).encode()).hexdigest()[:16]
-    address = folder / name
+    address, first = folder / name, folder / f"{name}.first"
     connection = socket.socket(socket.AF_UNIX)
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address.exists():
+            if any(each.startswith("PYTORCH_") for each in variables) and not first.exists():
+                first.touch()
+                raise ConnectionError("the first one")
             others = {each: environ[each] for each in ("PATH", "HOME", "XMEM_DEVICE_BUILD") if each in environ}
             with (folder / f"{name}.log").open("w") as log:
                 server = subprocess.Popen(

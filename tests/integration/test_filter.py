@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import TRAIN, UNSANDBOXED, Cluster, as_of_22_05, running_lab, wait_until, write_job
+from tests.conftest import TRAIN, UNSANDBOXED, WARM_XSBATCH, Cluster, as_of_22_05, running_lab, wait_until, write_job
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import hooks
@@ -158,9 +158,7 @@ def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(fi
 def test_what_xsbatch_submits_is_not_looked_at_twice(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
     ours = {"XMEM_SITE": str(filtered.site_file), "XDG_STATE_HOME": str(folder)}
-    done = filtered.cluster.run(
-        *UNSANDBOXED, "xmem_slurm.cli.xsbatch", "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours
-    )
+    done = filtered.cluster.run(*WARM_XSBATCH, "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours)
     as_written(filtered, done)
     assert "xsbatch: GPU memory needed" in done.stderr
     assert "xmem-slurm: " not in done.stderr

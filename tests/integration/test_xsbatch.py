@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRAIN, UNSANDBOXED, XSBATCH, Cluster, as_of_22_05, own_cache
+from tests.conftest import TRAIN, WARM_XSBATCH, XSBATCH, Cluster, as_of_22_05, own_cache
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
@@ -21,7 +21,7 @@ SCRIPT = """\
 #SBATCH --output=/dev/null
 {python} train.py
 """
-START = [*UNSANDBOXED, "xmem_slurm.cli.xsbatch"]
+START = WARM_XSBATCH
 
 
 class Submission:
@@ -60,7 +60,7 @@ def folder(tmp_path: Path, warm_python: Path) -> Path:
 @pytest.fixture
 def sandboxed(folder: Path, job_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "job.sh").write_text(SCRIPT.format(python=job_python))
-    monkeypatch.setitem(globals(), "START", [XSBATCH])
+    monkeypatch.setitem(globals(), "START", (XSBATCH,))
 
 
 def xsbatch(
