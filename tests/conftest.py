@@ -39,6 +39,8 @@ for _ in range(5):
     optimizer.zero_grad()
 """
 """A training script that fits the smallest GPU there is: it needs less than 2 GiB."""
+USES = 'import torch\ntorch.zeros(1 << 20, device="cuda")\n'
+"""A script that uses a GPU. It makes no optimizer, for which torch imports half as much again."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,17 +13,32 @@ from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.cases import CASES, CONTROLS, SCRIPTS, Expects
 from tests.integration.later_peaks.verdict import EXACT, SAID, verdict
 
+EACH_TIME = {
+    *CONTROLS, "batch_doubles_at_step_500", "lengths_random", "rare_tail_1_in_50", "stream_of_documents",
+    "eval_each_epoch_larger_batch", "eval_every_200_steps", "eval_without_no_grad", "best_model_for_the_test",
+    "snapshots_of_each_epoch", "losses_kept_with_their_graphs", "unfreeze_at_epoch_3", "gradient_accumulation_128",
+    "k_fold", "sample_every_200_steps", "trains_for_an_hour", "skips_batches_that_do_not_fit",
+}  # fmt: skip
+"""Some of each kind."""
+OTHERS = pytest.mark.slow(
+    covers=["xmem_slurm/probe/*", "xmem_slurm/device/*", "xmem_slurm/dryrun/*", "xmem_slurm/sizing/*",
+            "xmem_slurm/allocator/*", "xmem_slurm/trace*", "xmem_slurm/doubts.py", "tests/integration/later_peaks/*"],
+)  # fmt: skip
+
 
 def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
     files = {path.stem: path.read_text(encoding="utf-8") for path in SCRIPTS.glob("*.py")}
     assert files.keys() == CASES.keys()
     assert all(text.startswith('"""') for text in files.values())
     assert all(CASES[name].expects is Expects.HIGH for name in CONTROLS)
+    assert files.keys() > EACH_TIME
 
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("without_sandbox")
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=() if each in EACH_TIME else OTHERS) for each in sorted(CASES)]
+)
 def test_the_peak_is_right_or_the_doubt_is_named(
     name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
