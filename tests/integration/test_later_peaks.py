@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import warm
+from tests.harness.rotation import some_each_time
 from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.cases import CASES, CONTROLS, SCRIPTS, Expects
 from tests.integration.later_peaks.verdict import EXACT, SAID, verdict
@@ -31,14 +32,11 @@ def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
     assert files.keys() == CASES.keys()
     assert all(text.startswith('"""') for text in files.values())
     assert all(CASES[name].expects is Expects.HIGH for name in CONTROLS)
-    assert files.keys() > EACH_TIME
 
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("without_sandbox")
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=() if each in EACH_TIME else OTHERS) for each in sorted(CASES)]
-)
+@pytest.mark.parametrize("name", some_each_time(sorted(CASES), EACH_TIME, OTHERS))
 def test_the_peak_is_right_or_the_doubt_is_named(
     name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
