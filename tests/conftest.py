@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from tests.harness import rotation, unsandboxed, warm
@@ -23,6 +24,9 @@ from xmem_slurm.site.loading import load_site
 EXAMPLE_SITE = resources.tree("site-config") / "example.toml"
 XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 XMEM_SLURM = str(Path(sys.executable).parent / "xmem-slurm")
+UNSANDBOXED = (sys.executable, "-I", str(Path(unsandboxed.__file__).with_name("unsandboxed_start.py")))
+"""Before the name of a module: its `main`, with dry runs that a warm Python can be in."""
+WARM_XSBATCH = (*UNSANDBOXED, "xmem_slurm.cli.xsbatch")
 PATIENCE_SECONDS = 240
 """Ends a test that would hang; nothing is measured by it."""
 TRAIN = """
@@ -35,6 +39,8 @@ for _ in range(5):
     optimizer.zero_grad()
 """
 """A training script that fits the smallest GPU there is: it needs less than 2 GiB."""
+USES = 'import torch\ntorch.zeros(1 << 20, device="cuda")\n'
+"""A script that uses a GPU. It makes no optimizer, for which torch imports half as much again."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,8 +81,13 @@ def job_python() -> Path:
 
 @pytest.fixture(scope="session")
 def warm_python(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what behaves as that Python, and has torch at hand: for tests that are not of how a Python starts."""
-    return warm.installed(job_python, tmp_path_factory.mktemp("warm") / "bin")
+    """Return what behaves as that Python, and has torch at hand: for tests that are not of how a Python starts.
+
+    What has it at hand is one for all workers.
+    """
+    ours = tmp_path_factory.getbasetemp()
+    of_all, owner = (ours.parent, os.getppid()) if "PYTEST_XDIST_WORKER" in os.environ else (ours, os.getpid())
+    return warm.installed(job_python, ours / "warm", of_all / "warm-servers", owner)
 
 
 @pytest.fixture
@@ -159,6 +170,14 @@ def cluster() -> Iterator[Cluster]:
     """Bring up a real Slurm cluster of the example site, shared by all tests of a run."""
     with running_lab(EXAMPLE_SITE) as running:
         yield running
+
+
+def own_cache(folder: Path) -> dict[str, str]:
+    """Return the variable for a cache of its own in a folder, with the stand-ins that earlier tests built."""
+    built, own = platformdirs.user_cache_path("xmem-slurm") / "device", folder / "cache" / "xmem-slurm" / "device"
+    if built.is_dir():
+        shutil.copytree(built, own, ignore=shutil.ignore_patterns("making", ".*"))
+    return {"XDG_CACHE_HOME": str(folder / "cache")}
 
 
 def write_job(folder: Path, python: str | Path, *directives: str, train: str = TRAIN) -> Path:

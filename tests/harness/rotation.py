@@ -17,9 +17,10 @@ import os
 import subprocess
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,12 @@ DAY = "XMEM_TEST_DAY"
 """A variable: the days since 1970-01-01, if another day than today is meant."""
 _ROOT = Path(__file__).parents[2]
 _LEFT_OUT = "left_out"
+
+
+def some_each_time(members: Iterable[str], some: Collection[str], slow: pytest.MarkDecorator) -> list[Any]:
+    """Return the parameters of a test that has many of a kind: all but some are slow."""
+    assert set(some) < set(members)
+    return [pytest.param(each, marks=() if each in some else slow) for each in members]
 
 
 def git(*words: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The job's Python, warm: takes the arguments of a Python and behaves as that, but for the seconds of importing torch.
 
 Run as `python -IS warm_python.py PYTHON FOLDER OWNER ARGUMENTS...` (`warm.installed` makes a program of it). The first
-one is run by PYTHON, the second starts a server (`warm_server`), which lives as long as the process OWNER; so for each
-environment of what native libraries read as they are loaded. What tests how a Python starts has no use for this:
+one starts a server (`warm_server`), which lives as long as the process OWNER; so for each environment of what native
+libraries read as they are loaded. What tests how a Python starts has no use for this:
 options of Python's, and what has no probe in its PYTHONPATH, are run by PYTHON itself, always.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 
 READ_AS_LOADED = (
     "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "PYTORCH", "CUDA_", "NCCL_", "NVIDIA_", "TRITON_",
-    "XMEM_DEVICE_", "LANG", "LC_", "PYTHON", "MALLOC_",
+    "LANG", "LC_", "PYTHON", "MALLOC_",
 )  # fmt: skip
 """How the names of variables begin that a library reads as it is loaded, or a module of torch's as it is imported."""
-READ_LATER = ("XMEM_DEVICE_BUILD", "XMEM_DEVICE_PLANS", "XMEM_DEVICE_CUDNN", "PYTHONPATH", "CUDA_VISIBLE_DEVICES")
+READ_LATER = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES")
 START_SECONDS = 120
 
 
@@ -39,16 +39,22 @@ def is_warm(arguments: list[str], environ: dict[str, str]) -> bool:
 
 
 def loaded_with(environ: dict[str, str]) -> dict[str, str]:
-    """Return the variables that decide what a Python with torch is once it is loaded."""
+    """Return the variables that decide what a Python with torch is once it is loaded.
+
+    What leads to the probe (`xmem_slurm/device/preload.py`) is not needed where that is started anyway.
+    """
+    theirs = ":".join(each for each in environ.get("LD_PRELOAD", "").split(":") if "/preload-" not in each)
     return {
         name: value
-        for name, value in sorted(environ.items())
+        for name, value in sorted({**environ, "LD_PRELOAD": theirs}.items())
         if name.startswith(READ_AS_LOADED) and name not in READ_LATER
     }
 
 
 def connected(python: str, folder: Path, owner: str, environ: dict[str, str]) -> socket.socket:
-    """Return a connection to the server for this environment; start it as it is asked for again.
+    """Return a connection to the server for this environment, which is started if there is none.
+
+    Settings of torch's allocator are mostly those of one run: there it is started as it is asked for again.
 
     Raises ConnectionError: there is none.
     """
@@ -59,7 +65,7 @@ def connected(python: str, folder: Path, owner: str, environ: dict[str, str]) ->
     with (folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address.exists():
-            if not first.exists() and "XMEM_TEST_TICK" not in environ:
+            if any(each.startswith("PYTORCH_") for each in variables) and not first.exists():
                 first.touch()
                 raise ConnectionError("the first one")
             others = {each: environ[each] for each in ("PATH", "HOME", "XMEM_DEVICE_BUILD") if each in environ}

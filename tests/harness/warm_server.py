@@ -157,6 +157,7 @@ def become(request, descriptors, kept):
     os.umask(request["umask"])
     os.environ.clear()
     os.environ.update(request["environ"])
+    ctypes.CDLL(None).xmem_configure()  # what the stand-ins read as they were loaded
     os.chdir(request["cwd"])
     sys.orig_argv = [sys.executable, *request["argv"]]
     sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, TRAIN, XMEM_SLURM, XSBATCH, Cluster, wait_until, write_job
+from tests.conftest import EXAMPLE_SITE, USES, XMEM_SLURM, XSBATCH, Cluster, own_cache, wait_until, write_job
 
 pytestmark = pytest.mark.slurm
 
@@ -34,7 +34,7 @@ class Login:
         }
         self.python.write_text(f'#!/bin/sh\nexec {os.environ.get("XMEM_TEST_PYTHON", "python3")} "$@"\n')
         self.python.chmod(0o755)
-        write_job(folder, self.python, "--gres=gpu:h200:1")
+        write_job(folder, self.python, "--gres=gpu:h200:1", train=USES)
 
     def submit(self, table: str, *argv: str, **more: str) -> tuple[str, str]:
         """Return the GRES of the job that was submitted, and what was said on stderr."""
@@ -150,7 +150,8 @@ def test_a_dry_run_ends_with_what_asked_for_it(login: Login, number: signal.Sign
     wait_until(lambda: "RUNNING" not in login.steps("JobState"))
 
 
-WIDTHS = TRAIN.replace("4096", "int(sys.argv[1])").replace("import torch", "import sys, torch")
+WIDTHS = "import sys, torch\ntorch.zeros(4, int(sys.argv[1]) ** 2, device='cuda')\n"
+"""With 40,000 it is 25.6 GB."""
 ARRAY = "xmem-dry-runs-"
 """How the names of its jobs begin."""
 
@@ -160,11 +161,9 @@ def test_the_points_of_a_sweep_run_dry_as_one_array_job(login: Login) -> None:
     """One of them fails, and asks for the largest GPU; two need another kind of GPU than the others."""
     (login.folder / "train.py").write_text(WIDTHS)
     login.configure(f"{STEP}at_once = 2\ncpus = 1\nmemory_mib = 9000\n")
-    before, cache = len(login.steps("JobId", name=ARRAY)), login.folder / "cache"
+    before, cache = len(login.steps("JobId", name=ARRAY)), own_cache(login.folder)
     words = ["--template", "sweep", "--grid", "width=1024,2048,40000,41000,wide", "--output", "jobs"]
-    done = login.covered(
-        XMEM_SLURM, "generate", *words, "--", str(login.python), "train.py", "{width}", XDG_CACHE_HOME=str(cache)
-    )
+    done = login.covered(XMEM_SLURM, "generate", *words, "--", str(login.python), "train.py", "{width}", **cache)
     told = done.communicate()[1]
     assert done.returncode == 0, told
     scripts = {path.stem: path.read_text() for path in (login.folder / "jobs").iterdir()}
@@ -174,7 +173,7 @@ def test_the_points_of_a_sweep_run_dry_as_one_array_job(login: Login) -> None:
     ran = " c1 COMPLETED 1 10024M"
     assert set(tasks) == {f"{task}{ran}" for task in range(5)}, told
     assert len(tasks) >= 7, "each ran once, and the two large ones on another kind of GPU, too"
-    assert not list((cache / "xmem-slurm").glob(f"{ARRAY}*"))
+    assert not list(Path(cache["XDG_CACHE_HOME"], "xmem-slurm").glob(f"{ARRAY}*"))
     assert login.steps("JobState").count("RUNNING") == 0
 
 

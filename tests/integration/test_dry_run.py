@@ -103,6 +103,13 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture
+def warm_place(without_sandbox: None, place: Place, warm_python: Path) -> Place:
+    """Return that place, where a dry run is no more than processes of a warm Python."""
+    place.python = warm_python
+    return place
+
+
 def tree(folder: Path) -> dict[str, tuple[object, ...]]:
     """Everything about a folder that a script might change."""
     found: dict[str, tuple[object, ...]] = {}
@@ -326,9 +333,14 @@ LAUNCHES = {
 }
 
 
+COLD = ("torchrun", "torchrun -m", "exec")
+"""Where the Python is named by torchrun's first line, or has options."""
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("way", LAUNCHES)
-def test_the_training_is_found_however_it_is_launched(place: Place, way: str) -> None:
+def test_the_training_is_found_however_it_is_launched(way: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue("place" if way in COLD else "warm_place")
     (place.folder / "train.py").write_text(TRAIN + "print('trained')\n")
     found = place.run(f"#!/bin/bash\n{LAUNCHES[way]}\n", PYTHON=str(place.python))
     assert found.outcome.returncode == 0, found.outcome.output_tail.decode()
@@ -337,8 +349,9 @@ def test_the_training_is_found_however_it_is_launched(place: Place, way: str) ->
 
 
 @pytest.mark.torch
-def test_a_login_shell_that_sets_its_own_path_is_followed(place: Place) -> None:
+def test_a_login_shell_that_sets_its_own_path_is_followed(warm_place: Place) -> None:
     """Only what the site's and the user's profile put on PATH is there, as in the job; srun is still ours."""
+    place = warm_place
     assert place.python is not None
     (place.home / ".bash_profile").write_text(f"export PATH={place.python.parent}:/usr/bin:/bin\n")
     (place.folder / "train.py").write_text(TRAIN)
@@ -440,9 +453,9 @@ def test_a_torch_without_kernels_for_a_gpu_says_so(place: Place) -> None:
         ("os.popen('squeue -h -o %T; scontrol show hostnames').read()", False),
     ],
 )
-def test_that_a_job_asks_for_its_own_script_is_told(place: Place, asks: str, told: bool) -> None:
-    (place.folder / "train.py").write_text(f"{TRAIN}{asks}\n")
-    (found,) = place.run("#!/bin/bash\npython train.py\n").traces
+def test_that_a_job_asks_for_its_own_script_is_told(warm_place: Place, asks: str, told: bool) -> None:
+    (warm_place.folder / "train.py").write_text(f"{TRAIN}{asks}\n")
+    (found,) = warm_place.run("#!/bin/bash\npython train.py\n").traces
     assert [doubt.code for doubt in found.doubts if doubt.code == "own-script"] == ["own-script"] * told
 
 
@@ -505,10 +518,10 @@ TORCH_REASONS = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("case", TORCH_REASONS)
-def test_the_reason_says_what_torch_s_process_did(place: Place, case: str) -> None:
+def test_the_reason_says_what_torch_s_process_did(warm_place: Place, case: str) -> None:
     script, training, reason = TORCH_REASONS[case]
-    (place.folder / "train.py").write_text(training)
-    assert reason in place.why(f"#!/bin/bash\n{script}\n")
+    (warm_place.folder / "train.py").write_text(training)
+    assert reason in warm_place.why(f"#!/bin/bash\n{script}\n")
 
 
 @pytest.mark.torch

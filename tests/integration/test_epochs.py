@@ -22,15 +22,15 @@ GPU = load_catalogue()["a100-sxm4-80gb"]
 
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch has 3,125 batches: 6 seconds."""
-    monkeypatch.setenv(warm.TICK, "0.001")
+    """An epoch has 313 batches: 6 seconds."""
+    monkeypatch.setenv(warm.TICK, "0.01")
 
 
 TRAIN = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-data = TensorDataset(torch.zeros(100_000, 256))
+data = TensorDataset(torch.zeros(10_000, 256))
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(data, batch_size=32, {loader})
@@ -47,7 +47,7 @@ for epoch in range(1000):
 EVALUATE = """
     model.eval()
     with torch.no_grad():
-        for (batch,) in DataLoader(data, batch_size=65536):
+        for (batch,) in DataLoader(data, batch_size=8192):
             model(batch.cuda())
 """
 
@@ -68,7 +68,7 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     training = dry_run(tmp_path, warm_python, TRAIN.format(loader=loader, accumulate=accumulate, after="pass"))
     whole = dry_run(tmp_path, warm_python, TRAIN.format(loader=loader, accumulate=accumulate, after=EVALUATE))
     assert (training.state, whole.state) == ("steady", "steady")
-    batch = 65536 * 4 * (256 + 1024)  # the input and the first layer's output, in fp32
+    batch = 8192 * 4 * (256 + 1024)  # the input and the first layer's output, in fp32
     assert whole.recorded["requested_bytes"] - training.recorded["requested_bytes"] > batch
     assert not [doubt for doubt in whole.doubts if doubt.code == "not-reached"]
     assert whole.seen is not None
@@ -76,13 +76,13 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
 
 
 def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, warm_python: Path) -> None:
-    """It would die of an early end of the data; so that comes when nothing else does, after 3,125 batches."""
+    """It would die of an early end of the data; so that comes when nothing else does, after 313 batches."""
     loop = "for index, (batch,) in enumerate(loader):"
     script = TRAIN.format(loader="", accumulate=1, after=EVALUATE)
     by_next = "batches = iter(loader)\n    for index in range(len(loader)):\n        (batch,) = next(batches)"
     trace = dry_run(tmp_path, warm_python, script.replace(loop, by_next))
     assert (trace.state, trace.error) == ("steady", None)
-    assert trace.recorded["requested_bytes"] > 65536 * 4 * (256 + 1024)
+    assert trace.recorded["requested_bytes"] > 8192 * 4 * (256 + 1024)
 
 
 def test_an_evaluation_that_is_not_reached_is_a_doubt(tmp_path: Path, warm_python: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import TRAIN, XSBATCH, Cluster, as_of_22_05, running_lab, wait_until, write_job
+from tests.conftest import TRAIN, UNSANDBOXED, WARM_XSBATCH, Cluster, as_of_22_05, running_lab, wait_until, write_job
 from xmem_slurm import resources
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import hooks
@@ -32,13 +32,14 @@ class Filtered:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.site_file = cluster.folder.with_name("site.toml")
+        self.program: list[str] | None = None
 
     def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
         valid = self.site_file.with_name("valid.toml")
         valid.write_text(SITE.replace('mode = "advise"', ALL if ALL in site else 'mode = "rewrite"'), encoding="utf-8")
         if not self.site_file.exists() or self.site_file.read_text(encoding="utf-8") != site:
             self.site_file.write_text(site, encoding="utf-8")
-        text = hooks.render(self.site_file, load_site(valid), program)["cli_filter.lua"]
+        text = hooks.render(self.site_file, load_site(valid), program or self.program)["cli_filter.lua"]
         (self.cluster.folder / "cli_filter.lua").write_text(change(text), encoding="utf-8")
 
     def sbatch(
@@ -64,6 +65,16 @@ def filtered() -> Iterator[Filtered]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_job(tmp_path, os.environ.get("XMEM_TEST_PYTHON", "python3"), "--gres=gpu:h200:1")
+
+
+@pytest.fixture
+def python(filtered: Filtered, folder: Path, warm_python: Path) -> Iterator[Path]:
+    """Have dry runs be processes of a warm Python, as what is made of an answer is not of the sandbox; return it."""
+    script = folder / "job.sh"
+    script.write_text(script.read_text().replace(os.environ["XMEM_TEST_PYTHON"], str(warm_python)))
+    filtered.program = [*UNSANDBOXED, "xmem_slurm.filter.start"]
+    yield warm_python
+    filtered.program = None
 
 
 def rewriting(site: str = SITE) -> str:
@@ -95,6 +106,7 @@ def test_plain_sbatch_gets_what_the_job_needs_and_the_job_runs_there(
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("python")
 def test_host_memory_is_filled_in_by_the_sites_rule(filtered: Filtered, folder: Path) -> None:
     rule = '[dialect]\nhost_memory_option = "mem"\nhost_memory_mib = 9000\n\n[filter]'
     filtered.install(rewriting().replace("[filter]", rule))
@@ -107,6 +119,7 @@ def test_host_memory_is_filled_in_by_the_sites_rule(filtered: Filtered, folder: 
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("python")
 def test_a_request_for_shares_becomes_as_many_as_needed(filtered: Filtered, folder: Path) -> None:
     script = folder / "job.sh"
     script.write_text(script.read_text().replace("gpu:h200:1", "shard:20"))
@@ -116,14 +129,17 @@ def test_a_request_for_shares_becomes_as_many_as_needed(filtered: Filtered, fold
 
 
 @pytest.mark.torch
-def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(filtered: Filtered, folder: Path) -> None:
+def test_a_wrapped_command_is_looked_at_and_advice_changes_nothing(
+    filtered: Filtered, folder: Path, python: Path
+) -> None:
     filtered.install(SITE)
-    done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py", cwd=folder)
+    done = filtered.sbatch("--gres=gpu:h200:1", f"--wrap={python} train.py", cwd=folder)
     assert filtered.gres(done) == H200
     assert "the cheapest on which it fits" in done.stderr
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("python")
 def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(filtered: Filtered, folder: Path) -> None:
     known = "nothing that the dry run read has changed"
     for site, again in ((rewriting(), False), (rewriting(), True), (SITE, False)):
@@ -138,10 +154,11 @@ def test_what_is_known_of_a_job_is_answered_again_until_the_site_file_changes(fi
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("python")
 def test_what_xsbatch_submits_is_not_looked_at_twice(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting())
     ours = {"XMEM_SITE": str(filtered.site_file), "XDG_STATE_HOME": str(folder)}
-    done = filtered.cluster.run(XSBATCH, "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours)
+    done = filtered.cluster.run(*WARM_XSBATCH, "--hold", "--xmem-keep-type", "job.sh", cwd=folder, **ours)
     as_written(filtered, done)
     assert "xsbatch: GPU memory needed" in done.stderr
     assert "xmem-slurm: " not in done.stderr
@@ -316,10 +333,13 @@ HOSTILE = [
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize(("hostile", "dry_run"), [(HOSTILE[0], "sandboxed"), *((each, "seen") for each in HOSTILE)])
 def test_nothing_that_a_user_types_is_executed_by_what_sizes_the_job(
-    filtered: Filtered, folder: Path, hostile: str
+    filtered: Filtered, folder: Path, hostile: str, dry_run: str, request: pytest.FixtureRequest
 ) -> None:
+    """What a dry run writes is there where that has no sandbox to throw it away."""
+    if dry_run == "seen":
+        request.getfixturevalue("python")
     filtered.install(rewriting())
     script = folder / hostile.replace("/", "_")
     shutil.copy(folder / "job.sh", script)
@@ -415,6 +435,8 @@ def test_a_program_of_another_name_is_none_of_our_business() -> None:
         caller_of(2**22 + 1, {})
 
 
+@pytest.mark.torch
+@pytest.mark.usefixtures("python")
 def test_what_slurm_would_refuse_is_not_asked_for(filtered: Filtered, folder: Path) -> None:
     """The job names a node that has no GPU of the cheaper kind; and it is another user's."""
     filtered.install(rewriting())
@@ -449,14 +471,14 @@ ALL = 'mode = "rewrite"\ncommands = ["sbatch", "srun", "salloc"]'
 @pytest.mark.torch
 @pytest.mark.parametrize("command", INTERACTIVE)
 def test_a_command_of_srun_and_salloc_is_looked_at_where_the_site_wants_it(
-    filtered: Filtered, folder: Path, command: list[str]
+    filtered: Filtered, folder: Path, command: list[str], python: Path
 ) -> None:
     """It then asks for what it needs; the test's own command, which needs no torch, runs in that allocation."""
     filtered.install(rewriting().replace('mode = "rewrite"', ALL))
     show = "scontrol show job $SLURM_JOB_ID"
     code = f"import os, subprocess\nif 'XMEM_SHIMS' not in os.environ: raise SystemExit(os.system('{show}'))\n{TRAIN}"
     (folder / "train.py").write_text(code)
-    words = [*command, "--partition=quiet", "--gres=gpu:h200:1", os.environ["XMEM_TEST_PYTHON"], "train.py"]
+    words = [*command, "--partition=quiet", "--gres=gpu:h200:1", str(python), "train.py"]
     done = filtered.cluster.run(*words, cwd=folder)
     assert "GPU memory needed" in done.stderr
     assert "TresPerNode=gres:gpu:1g.18gb:1\n" in as_of_22_05(done.stdout), done.stderr
@@ -503,10 +525,10 @@ def test_srun_and_salloc_are_left_alone_by_default(filtered: Filtered, folder: P
     ],
 )
 def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
-    filtered: Filtered, folder: Path, policy: str, gres: tuple[str, ...], train: str, told: str
+    filtered: Filtered, folder: Path, policy: str, gres: tuple[str, ...], train: str, told: str, python: Path
 ) -> None:
     (folder / "train.py").write_text(train)
-    wrap = f"--wrap={os.environ['XMEM_TEST_PYTHON']} train.py"
+    wrap = f"--wrap={python} train.py"
     site = rewriting().replace("[filter]", f"[policy]\n{policy} = 'refuse'\n\n[filter]")
     filtered.install(site, change=lambda text: text.replace("= false --", "= true --"))
     refused = filtered.sbatch(*gres, wrap, cwd=folder)

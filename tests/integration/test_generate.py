@@ -3,14 +3,13 @@
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, TRAIN, XMEM_SLURM, Cluster, as_of_22_05
+from tests.conftest import EXAMPLE_SITE, TRAIN, UNSANDBOXED, XMEM_SLURM, Cluster, as_of_22_05
 
 OPTIONS = {
     "plain": (),
@@ -26,9 +25,9 @@ CHOSEN = {"apptainer": "h200:1", "pyxis": "h200:1", "torchrun": "l4:2", "multi-n
 
 @pytest.mark.slurm
 @pytest.mark.torch
-def test_every_template_is_submitted(cluster: Cluster, job_python: Path, tmp_path: Path) -> None:
+def test_every_template_is_submitted(cluster: Cluster, warm_python: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    path = os.pathsep.join([str(job_python.parent), str(Path(sys.executable).parent), cluster.environ["PATH"]])
+    path = os.pathsep.join([str(warm_python.parent), cluster.environ["PATH"]])
     environ = cluster.environ | {"PATH": path, "SBATCH_OUTPUT": os.devnull}
 
     def run(*command: str, stdin: str | None = None) -> str:
@@ -36,16 +35,18 @@ def test_every_template_is_submitted(cluster: Cluster, job_python: Path, tmp_pat
             command, cwd=tmp_path, env=environ, input=stdin, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
 
-    listed = run("xmem-slurm", "generate", "--list")
+    listed = run(*UNSANDBOXED, "xmem_slurm.cli.main", "generate", "--list")
     assert [line.split()[0] for line in listed.splitlines()] == sorted(OPTIONS)
     for name, options in OPTIONS.items():
         command = ["python", "train.py", *(["{width}"] if name == "sweep" else [])]
-        script = run("xmem-slurm", "generate", "--template", name, *options, "--", *command)
+        script = run(*UNSANDBOXED, "xmem_slurm.cli.main", "generate", "--template", name, *options, "--", *command)
         job = re.findall(r"\d+", run("sbatch", "--hold", stdin=script))[0]
         shown = as_of_22_05(run("scontrol", "show", "job", job))
         assert f"TresPerNode=gres:gpu:{CHOSEN.get(name, 'l4:1')}" in shown
         run("scancel", job)
-    done = run("sbatch", "--wait", stdin=run("xmem-slurm", "generate", "--", "python", "-c", "print(1)"))
+    done = run(
+        "sbatch", "--wait", stdin=run(*UNSANDBOXED, "xmem_slurm.cli.main", "generate", "--", "python", "-c", "print(1)")
+    )
     assert "Submitted" in done
 
 

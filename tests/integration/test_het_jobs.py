@@ -4,16 +4,14 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
+from tests.conftest import EXAMPLE_SITE, UNSANDBOXED, WARM_XSBATCH, Cluster, as_of_22_05
 
 pytestmark = pytest.mark.torch
 
-PROGRAMS = Path(sys.executable).parent
 TRAIN = """
 import os, sys, torch
 width = int(sys.argv[1])
@@ -44,7 +42,7 @@ class Place:
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(PROGRAMS / command[0]), *command[1:]],
+            command,
             cwd=self.folder,
             env=self._environ,
             capture_output=True,
@@ -64,20 +62,20 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, job_python: Path) -> Place:
+def place(tmp_path: Path, warm_python: Path) -> Place:
     environ = {**os.environ, "XMEM_SITE": str(EXAMPLE_SITE)}
-    return Place(tmp_path, environ, job_python)
+    return Place(tmp_path, environ, warm_python)
 
 
 @pytest.fixture
-def on_cluster(tmp_path: Path, job_python: Path, cluster: Cluster) -> Place:
+def on_cluster(tmp_path: Path, warm_python: Path, cluster: Cluster) -> Place:
     tmp_path.parent.chmod(0o755)
-    return Place(tmp_path, cluster.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}, job_python)
+    return Place(tmp_path, cluster.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}, warm_python)
 
 
 def submit(place: Place, script: str, *options: str) -> subprocess.CompletedProcess[str]:
     place.write(script)
-    return place.run("xsbatch", "--xmem-budget=400", "-t5", "--output=out", *options, "job.sh")
+    return place.run(*WARM_XSBATCH, "--xmem-budget=400", "-t5", "--output=out", *options, "job.sh")
 
 
 WITH_A_CPU_COMPONENT = """\
@@ -128,7 +126,16 @@ def test_a_component_whose_processes_are_not_seen_stays_as_it_is(on_cluster: Pla
 
 def test_estimate_has_an_object_for_each_component(place: Place) -> None:
     place.write(f"{WITH_TWO_GPUS}srun --het-group=0,1 python train.py {SMALL}\n")
-    done = place.run("xmem-slurm", "estimate", "--json", "--gpu=l4", "--budget=400", "--html=page.html", "job.sh")
+    done = place.run(
+        *UNSANDBOXED,
+        "xmem_slurm.cli.main",
+        "estimate",
+        "--json",
+        "--gpu=l4",
+        "--budget=400",
+        "--html=page.html",
+        "job.sh",
+    )
     components = json.loads(done.stdout)["components"]
     found = {each["component"]: each["estimate"] for each in components}
     assert {number: (each["choice"], each["gpu"]) for number, each in found.items()} == dict.fromkeys(

@@ -9,9 +9,22 @@ from pathlib import Path
 import pytest
 
 from tests.harness import warm
+from tests.harness.rotation import some_each_time
 from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.cases import CASES, CONTROLS, SCRIPTS, Expects
 from tests.integration.later_peaks.verdict import EXACT, SAID, verdict
+
+EACH_TIME = {
+    *CONTROLS, "batch_doubles_at_step_500", "lengths_random", "rare_tail_1_in_50", "stream_of_documents",
+    "eval_each_epoch_larger_batch", "eval_every_200_steps", "eval_without_no_grad", "best_model_for_the_test",
+    "snapshots_of_each_epoch", "losses_kept_with_their_graphs", "unfreeze_at_epoch_3", "gradient_accumulation_128",
+    "k_fold", "sample_every_200_steps", "trains_for_an_hour", "skips_batches_that_do_not_fit",
+}  # fmt: skip
+"""Some of each kind."""
+OTHERS = pytest.mark.slow(
+    covers=["xmem_slurm/probe/*", "xmem_slurm/device/*", "xmem_slurm/dryrun/*", "xmem_slurm/sizing/*",
+            "xmem_slurm/allocator/*", "xmem_slurm/trace*", "xmem_slurm/doubts.py", "tests/integration/later_peaks/*"],
+)  # fmt: skip
 
 
 def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
@@ -23,7 +36,7 @@ def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
 
 @pytest.mark.torch
 @pytest.mark.usefixtures("without_sandbox")
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize("name", some_each_time(sorted(CASES), EACH_TIME, OTHERS))
 def test_the_peak_is_right_or_the_doubt_is_named(
     name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

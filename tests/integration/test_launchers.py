@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.rotation import some_each_time
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
@@ -44,6 +45,9 @@ HEAD = """nodes=( $(scontrol show hostnames "$SLURM_JOB_NODELIST") )
 head=${nodes[0]}
 """
 TASKS = "#SBATCH --ntasks-per-node=4\n"
+OF_MANY = pytest.mark.slow(
+    covers=["xmem_slurm/dryrun/*", "xmem_slurm/probe/*ranks*", "xmem_slurm/probe/*process*", "xmem_slurm/slurm/*"]
+)
 MASTER = """export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000)) WORLD_SIZE=$SLURM_NTASKS
 """
@@ -91,7 +95,10 @@ def has(python: Path, module: str) -> bool:
     return not subprocess.run([python, "-c", find], check=False, capture_output=True).returncode
 
 
-@pytest.mark.parametrize("way", LAUNCHES)
+@pytest.mark.parametrize(
+    "way",
+    some_each_time(LAUNCHES, ("torchrun, the node's rank from Slurm", "srun, a task for each GPU", "mpirun"), OF_MANY),
+)
 def test_the_first_and_the_last_rank_of_two_nodes(way: str, warm_python: Path, tmp_path: Path) -> None:
     """Both are what they would be among all eight, each on its own node's GPU, so nothing is added up."""
     if way.startswith("accelerate") and not (warm_python.parent / "accelerate").exists():
@@ -121,6 +128,7 @@ def test_tasks_that_share_gpus_run_together(warm_python: Path, tmp_path: Path) -
     assert [(trace.rank, trace.place) for trace in found] == [(0, "0"), (1, "1"), (2, "0"), (3, "1")]
 
 
+@OF_MANY
 def test_more_tasks_on_a_gpu_than_can_be_run_are_no_estimate(warm_python: Path, tmp_path: Path) -> None:
     share = "RANK=$SLURM_PROCID LOCAL_RANK=0 exec python train.py"
     found = dry_run(f"#SBATCH --ntasks=9 --gpus=1\n{MASTER}srun bash -c '{share}'", tmp_path, warm_python)

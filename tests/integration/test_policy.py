@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, TRAIN, XSBATCH, Cluster, write_job
+from tests.conftest import EXAMPLE_SITE, TRAIN, WARM_XSBATCH, Cluster, write_job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
@@ -21,12 +21,12 @@ def busy(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def xsbatch(cluster: Cluster, folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    words = [XSBATCH, "--xmem-dry-run", "--time=10", *argv, "job.sh"]
+    words = [*WARM_XSBATCH, "--xmem-dry-run", "--time=10", *argv, "job.sh"]
     return cluster.run(*words, cwd=folder, XDG_STATE_HOME=str(folder / "state"), **environ)
 
 
-def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, job_python: Path) -> None:
-    write_job(tmp_path, job_python, "--gres=gpu:h200:1")
+def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, warm_python: Path) -> None:
+    write_job(tmp_path, warm_python, "--gres=gpu:h200:1")
     cheapest = xsbatch(busy, tmp_path)
     assert "#SBATCH --gres=gpu:l4:1" in cheapest.stdout, cheapest.stderr
 
@@ -45,12 +45,12 @@ def test_a_job_can_go_where_it_starts_first(busy: Cluster, tmp_path: Path, job_p
 
 
 def test_a_job_goes_to_no_gpu_that_it_would_wait_for_in_vain(
-    cluster: Cluster, tmp_path: Path, job_python: Path
+    cluster: Cluster, tmp_path: Path, warm_python: Path
 ) -> None:
     """A site file may say more than the cluster has, and Slurm may allow a user less: it has the last word."""
     site = tmp_path / "site.toml"
     site.write_text(EXAMPLE_SITE.read_text().replace("gpus = { a100_80 = 2 }", "gpus = { a100_80 = 4 }"))
-    write_job(tmp_path, job_python, "--gres=gpu:h200:3 --constraint=a100|h200")
+    write_job(tmp_path, warm_python, "--gres=gpu:h200:3 --constraint=a100|h200")
     done = xsbatch(cluster, tmp_path, XMEM_SITE=str(site))
     assert "the request stays as it is: h200 has" in done.stderr, done.stderr
 
@@ -76,7 +76,7 @@ NOTHING = "print('no torch here')\n"
 def test_a_site_says_what_is_done_with_jobs_that_use_no_gpu_or_ask_for_none(
     cluster: Cluster,
     tmp_path: Path,
-    job_python: Path,
+    warm_python: Path,
     stance: str,
     train: str,
     asked: tuple[str, ...],
@@ -85,10 +85,10 @@ def test_a_site_says_what_is_done_with_jobs_that_use_no_gpu_or_ask_for_none(
 ) -> None:
     site = tmp_path / "site.toml"
     site.write_text(EXAMPLE_SITE.read_text().replace("[policy]", f"[policy]\n{stance}"))
-    write_job(tmp_path, job_python, train=train)
+    write_job(tmp_path, warm_python, train=train)
     for environ in ({}, {}, {"XMEM_OFF": "1"}):  # the second time, it is known
         again = {"XMEM_SITE": str(site)} | environ
-        done = cluster.run(XSBATCH, "--hold", *asked, "job.sh", cwd=tmp_path, **again)
+        done = cluster.run(*WARM_XSBATCH, "--hold", *asked, "job.sh", cwd=tmp_path, **again)
         off = "XMEM_OFF" in environ
         assert done.returncode == (0 if off else code), done.stderr
         assert done.stderr == "" if off or not told else told in done.stderr

@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import probe
 from tests.harness.probe import HANG_SECONDS, Run
+from tests.harness.rotation import some_each_time
 from tests.harness.warm import TICK
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.trace import Category, Op, Trace
@@ -143,11 +144,9 @@ def test_an_allocator_that_cannot_be_replaced_is_named(run: Run) -> None:
 # -- how a process starts ----------------------------------------------------------------------------------------------
 
 STARTS = {
-    "a script": ["train.py"],
-    "-u -s": ["-u", "-s", "train.py"],
+    "options": ["-u", "-s", "-X", "importtime", "-W", "ignore", "train.py"],
     "-m": ["-m", "train"],
     "-c": ["-c", "import train"],
-    "-X importtime -W ignore": ["-X", "importtime", "-W", "ignore", "train.py"],
 }
 
 
@@ -766,7 +765,13 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("job", JOBS)
+OTHERS = pytest.mark.slow(
+    covers=["xmem_slurm/probe/*", "xmem_slurm/device/*", "xmem_slurm/allocator/*", "xmem_slurm/trace*",
+            "tests/harness/*"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("job", some_each_time(JOBS, ("a transformer", "empty_cache in the loop"), OTHERS))
 def test_the_replay_of_a_trace_has_the_peaks_of_the_run(run: Run, job: str) -> None:
     code, settings = JOBS[job]
     ran = run(code, PYTORCH_CUDA_ALLOC_CONF=settings)

@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cluster
+from tests.harness.rotation import some_each_time
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line[2:].partition("  #")[0].strip() for block in BLOCKS for line in block.splitlines() if line[:2] == "$ "]
+
+
+ADVICE = pytest.mark.slow(
+    covers=["README.md", "examples/gpt2/*", "xmem_slurm/probe/*advice*", "xmem_slurm/sizing/*", "xmem_slurm/cli/*",
+            "xmem_slurm/dryrun/*", "xmem_slurm/report/*"],
+)  # fmt: skip
+"""Four dry runs in one; tests/integration/test_advice.py has others, each time."""
 
 
 def test_the_readme_has_commands() -> None:
@@ -23,7 +31,9 @@ def test_the_readme_has_commands() -> None:
 
 @pytest.mark.slurm
 @pytest.mark.torch
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", some_each_time(COMMANDS, [each for each in COMMANDS if "--advice" not in each], ADVICE)
+)
 def test_a_command_of_the_readme(cluster: Cluster, job_python: Path, tmp_path: Path, command: str) -> None:
     ours, job = Path(sys.executable).parent, job_python.parent
     environ = cluster.environ | {

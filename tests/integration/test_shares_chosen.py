@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRAIN, XSBATCH, Cluster, running_lab, write_job
+from tests.conftest import TRAIN, WARM_XSBATCH, Cluster, running_lab, write_job
 from xmem_slurm import resources
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 
@@ -28,7 +28,7 @@ class Lab:
         self.cluster = cluster
 
     def submit(self, folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run(XSBATCH, *argv, "job.sh", cwd=folder, XDG_STATE_HOME=str(folder / "state"))
+        return self.cluster.run(*WARM_XSBATCH, *argv, "job.sh", cwd=folder, XDG_STATE_HOME=str(folder / "state"))
 
     def finished(self, done: subprocess.CompletedProcess[str], folder: Path) -> tuple[str, str]:
         """Return what Slurm says of the job, with where its GPUs were, and what the job printed."""
@@ -44,8 +44,8 @@ def cut_up() -> Iterator[Lab]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, job_python: Path) -> Path:
-    return write_job(tmp_path, job_python, "--output=out", train=f"{TRAIN}\n{LIMITS}\n")
+def folder(tmp_path: Path, warm_python: Path) -> Path:
+    return write_job(tmp_path, warm_python, "--output=out", train=f"{TRAIN}\n{LIMITS}\n")
 
 
 def mps_limit(units: int) -> str:

@@ -2,12 +2,12 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import XMEM_SLURM, XSBATCH, Cluster, running_lab, write_job
+from tests.conftest import WARM_XSBATCH, XMEM_SLURM, Cluster, running_lab, write_job
 from xmem_slurm import resources
 from xmem_slurm.site.loading import load_site
 
@@ -44,12 +44,12 @@ def picky() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, job_python: Path) -> Path:
-    return write_job(tmp_path, job_python, "--output=/dev/null")
+def folder(tmp_path: Path, warm_python: Path) -> Path:
+    return write_job(tmp_path, warm_python, "--output=/dev/null")
 
 
-def submit(program: str, folder: Path, picky: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
-    return picky.run(program, "--hold", *argv, cwd=folder, XDG_STATE_HOME=str(folder / "state"))
+def submit(program: Sequence[str], folder: Path, picky: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
+    return picky.run(*program, "--hold", *argv, cwd=folder, XDG_STATE_HOME=str(folder / "state"))
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def submit(program: str, folder: Path, picky: Cluster, *argv: str) -> subprocess
     ],
 )
 def test_every_spelling_becomes_the_sites_own(picky: Cluster, folder: Path, argv: tuple[str, ...], memory: str) -> None:
-    plain = submit("sbatch", folder, picky, *argv, "job.sh")
+    plain = submit(["sbatch"], folder, picky, *argv, "job.sh")
     assert plain.returncode == 1, "the site would not have taken it"
 
-    done = submit(XSBATCH, folder, picky, *argv, "job.sh")
+    done = submit(WARM_XSBATCH, folder, picky, *argv, "job.sh")
     assert done.returncode == 0, done.stderr
     job = re.search(r"\d+", done.stdout)
     assert job
@@ -96,7 +96,7 @@ def test_the_dialect_is_found_on_the_cluster(picky: Cluster, tmp_path: Path) -> 
 
 def test_the_sites_own_template_is_what_slurm_gets(picky: Cluster, folder: Path) -> None:
     (folder / "job.sh").write_text((folder / "job.sh").read_text().replace("#SBATCH", "#SBATCH --gpus=1\n#SBATCH", 1))
-    done = submit(XSBATCH, folder, picky, "job.sh")
+    done = submit(WARM_XSBATCH, folder, picky, "job.sh")
     assert done.returncode == 0, done.stderr
     written = picky.slurm("scontrol", "write", "batch_script", done.stdout.split()[-1], "-")
     assert "#SBATCH --gpus" not in written

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import EXAMPLE_SITE, Cluster, write_job
+from tests.conftest import EXAMPLE_SITE, USES, Cluster, write_job
 from xmem_slurm import resources
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -29,7 +29,9 @@ class User:
         self.account, self.home, self.cluster = pwd.getpwnam(name), home, cluster
         (home / "job").mkdir(parents=True)
         ours = _python(home / "ours", Path(sys.executable), resources.tree("templates").parent)
-        write_job(home / "job", _python(home / "theirs", job_python), "--gres=gpu:h200:1", "--output=/dev/null")
+        write_job(
+            home / "job", _python(home / "theirs", job_python), "--gres=gpu:h200:1", "--output=/dev/null", train=USES
+        )
         self.xsbatch = [str(ours), "-m", "xmem_slurm.cli.xsbatch_start", "--hold", "--parsable"]
         for path in (home, *home.rglob("*")):
             os.chown(path, self.account.pw_uid, self.account.pw_gid, follow_symlinks=False)

@@ -1,4 +1,7 @@
-"""xsbatch on a real cluster: the request is made right, and whatever breaks, the job is submitted as written."""
+"""xsbatch on a real cluster: the request is made right, and whatever breaks, the job is submitted as written.
+
+Where a test is not of the sandbox, dry runs are processes of a warm Python.
+"""
 
 import os
 import re
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TRAIN, XSBATCH, Cluster, as_of_22_05
+from tests.conftest import TRAIN, WARM_XSBATCH, XSBATCH, Cluster, as_of_22_05, own_cache
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
@@ -18,6 +21,7 @@ SCRIPT = """\
 #SBATCH --output=/dev/null
 {python} train.py
 """
+START = WARM_XSBATCH
 
 
 class Submission:
@@ -47,10 +51,16 @@ class Submission:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, job_python: Path) -> Path:
+def folder(tmp_path: Path, warm_python: Path) -> Path:
     (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "job.sh").write_text(SCRIPT.format(python=job_python))
+    (tmp_path / "job.sh").write_text(SCRIPT.format(python=warm_python))
     return tmp_path
+
+
+@pytest.fixture
+def sandboxed(folder: Path, job_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "job.sh").write_text(SCRIPT.format(python=job_python))
+    monkeypatch.setitem(globals(), "START", (XSBATCH,))
 
 
 def xsbatch(
@@ -58,7 +68,7 @@ def xsbatch(
 ) -> Submission:
     environment = cluster.environ | {"XDG_STATE_HOME": str(folder / "state")} | environ
     done = subprocess.run(
-        [*prefix, XSBATCH, "--hold", *argv],
+        [*prefix, *START, "--hold", *argv],
         cwd=folder,
         env=environment,
         input=stdin,
@@ -69,6 +79,7 @@ def xsbatch(
     return Submission(done, cluster.environ)
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_the_largest_gpu_is_changed_to_the_cheapest_that_fits(cluster: Cluster, folder: Path) -> None:
     done = xsbatch(cluster, folder, "job.sh")
     assert done.field("TresPerNode") == "gres:gpu:l4:1"
@@ -114,6 +125,7 @@ def test_a_dry_run_prints_the_script_and_submits_nothing(cluster: Cluster, folde
     assert "Submitted" not in done.out + done.err
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_a_job_without_a_gpu_is_none_of_our_business(cluster: Cluster, folder: Path) -> None:
     (folder / "plain.sh").write_text("#!/bin/sh\ntrue\n")
     done = xsbatch(cluster, folder, "plain.sh", XMEM_SITE="/nowhere")
@@ -121,6 +133,7 @@ def test_a_job_without_a_gpu_is_none_of_our_business(cluster: Cluster, folder: P
     assert done.err == ""
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_sbatch_says_what_is_wrong_in_its_own_words(cluster: Cluster, folder: Path) -> None:
     for argv in (["missing.sh"], ["--nonsense", "job.sh"], ["--constraint=nonsense", "--wrap", "true"]):
         ours = xsbatch(cluster, folder, "--xmem-off", *argv)
@@ -150,6 +163,7 @@ def fake_torch(folder: Path, version: str, body: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder / "fake")}
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_a_script_that_fails(cluster: Cluster, folder: Path) -> None:
     (folder / "train.py").write_text("raise FileNotFoundError('corpus.bin')")
     submitted_as_written(xsbatch(cluster, folder, "job.sh"), folder, "corpus.bin")
@@ -164,6 +178,7 @@ def test_fault_a_script_that_fails_after_it_used_the_gpu(cluster: Cluster, folde
     )
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_nobody_waits_twice_for_no_estimate(cluster: Cluster, folder: Path) -> None:
     (folder / "train.py").write_text("raise FileNotFoundError('corpus.bin')")
     environ = {"XDG_CACHE_HOME": str(folder / "cache")}
@@ -185,6 +200,7 @@ def test_a_report_that_cannot_be_written_costs_only_the_report(cluster: Cluster,
     assert "/nowhere" in done.err
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_a_torch_without_cuda(cluster: Cluster, folder: Path) -> None:
     environ = fake_torch(folder, "__version__ = '2.13.0+cpu'\ncuda = None\n", "") | {"XMEM_ENGINE": "device"}
     submitted_as_written(
@@ -192,11 +208,13 @@ def test_fault_a_torch_without_cuda(cluster: Cluster, folder: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_a_broken_torch(cluster: Cluster, folder: Path) -> None:
     environ = fake_torch(folder, "__version__ = '9'\ncuda = '13.0'\n", "raise ImportError('libtorch.so is damaged')")
     submitted_as_written(xsbatch(cluster, folder, "job.sh", **environ), folder, "torch")
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_no_compiler(cluster: Cluster, folder: Path) -> None:
     tools = folder / "tools"
     tools.mkdir()
@@ -219,6 +237,7 @@ def test_fault_no_site_file(cluster: Cluster, folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes a right away that only root has")
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_no_way_to_throw_writes_away(cluster: Cluster, folder: Path) -> None:
     none = 'echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-sys_admin "$@"'
     prefix = ("unshare", "--user", "--map-root-user", "sh", "-c", none, "sh")
@@ -226,6 +245,7 @@ def test_fault_no_way_to_throw_writes_away(cluster: Cluster, folder: Path) -> No
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small file system")
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_a_full_cache(cluster: Cluster, folder: Path) -> None:
     cache = folder / "cache"
     cache.mkdir()
@@ -242,6 +262,7 @@ def test_fault_nowhere_to_keep_the_changed_script(cluster: Cluster, folder: Path
     submitted_as_written(xsbatch(cluster, folder, "job.sh"), folder, "state")
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_fault_a_job_that_waits_for_ever_before_it_trains(cluster: Cluster, folder: Path) -> None:
     (folder / "train.py").write_text("import time\ntime.sleep(3600)")
     submitted_as_written(xsbatch(cluster, folder, "--xmem-budget=4", "job.sh"), folder, "time limit")
@@ -272,6 +293,7 @@ for _ in range(5):
         ),
     ],
 )
+@pytest.mark.usefixtures("sandboxed")
 def test_rank_0_of_many_stands_for_all_and_the_number_of_gpus_stays(
     cluster: Cluster, folder: Path, job_python: Path, gpus: str, launch: str, ranks: int, became: tuple[str, str]
 ) -> None:
@@ -282,12 +304,12 @@ def test_rank_0_of_many_stands_for_all_and_the_number_of_gpus_stays(
     assert f"only rank 0 of {ranks} was run and stands for all" in done.err
 
 
-def test_tasks_that_share_a_gpu_add_up(cluster: Cluster, folder: Path, job_python: Path) -> None:
+def test_tasks_that_share_a_gpu_add_up(cluster: Cluster, folder: Path, warm_python: Path) -> None:
     """Two of 16 GiB each do not fit the 24 GB on which one would."""
     large = "import torch\ntorch.zeros(4, 1 << 30, device='cuda')\n" + (folder / "train.py").read_text()
     (folder / "large.py").write_text(large + "\nimport time\ntime.sleep(5)\n")
     (folder / "two.sh").write_text(
-        f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1 -n2\nexport PATH={job_python.parent}:$PATH\nsrun python large.py\n"
+        f"#!/bin/bash\n#SBATCH --gres=gpu:h200:1 -n2\nexport PATH={warm_python.parent}:$PATH\nsrun python large.py\n"
     )
     done = xsbatch(cluster, folder, "two.sh")
     assert done.field("TresPerNode") == "gres:gpu:a100_40:1", done.err
@@ -315,7 +337,7 @@ def test_an_edited_model_is_never_answered_from_the_cache(cluster: Cluster, fold
     (folder / "train.py").write_text(TRAIN.replace("4096, 4096", "WIDTH, WIDTH").replace("64, 4096", "64, WIDTH"))
     (folder / "width.py").write_text("WIDTH = 4096\n")
     (folder / "train.py").write_text("from width import WIDTH\n" + (folder / "train.py").read_text())
-    cache = {"XDG_CACHE_HOME": str(folder / "cache")}
+    cache = own_cache(folder)
     first = xsbatch(cluster, folder, "job.sh", **cache)
     assert KNOWN not in first.err
     again = xsbatch(cluster, folder, "job.sh", **cache)

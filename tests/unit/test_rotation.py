@@ -18,7 +18,7 @@ def slow_marks() -> list[ast.Call]:
 
 
 def test_what_is_covered_exists() -> None:
-    tops = ("xmem_slurm", "tests", "templates", "site-config", "launchers", "share", "benchmarks")
+    tops = ("xmem_slurm", "tests", "templates", "site-config", "launchers", "share", "benchmarks", "examples")
     files = [str(path.relative_to(ROOT)) for top in tops for path in (ROOT / top).rglob("*")]
     files += [path.name for path in ROOT.iterdir()]
     patterns = {pattern for mark in slow_marks() for pattern in ast.literal_eval(mark.keywords[0].value)}
@@ -61,3 +61,8 @@ def test_in_a_clone_with_one_commit_and_without_git_nothing_has_changed(
     assert rotation.changed(rotation.base()) == {"two", "three"}
     monkeypatch.setenv("PATH", "")
     assert (rotation.base(), rotation.changed(None)) == (None, set())
+
+
+def test_of_many_of_a_kind_some_run_each_time() -> None:
+    slow = pytest.mark.slow(covers=["tests/*"])
+    assert [list(each.marks) for each in rotation.some_each_time(["a", "b"], ["b"], slow)] == [[slow], []]
