@@ -18,6 +18,7 @@ from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment
 from xmem_slurm.dryrun.budget import Spent
+from xmem_slurm.dryrun.containers import enter, named
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
@@ -75,7 +76,8 @@ def run(order: DryRunOrder) -> DryRunResult:
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
-        traces.mkdir()
+        for each in (traces, folder / enter.ASIDE, folder / enter.IMAGE):
+            each.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(order, folder, traces)
         with build_server.serving(folder):
@@ -89,6 +91,8 @@ def run(order: DryRunOrder) -> DryRunResult:
                 results=traces,
                 cover=covers(environ["PATH"], folder / "bin"),
                 meter=traces / _METER,
+                containers=named.runs_containers(job),
+                fuse=named.has_image_files(job),
             )
         spent = Spent(outcome.spent_seconds)
         try:
@@ -208,6 +212,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
         **fetchers.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
+        enter.STAND_INS: str(builder.cache_folder()),
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),
         "XMEM_DEVICE_PLANS": str(traces / "plans"),
         "XMEM_LIMITS": json.dumps({name: job.environ.get(name) for name in _LIMITS}),

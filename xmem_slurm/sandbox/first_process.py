@@ -322,7 +322,7 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.leave_session_keyring()
-        syscalls.give_up()
+        syscalls.give_up(namespaces=plan.containers)
         os.chdir(command.cwd)
         for number in _ALL_SIGNALS - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError, ValueError):  # the C library keeps two for itself

@@ -42,7 +42,8 @@ class Plan:
 
     `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
     not ours (see `foreign`). `show`, `hide`, `results` and `cover` are those of `sandbox.run`. `layers` is a folder on
-    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`).
+    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`). `containers` is whether the job may
+    have namespaces of its own, `fuse` whether /dev/fuse as well.
     """
 
     mounts: Sequence[Mount]
@@ -56,6 +57,8 @@ class Plan:
     scratch_bytes: int
     user_namespace: bool
     layers: Path | None
+    containers: bool = False
+    fuse: bool = False
 
 
 def visible(mountinfo: str) -> list[Mount]:

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -76,6 +76,8 @@ def run(
     results: Path | None = None,
     cover: Mapping[Path, Path] = MappingProxyType({}),
     meter: Path | None = None,
+    containers: bool = False,
+    fuse: bool = False,
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
@@ -83,7 +85,8 @@ def run(
     there read-only, as they are outside at any time; the folders `hide` are empty. `results`, a folder in one of
     those that are shown, is empty and can be written to: what is in it at the end is copied to the real one, as
     `results.hand_out` has it. In the place of each file that `cover` names, by whatever path, the command finds the
-    file that it is mapped to, which must be in a shown folder.
+    file that it is mapped to, which must be in a shown folder. With `containers` it may make namespaces of its own, and
+    mount there what has no size that we set: the watch counts what it finds of that. With `fuse` it has /dev/fuse.
 
     What the command leaves running is killed when it ends, as Slurm does with a batch script's. When time is up all its
     processes get SIGTERM, and SIGKILL five seconds later, counted as its time is. What it has spent of that so far
@@ -98,6 +101,7 @@ def run(
     with ExitStack() as stack:
         signals = stack.enter_context(_caught_signals())
         plan = _plan(cwd, environ, limits, stack, show=show, hide=hide, results=results, cover=cover)
+        plan = replace(plan, containers=containers, fuse=fuse)
         group = stack.enter_context(cgroup.own(limits.memory_bytes, 2 * limits.processes, limits.cpus))
         output, output_end = os.pipe()
         status, status_end = os.pipe()

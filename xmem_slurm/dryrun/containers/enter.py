@@ -1,0 +1,108 @@
+"""What a container runtime does in a dry run: it starts the job's container, with the probe and the stand-ins in it.
+
+The runtime is the job's own, and so is its image. Into the container come four folders, at the same paths (that of the
+run, its traces, the stand-ins, this package) and the variables of the dry run. The stand-ins for a torch inside are
+built outside (`build_server`), by what is read through the asker's /proc/PID/root: the image needs no compiler.
+"""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from xmem_slurm.dryrun.containers import command_line, layout, refusals
+from xmem_slurm.dryrun.containers.refusals import CannotEnterError
+from xmem_slurm.dryrun.containers.runtimes import RUNTIMES, Runtime
+from xmem_slurm.dryrun.shims import fetchers
+from xmem_slurm.dryrun.shims.workers import find, note
+
+STAND_INS = "XMEM_STAND_INS"
+"""The variable that names the folder with all stand-ins."""
+ASIDE = "real"
+"""The folder, in that of the run, where a runtime is whose own path leads to its shim."""
+IMAGE = "image"
+"""The folder, in that of the run, on which an image is laid out anew."""
+_PACKAGE = Path(__file__).resolve().parents[2]
+_CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", *fetchers.ONCE)
+_OUTSIDE_ONLY = ("XMEM_SHIMS", "XMEM_JOB")
+
+
+def container(name: str, arguments: Sequence[str]) -> NoReturn:
+    """Be the runtime `name`."""
+    program = _real(name)
+    runtime = RUNTIMES.get(name)
+    start = command_line.read(runtime, arguments) if runtime else None
+    try:
+        if program is None:
+            raise CannotEnterError(f"there is no {name} on this machine, and a dry run needs the one that the job uses")
+        if runtime is None:
+            raise CannotEnterError(f"{name} starts containers as root, and a dry run cannot; another runtime can")
+        if start is None:
+            os.execve(program, [name, *arguments], _outside())
+        _enter(name, program, runtime, start)
+    except CannotEnterError as error:
+        said = f"{name} {' '.join(arguments[:2])}" if start is None else f"{name} {start.image}"
+        note(f"the script runs a container ({said}), and the dry run cannot go inside: {error}")
+        sys.stderr.write(f"{name}: {error}\n")
+        raise SystemExit(127 if program is None else 1) from None
+
+
+def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start) -> NoReturn:
+    """Become the runtime.
+
+    Raises:
+        CannotEnterError: it could not start the container here.
+    """
+    traces = Path(os.environ["XMEM_TRACE_DIR"])
+    run, stand_ins = traces.parent, os.environ[STAND_INS]
+    folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
+    refusals.check(name, program, runtime, start, environ)
+    _remember(start.image)
+    if not runtime.lays_over:
+        start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
+    settings = _settings(runtime, run)
+    environ |= command_line.variables(runtime, settings)
+    os.execve(program, [name, *command_line.entered(runtime, start, folders, settings)], environ)
+
+
+def _remember(image: str) -> None:
+    """Note the image among the files that the dry run read: a kept answer holds while it is the same."""
+    path = Path(image).resolve()
+    try:
+        status = path.stat()
+    except OSError:  # a name in the runtime's own store
+        return
+    kind = "D" if stat.S_ISDIR(status.st_mode) else "R"
+    with (Path(os.environ["XMEM_TRACE_DIR"]) / "files.log").open("ab") as file:
+        file.write(b"%s %d %d %s\0" % (kind.encode(), status.st_size, status.st_mtime_ns, os.fsencode(path)))
+
+
+def _settings(runtime: Runtime, run: Path) -> dict[str, str]:
+    """Return the variables of the dry run for inside. This Python is not there: the job's own asks for stand-ins."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("XMEM_") or name in _CARRIED}
+    ours["XMEM_DEVICE_BUILD"] = json.dumps(["", str(_PACKAGE / "device" / "ask.py"), str(run)])
+    names = ["LD_PRELOAD"] if "LD_PRELOAD" in os.environ else []
+    if runtime.inherits or not names:  # else the image may have a PYTHONPATH of its own
+        names.append("PYTHONPATH")
+    ours |= {name: os.environ[name] for name in names if name in os.environ}
+    return {name: value for name, value in ours.items() if name not in _OUTSIDE_ONLY}
+
+
+def _outside() -> dict[str, str]:
+    """Return the environment of the runtime itself: it is a program of this machine, and no part of the dry run."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("BASH_FUNC_")}
+    for name in ("LD_PRELOAD", "PYTHONPATH"):
+        environ.pop(name, None)
+    shims = environ.get("XMEM_SHIMS")
+    environ["PATH"] = os.pathsep.join(each for each in environ.get("PATH", "").split(os.pathsep) if each != shims)
+    environ.setdefault("USER", environ.get("SLURM_JOB_USER", "nobody"))  # ch-run wants both
+    environ.setdefault("HOME", "/")
+    return environ
+
+
+def _real(name: str) -> str | None:
+    aside = Path(os.environ["XMEM_TRACE_DIR"]).parent / ASIDE / name
+    return str(aside) if os.access(aside, os.X_OK) else find(name)
