@@ -10,7 +10,8 @@ from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
 from xmem_slurm.dryrun.job import Job
 
 ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
-PODMAN = "--network=host --pid=host --cgroups=disabled --pull=never --volume /x:/x --env A=1"
+OCI = "--runtime-flag cgroup-manager=disabled"
+PODMAN = "--cgroups=no-conmon --pid=host --network=host --user=0:0 --pull=never --volume /x:/x --env A=1"
 ENTERED = {
     "apptainer exec --nv image.sif python train.py": "exec --bind /x image.sif python train.py",
     "apptainer -q exec -eB /a:/b --nv --pwd /w i.sif ls --nv": "-q exec -eB /a:/b --pwd /w --bind /x i.sif ls --nv",
@@ -29,12 +30,12 @@ ENTERED = {
     ),
     "enroot start torch -- nvidia-smi": f"start {ENROOT_BIND} --env A=1 torch -- nvidia-smi",
     "podman run --rm -it --gpus all --device nvidia.com/gpu=all -v /a:/b -w /b torch:2 python -d": (
-        f"run --rm -v /a:/b -w /b {PODMAN} torch:2 python -d"
+        f"{OCI} run --rm -v /a:/b -w /b {PODMAN} torch:2 python -d"
     ),
     "podman --log-level error run --security-opt=label=disable -p 80:80 --entrypoint sh torch -c 'a b'": (
-        f"--log-level error run --security-opt=label=disable --entrypoint sh {PODMAN} torch -c a b"
+        f"{OCI} --log-level error run --security-opt=label=disable --entrypoint sh {PODMAN} torch -c a b"
     ),
-    "podman-hpc run --gpu --rm torch python train.py": f"run --rm {PODMAN} torch python train.py",
+    "podman-hpc run --gpu --userns=keep-id -u 5:5 torch python x.py": f"{OCI} run {PODMAN} torch python x.py",
 }
 
 

@@ -27,15 +27,15 @@ _X32 = 0x40000000
 _Call = tuple[tuple[int, int], int | None]
 """Its numbers on x86-64 and on aarch64, and the answer: None where that hangs on the first argument."""
 _CALLS: dict[str, _Call] = {
-    "add_key": ((248, 217), errno.EPERM),
+    "add_key": ((248, 217), errno.ENOSYS),
     "clone": ((56, 220), None),
     "clone3": ((435, 435), errno.ENOSYS),  # its flags are behind a pointer; the C library then takes clone
     "io_uring_setup": ((425, 425), errno.ENOSYS),
-    "keyctl": ((250, 219), errno.EPERM),
+    "keyctl": ((250, 219), errno.ENOSYS),
     "memfd_create": ((319, 279), errno.ENOSYS),
     "memfd_secret": ((447, 447), errno.ENOSYS),
     "msgget": ((68, 186), errno.ENOSPC),
-    "request_key": ((249, 218), errno.EPERM),
+    "request_key": ((249, 218), errno.ENOSYS),
     "sched_setaffinity": ((203, 122), 0),
     "semget": ((64, 190), errno.ENOSPC),
     "shmget": ((29, 194), errno.ENOSPC),
@@ -59,16 +59,17 @@ def give_up(*, namespaces: bool = False) -> None:
     """
     machine = platform.machine()
     if machine in _ARCHITECTURES:
-        program = _program(machine, linux.CLONE_NEWCGROUP if namespaces else linux.CLONE_NEWUSER)
+        no_cgroups, nobody = (linux.CLONE_NEWCGROUP, errno.EINVAL), (linux.CLONE_NEWUSER, errno.EPERM)
+        program = _program(machine, *(no_cgroups if namespaces else nobody))
         code = ctypes.create_string_buffer(program, len(program))
         filters = ctypes.create_string_buffer(struct.pack("HP", len(program) // 8, ctypes.addressof(code)))
         linux.prctl(linux.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filters))
 
 
-def _program(machine: str, namespace: int) -> bytes:
+def _program(machine: str, namespace: int, refusal: int) -> bytes:
     """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error.
 
-    So does who asks for a `namespace` of this kind.
+    Who asks for a `namespace` of this kind gets `refusal`.
     """
     which = list(_ARCHITECTURES).index(machine)
     steps = [
@@ -83,7 +84,7 @@ def _program(machine: str, namespace: int) -> bytes:
         if answer is not None:
             steps += [*_step(_EQUAL, numbers[which], 0, 1), *_step(_RETURN, _ERROR | answer)]
     for name in ("clone", "unshare"):
-        steps += _where(_CALLS[name][0][which], _ANY_BIT, namespace, errno.EPERM)
+        steps += _where(_CALLS[name][0][which], _ANY_BIT, namespace, refusal)
     steps += _where(_CALLS["socket"][0][which], _EQUAL, _AF_VSOCK, errno.EAFNOSUPPORT)
     return b"".join([*steps, *_step(_RETURN, _ALLOW)])
 

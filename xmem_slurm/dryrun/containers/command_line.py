@@ -42,7 +42,7 @@ def from_registry(runtime: Runtime, image: str) -> bool:
 
 def entered(runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str]) -> list[str]:
     """Return the words after the runtime's name with which these folders and variables are inside, too."""
-    words = [*start.before, *_kept(runtime, start.options), *runtime.added]
+    words = [*runtime.first, *start.before, *_kept(runtime, start.options), *runtime.added]
     for folder in folders:
         words += [word.format(folder) for word in runtime.bind]
     for name, value in settings.items():

@@ -8,6 +8,7 @@ built outside (`build_server`), by what is read through the asker's /proc/PID/ro
 import json
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,10 +60,17 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     traces = Path(os.environ["XMEM_TRACE_DIR"])
     run, stand_ins = traces.parent, os.environ[STAND_INS]
     folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
-    refusals.check(name, program, runtime, start, environ)
+    refusals.check(name, program, runtime, start)
     _remember(start.image)
     if not runtime.lays_over:
         start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
+    if runtime.as_root:
+        environ |= {"_CONTAINERS_USERNS_CONFIGURED": "done", "_CONTAINERS_ROOTLESS_UID": str(os.getuid())}
+        environ["_CONTAINERS_ROOTLESS_GID"] = str(os.getgid())
+        layout.own_namespaces(as_root=True)
+        asked = subprocess.run([program, "image", "exists", start.image], env=environ, check=False)
+        if asked.returncode == 1 and "--rootfs" not in start.options:
+            raise CannotEnterError(f"the image is not on this machine: {runtime.remedy.format(name=name)}")
     settings = _settings(runtime, run)
     environ |= command_line.variables(runtime, settings)
     os.execve(program, [name, *command_line.entered(runtime, start, folders, settings)], environ)

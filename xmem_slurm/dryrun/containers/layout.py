@@ -16,6 +16,15 @@ from xmem_slurm.sandbox import linux
 _MOUNT_SECONDS = 20.0
 
 
+def own_namespaces(*, as_root: bool = False) -> None:
+    """Be in a user and a mount namespace of our own, as who we were, or as root there. Raises OSError."""
+    user, group = os.getuid(), os.getgid()
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+    Path("/proc/self/uid_map").write_text(f"{0 if as_root else user} {user} 1", encoding="ascii")
+    Path("/proc/self/gid_map").write_text(f"{0 if as_root else group} {group} 1", encoding="ascii")
+
+
 def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping[str, str]) -> Path:
     """Lay an image out on `place` with a throw-away layer over it, in which the folders are there to mount on.
 
@@ -24,12 +33,8 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
     Raises:
         CannotEnterError: it cannot be.
     """
-    user, group = os.getuid(), os.getgid()
     try:
-        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+        own_namespaces()
         image = image.resolve(strict=True)
         linux.mount("tmpfs", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
         lower, upper, work, root = (place / name for name in ("lower", "upper", "work", "root"))

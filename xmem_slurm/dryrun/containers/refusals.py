@@ -5,8 +5,6 @@ import os
 import platform
 import stat
 import struct
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from xmem_slurm.dryrun.containers import command_line
@@ -25,7 +23,7 @@ class CannotEnterError(Exception):
     """Why a dry run cannot go inside, and what would help: one line."""
 
 
-def check(name: str, program: str, runtime: Runtime, start: command_line.Start, environ: Mapping[str, str]) -> None:
+def check(name: str, program: str, runtime: Runtime, start: command_line.Start) -> None:
     """See that the container can be started here.
 
     Raises:
@@ -47,10 +45,6 @@ def check(name: str, program: str, runtime: Runtime, start: command_line.Start, 
     machine = _machine(image)
     if machine not in (None, platform.machine()):
         raise CannotEnterError(f"the image is for {machine}, and this machine is {platform.machine()}")
-    if name.startswith("podman") and "--rootfs" not in start.options:
-        asked = subprocess.run([program, "image", "exists", start.image], env=environ, check=False)
-        if asked.returncode == 1:
-            raise CannotEnterError(f"the image is not on this machine: {remedy}")
 
 
 def _check_namespaces() -> None:

@@ -15,10 +15,12 @@ class Runtime(NamedTuple):
     `verbs` start something in an image; without any, the command itself does. `valued` are its options with a value.
     `dropped` are options that a dry run does without, and whether each has a value; `replaced` are written otherwise.
     `bind` and `setting` are the words for a folder, at the same path inside, and for a variable. `prefixes` are those
-    of variables outside that become variables inside. `added` are further words, `outside` variables of the runtime's
-    own. `registry` begins the names of images that have to be fetched, and `remedy` is what a user does about that.
-    `lays_over` is whether it makes what is missing in an image to mount on; where not, that is done for it
-    (`layout`). `inherits` is whether a container begins with the variables outside.
+    of variables outside that become variables inside. `first` and `added` are further words, before the verb and after
+    it, `outside` variables of the runtime's own. `registry` begins the names of images that have to be fetched, and
+    `remedy` is what a user does about that. `lays_over` is whether it makes what is missing in an image to mount on;
+    where not, that is done for it (`layout`). `inherits` is whether a container begins with the variables outside;
+    `as_root`, whether the runtime is started as root of a user namespace made for it, in which it maps nobody else, as
+    by `podman unshare`.
     """
 
     valued: frozenset[str]
@@ -28,12 +30,14 @@ class Runtime(NamedTuple):
     verbs: frozenset[str] = frozenset()
     replaced: Mapping[str, Sequence[str]] = MappingProxyType({})
     prefixes: Sequence[str] = ()
+    first: Sequence[str] = ()
     added: Sequence[str] = ()
     outside: Mapping[str, str] = MappingProxyType({})
     registry: Sequence[str] = ()
     remedy: str = ""
     lays_over: bool = True
     inherits: bool = False
+    as_root: bool = False
 
 
 def _words(text: str) -> frozenset[str]:
@@ -85,15 +89,20 @@ _PODMAN = Runtime(
         --storage-opt --subgidname --subuidname --sysctl --timeout --tmpdir --tmpfs --tz -u --uidmap --ulimit
         --umask --unsetenv --user --userns --uts -v --variant --volume --volumes-from -w --workdir"""
     ),
+    # One user is mapped, nobody is at the terminal, there is one network, and no cgroup, /dev/mqueue or new /proc.
     dropped={
         **dict.fromkeys(("--gpu", "-d", "--detach", "-t", "--tty", "-i", "--interactive", "-it", "-ti"), False),
-        **dict.fromkeys(("--gpus", "--device", "--net", "--network", "--pid", "--cgroups", "--cgroupns"), True),
-        **dict.fromkeys(("-p", "--publish", "-m", "--memory", "--cpus", "--pids-limit", "--ulimit", "--pull"), True),
-        **dict.fromkeys(("--shm-size", "--memory-swap", "--cpuset-cpus"), True),
+        **dict.fromkeys(("--privileged", "-P", "--publish-all"), False),
+        **dict.fromkeys(("--gpus", "--device", "--net", "--network", "-p", "--publish", "--pid", "--ipc"), True),
+        **dict.fromkeys(("-u", "--user", "--userns", "--uidmap", "--gidmap", "--group-add", "--pull"), True),
+        **dict.fromkeys(("--cgroups", "--cgroupns", "--cpus", "--cpuset-cpus", "--pids-limit", "--ulimit"), True),
+        **dict.fromkeys(("-m", "--memory", "--memory-swap", "--shm-size"), True),
     },
     bind=("--volume", "{0}:{0}"),
     setting=("--env", "{name}={value}"),
-    added=("--network=host", "--pid=host", "--cgroups=disabled", "--pull=never"),
+    first=("--runtime-flag", "cgroup-manager=disabled"),
+    added=("--cgroups=no-conmon", "--pid=host", "--network=host", "--user=0:0", "--pull=never"),
+    as_root=True,
     registry=("docker",),
     remedy="`{name} pull` it once",
 )
@@ -116,5 +125,7 @@ RUNTIMES: Mapping[str, Runtime] = {
     ),
 }
 """By the name of the command."""
+OF_IMAGES = ("crun", "runc")
+"""What Podman starts. They copy themselves to a memory file, which a dry run has not, unless they cannot be written."""
 ROOT_ONLY = ("shifter",)
 """These are setuid by their design: they do not run without privileges."""

@@ -28,7 +28,7 @@ def map_stand_ins(folder, command):
     """
     os.environ.setdefault("XMEM_DEVICE_CUDNN", real_cudnn(folder))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"}
-    asker = [sys.executable, "-I", "-S", *command[1:]] if not command[0] else command
+    asker = command if command[0] else [os.readlink("/proc/self/exe"), "-I", "-S", *command[1:]]
     build = subprocess.run([*asker, folder], env=clean, cwd="/", capture_output=True, text=True, check=False)
     if build.returncode:
         raise RuntimeError((build.stderr.strip() or "the stand-in CUDA libraries could not be built").splitlines()[-1])
