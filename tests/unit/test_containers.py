@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun.containers import command_line, named
+from xmem_slurm.dryrun.containers import command_line, named, pyxis
 from xmem_slurm.dryrun.containers.command_line import Start
+from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.slurm import options
 
 ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
 OCI = "--runtime-flag cgroup-manager=disabled"
@@ -93,3 +95,38 @@ def test_the_sandbox_allows_what_the_script_names(
 ) -> None:
     job = Job(script.encode(), (), Path(), environ)
     assert (named.runs_containers(job), named.has_image_files(job)) == (containers, files)
+
+
+PYXIS = {
+    "--container-image=./t.sqsh": "--rw --root ./t.sqsh",
+    "--container-image /i/t.sqsh --no-container-remap-root --no-container-mount-home": "--rw /i/t.sqsh",
+    "--container-image=/t.sqsh --container-mounts=/a,/b:/c:ro+noexec": (
+        "--rw --root --mount /a:/a:none:x-create=auto,rbind --mount /b:/c:none:x-create=auto,rbind,ro,noexec /t.sqsh"
+    ),
+    "--container-name=torch:exec": "--rw --root pyxis_torch",
+}
+
+
+@pytest.mark.parametrize("given", PYXIS)
+def test_what_pyxis_would_have_enroot_start(given: str) -> None:
+    table = options.srun_table().with_options(pyxis.OPTIONS)
+    read, _ = options.scan([*given.split(), "python", "x"], table)
+    found = {each.name: each.value or "" for each in read}
+    assert pyxis.is_container(found)
+    environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}
+    assert " ".join(pyxis.started(found, ["python", "x"], environ)) == f"enroot start {PYXIS[given]} python x"
+
+
+def test_pyxis_takes_the_job_s_variables_in_and_an_image_s_own_win() -> None:
+    given = {"container-image": "./t.sqsh", "container-env": "PATH", "container-workdir": "/w"}
+    environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib", "SLURM_PROCID": "0", "XMEM_TASK": "0/1"}
+    words = pyxis.started(given, ["python", "x"], environ)
+    assert [word for word in words if word in environ] == ["PATH", "SLURM_PROCID"]
+    assert words[words.index("./t.sqsh") + 1 :] == ["sh", "-c", 'cd "$0" && exec "$@"', "/w", "python", "x"]
+
+
+def test_an_image_of_a_registry_is_imported_once() -> None:
+    with pytest.raises(
+        CannotEnterError, match=r"nvcr.io#nvidia/pytorch:26.01 is in a registry.*`enroot import` it once"
+    ):
+        pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})

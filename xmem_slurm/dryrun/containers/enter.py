@@ -102,10 +102,10 @@ def _settings(runtime: Runtime, run: Path) -> dict[str, str]:
 def _outside() -> dict[str, str]:
     """Return the environment of the runtime itself: it is a program of this machine, and no part of the dry run."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("BASH_FUNC_")}
-    for name in ("LD_PRELOAD", "PYTHONPATH"):
-        environ.pop(name, None)
-    shims = environ.get("XMEM_SHIMS")
-    environ["PATH"] = os.pathsep.join(each for each in environ.get("PATH", "").split(os.pathsep) if each != shims)
+    ours = tuple(environ[name] for name in ("XMEM_SHIMS", "XMEM_PROBE", STAND_INS) if name in environ)
+    for name in ("PATH", "PYTHONPATH", "LD_PRELOAD"):
+        theirs = [each for each in environ.pop(name, "").split(os.pathsep) if each and not each.startswith(ours)]
+        environ |= {name: os.pathsep.join(theirs)} if theirs else {}
     environ.setdefault("USER", environ.get("SLURM_JOB_USER", "nobody"))  # ch-run wants both
     environ.setdefault("HOME", "/")
     return environ
