@@ -40,8 +40,8 @@ def main() -> int:
             results=None if request["results"] is None else Path(request["results"]),
             cover={Path(file): Path(ours) for file, ours in request["cover"].items()},
             meter=None if request["meter"] is None else Path(request["meter"]),
-            containers=request["containers"],
-            fuse=request["containers"],
+            containers=request.get("containers", False),
+            fuse=request.get("containers", False),
         )
     except SandboxError as error:
         answer = {"error": str(error)}

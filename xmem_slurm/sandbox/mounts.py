@@ -79,6 +79,12 @@ def visible(mountinfo: str) -> list[Mount]:
     return [mount for mount in mounts if (mount.number, mount.point) not in places and not covered(mount)]
 
 
+def in_memory(mountinfo: Sequence[str]) -> list[tuple[str, Path]]:
+    """Return (device, where) of each tmpfs among the lines of a mountinfo."""
+    fields = ((line.split(" ", 3)[2], _parse(line)) for line in mountinfo)
+    return [(device, mount.point) for device, mount in fields if mount.kind in ("tmpfs", "ramfs")]
+
+
 def _parse(line: str) -> Mount:
     fields = line.split(" ")
     kind = fields[fields.index("-", 6) + 1]
