@@ -26,7 +26,10 @@ ASIDE = "real"
 """The folder, in that of the run, where a runtime is whose own path leads to its shim."""
 IMAGE = "image"
 """The folder, in that of the run, on which an image is laid out anew."""
+_OF_PODMAN = "containers/storage/*-images/images.json"
+"""Where Podman lists its images: it changes with each of them."""
 _PACKAGE = Path(__file__).resolve().parents[2]
+_PSEUDO = ("/proc", "/sys", "/dev")
 _CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", *fetchers.ONCE)
 _OUTSIDE_ONLY = ("XMEM_SHIMS", "XMEM_JOB")
 
@@ -61,7 +64,8 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     run, stand_ins = traces.parent, os.environ[STAND_INS]
     folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
     refusals.check(name, program, runtime, start)
-    _remember(start.image)
+    _remember(name, start.image)
+    settings = _settings(run)
     if not runtime.lays_over:
         start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
     if runtime.as_root:
@@ -71,31 +75,30 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
         asked = subprocess.run([program, "image", "exists", start.image], env=environ, check=False)
         if asked.returncode == 1 and "--rootfs" not in start.options:
             raise CannotEnterError(f"the image is not on this machine: {runtime.remedy.format(name=name)}")
-    settings = _settings(runtime, run)
     environ |= command_line.variables(runtime, settings)
     os.execve(program, [name, *command_line.entered(runtime, start, folders, settings)], environ)
 
 
-def _remember(image: str) -> None:
+def _remember(name: str, image: str) -> None:
     """Note the image among the files that the dry run read: a kept answer holds while it is the same."""
-    path = Path(image).resolve()
-    try:
+    home = Path(os.environ.get("HOME", "/"), ".local", "share")
+    stores = [Path(image), Path(os.environ.get("ENROOT_DATA_PATH", home / "enroot"), image)]
+    stores += home.glob(_OF_PODMAN) if name.startswith("podman") else []
+    for path in {each.resolve() for each in stores if each.exists()}:
         status = path.stat()
-    except OSError:  # a name in the runtime's own store
-        return
-    kind = "D" if stat.S_ISDIR(status.st_mode) else "R"
-    with (Path(os.environ["XMEM_TRACE_DIR"]) / "files.log").open("ab") as file:
-        file.write(b"%s %d %d %s\0" % (kind.encode(), status.st_size, status.st_mtime_ns, os.fsencode(path)))
+        kind = "D" if stat.S_ISDIR(status.st_mode) else "R"
+        with (Path(os.environ["XMEM_TRACE_DIR"]) / "files.log").open("ab") as file:
+            file.write(b"%s %d %d %s\0" % (kind.encode(), status.st_size, status.st_mtime_ns, os.fsencode(path)))
 
 
-def _settings(runtime: Runtime, run: Path) -> dict[str, str]:
+def _settings(run: Path) -> dict[str, str]:
     """Return the variables of the dry run for inside. This Python is not there: the job's own asks for stand-ins."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("XMEM_") or name in _CARRIED}
     ours["XMEM_DEVICE_BUILD"] = json.dumps(["", str(_PACKAGE / "device" / "ask.py"), str(run)])
-    names = ["LD_PRELOAD"] if "LD_PRELOAD" in os.environ else []
-    if runtime.inherits or not names:  # else the image may have a PYTHONPATH of its own
-        names.append("PYTHONPATH")
-    ours |= {name: os.environ[name] for name in names if name in os.environ}
+    mounts = (line.split(" ", 5)[2:5] for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines())
+    ours["XMEM_MOUNTS"] = json.dumps([each for each in mounts if not each[2].startswith(_PSEUDO)][::-1])
+    to_probe = "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"  # which the image or the job may set anew
+    ours |= {to_probe: os.environ[to_probe]} if to_probe in os.environ else {}
     return {name: value for name, value in ours.items() if name not in _OUTSIDE_ONLY}
 
 

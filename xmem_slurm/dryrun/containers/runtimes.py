@@ -12,15 +12,14 @@ from typing import NamedTuple
 class Runtime(NamedTuple):
     """One of them. Options are named as they are written; a value follows in the next word, or behind a "=".
 
-    `verbs` start something in an image; without any, the command itself does. `valued` are its options with a value.
-    `dropped` are options that a dry run does without, and whether each has a value; `replaced` are written otherwise.
-    `bind` and `setting` are the words for a folder, at the same path inside, and for a variable. `prefixes` are those
-    of variables outside that become variables inside. `first` and `added` are further words, before the verb and after
-    it, `outside` variables of the runtime's own. `registry` begins the names of images that have to be fetched, and
-    `remedy` is what a user does about that. `lays_over` is whether it makes what is missing in an image to mount on;
-    where not, that is done for it (`layout`). `inherits` is whether a container begins with the variables outside;
-    `as_root`, whether the runtime is started as root of a user namespace made for it, in which it maps nobody else, as
-    by `podman unshare`.
+    `verbs` start something in an image; without any, the command itself does. `valued` are its options with a
+    value. `dropped` are options that a dry run does without, and whether each has a value; `replaced` are written
+    otherwise. `bind` and `setting` are the words for a folder, at the same path inside, and for a variable.
+    `prefixes` are those of variables outside that become variables inside. `first` and `added` are further words,
+    before the verb and after it, `outside` variables of the runtime's own. `registry` begins the names of images
+    that have to be fetched, and `remedy` is what a user does about that. `lays_over` is whether it makes what is
+    missing in an image to mount on; where not, that is done for it (`layout`). `as_root` is whether the runtime is
+    started as root of a user namespace made for it, in which it maps nobody else, as by `podman unshare`.
     """
 
     valued: frozenset[str]
@@ -36,7 +35,6 @@ class Runtime(NamedTuple):
     registry: Sequence[str] = ()
     remedy: str = ""
     lays_over: bool = True
-    inherits: bool = False
     as_root: bool = False
 
 
@@ -60,7 +58,6 @@ _APPTAINER = Runtime(
     replaced=dict.fromkeys(("-C", "--containall"), ("--contain", "--cleanenv")),
     bind=("--bind", "{0}"),
     prefixes=("APPTAINERENV_", "SINGULARITYENV_"),
-    inherits=True,
     outside={"APPTAINER_USERNS": "1", "SINGULARITY_USERNS": "1"},  # without the setuid helper, which cannot run here
     registry=("docker", "library", "oras", "shub", "http", "https", "docker-daemon"),
     remedy="`{name} pull` it once, and name the file",
@@ -121,7 +118,6 @@ RUNTIMES: Mapping[str, Runtime] = {
         bind=("--bind={0}:{0}",),
         setting=("--set-env={name}={value}",),
         lays_over=False,
-        inherits=True,
     ),
 }
 """By the name of the command."""
