@@ -97,6 +97,11 @@ def test_the_sandbox_allows_what_the_script_names(
     assert (named.runs_containers(job), named.has_image_files(job)) == (containers, files)
 
 
+def test_a_runtime_by_its_path_is_found() -> None:
+    script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\nf=$(/sw/bin/apptainer --version)"
+    assert named.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
+
+
 PYXIS = {
     "--container-image=./t.sqsh": "--rw --root ./t.sqsh",
     "--container-image /i/t.sqsh --no-container-remap-root --no-container-mount-home": "--rw /i/t.sqsh",

@@ -89,7 +89,7 @@ def run(order: DryRunOrder) -> DryRunResult:
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),
                 results=traces,
-                cover=covers(environ["PATH"], folder / "bin"),
+                cover=covers(os.pathsep.join([environ["PATH"], *named.folders(job)]), folder / "bin"),
                 meter=traces / _METER,
                 containers=named.runs_containers(job),
                 fuse=named.has_image_files(job),

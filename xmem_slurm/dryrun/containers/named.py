@@ -10,12 +10,18 @@ from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
 from xmem_slurm.dryrun.job import Job
 
 _RUNTIME = re.compile(rf"(?<![\w.-])({'|'.join((*RUNTIMES, *ROOT_ONLY))})(?![\w.-])|--container[-=\s]".encode())
+_BY_PATH = re.compile(rf"(?<![\w.$}}~-])(/[\w./-]*)/(?:{'|'.join(RUNTIMES)})(?![\w.-])".encode())
 _IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b")
 
 
 def runs_containers(job: Job) -> bool:
     """Whether the batch script names a runtime."""
     return _RUNTIME.search(job.script) is not None
+
+
+def folders(job: Job) -> list[str]:
+    """Return the folders from which the batch script starts a runtime by its path."""
+    return [each.decode() for each in _BY_PATH.findall(job.script)]
 
 
 def has_image_files(job: Job) -> bool:
