@@ -1,14 +1,18 @@
 """Command lines of container runtimes: what is dropped, what is kept, and where our folders and variables go."""
 
+import errno
+import os
+import platform
 from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun.containers import command_line, named, pyxis
+from xmem_slurm.dryrun.containers import command_line, named, pyxis, refusals
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
 from xmem_slurm.dryrun.job import Job
+from xmem_slurm.sandbox import linux
 from xmem_slurm.slurm import options
 
 ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
@@ -98,7 +102,7 @@ def test_the_sandbox_allows_what_the_script_names(
 
 
 def test_a_runtime_by_its_path_is_found() -> None:
-    script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\nf=$(/sw/bin/apptainer --version)"
+    script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\n$(/sw/bin/apptainer -h)"
     assert named.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
 
 
@@ -135,3 +139,80 @@ def test_an_image_of_a_registry_is_imported_once() -> None:
         CannotEnterError, match=r"nvcr.io#nvidia/pytorch:26.01 is in a registry.*`enroot import` it once"
     ):
         pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})
+
+
+START = Start(["exec"], [], "image.sif", ["python"])
+CH_RUN = RUNTIMES["ch-run"]
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Be an ordinary user in a folder with an image file, who may open /dev/fuse; return a runtime."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image.sif").write_bytes(bytes(200))
+    (tmp_path / "ch-run").touch(mode=0o755)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    monkeypatch.setattr(linux, "unshare", lambda _: None)
+    return tmp_path / "ch-run"
+
+
+def why(runtime: Path, start: Start = START) -> str:
+    with pytest.raises(CannotEnterError) as caught:
+        refusals.check("ch-run", str(runtime), CH_RUN, start)
+    return str(caught.value)
+
+
+def test_nothing_stands_in_the_way_of_an_ordinary_user(user: Path) -> None:
+    refusals.check("ch-run", str(user), CH_RUN, START)
+
+
+def test_root_is_not_an_ordinary_user(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert why(user).endswith("what containers need: submit as an ordinary user")
+
+
+def test_a_setuid_runtime(user: Path) -> None:
+    user.chmod(0o4755)
+    assert why(user) == f"{user} is setuid, and a dry run gains no privileges; one without setuid can"
+
+
+def test_an_image_file_needs_fuse_and_a_folder_does_not(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: path != "/dev/fuse")
+    assert "/dev/fuse, which this user cannot open here: an administrator would allow it" in why(user)
+    assert why(user).endswith("or the image can be unpacked to a folder")
+    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="."))
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (
+            errno.ENOSPC,
+            "user namespaces are nested too deep here, or there are too many: submit from outside of containers",
+        ),
+        (errno.EPERM, "the batch script itself does not name the runtime"),
+        (errno.EINVAL, "user namespaces are refused (Invalid argument)"),
+    ],
+)
+def test_user_namespaces_that_cannot_be_had(
+    user: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(linux, "unshare", refuse)
+    assert why(user).startswith(words)
+
+
+def test_an_image_for_another_machine_type(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    (user.parent / "image.sif").write_bytes(bytes(32) + b"SIF_MAGIC\0" + b"01\0" + b"04\0" + bytes(80))
+    assert why(user) == "the image is for aarch64, and this machine is x86_64"
+    folder = user.parent / "image"
+    (folder / "usr" / "bin").mkdir(parents=True)
+    (folder / "bin").symlink_to("usr/bin")
+    (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little") + bytes(44))
+    assert why(user, START._replace(image="image")) == "the image is for aarch64, and this machine is x86_64"
+    (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little") + bytes(44))
+    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="image"))

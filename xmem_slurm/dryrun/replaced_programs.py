@@ -29,7 +29,7 @@ def covers(path: str, ours: Path) -> dict[Path, Path]:
     found = (shutil.which(name, path=os.pathsep.join(_ALWAYS)) for name in runtimes.OF_IMAGES)
     replaced = {Path(each).resolve(): Path(each) for each in found if each}
     for folder in dict.fromkeys([*path.split(os.pathsep), *_ALWAYS]):
-        if not folder.startswith("/"):
+        if not folder.startswith("/") or Path(folder) == ours:
             continue
         for name in commands.SHIMS:
             program = Path(folder, name)

@@ -45,7 +45,8 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
         if runtime is None:
             raise CannotEnterError(f"{name} starts containers as root, and a dry run cannot; another runtime can")
         if start is None:
-            os.execve(program, [name, *arguments], _outside())
+            more = _become_root() if runtime.as_root and os.getuid() else {}
+            os.execve(program, [name, *arguments], _outside() | more)
         _enter(name, program, runtime, start)
     except CannotEnterError as error:
         said = f"{name} {' '.join(arguments[:2])}" if start is None else f"{name} {start.image}"
@@ -69,14 +70,24 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     if not runtime.lays_over:
         start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
     if runtime.as_root:
-        environ |= {"_CONTAINERS_USERNS_CONFIGURED": "done", "_CONTAINERS_ROOTLESS_UID": str(os.getuid())}
-        environ["_CONTAINERS_ROOTLESS_GID"] = str(os.getgid())
-        layout.own_namespaces(as_root=True)
+        environ |= _become_root()
         asked = subprocess.run([program, "image", "exists", start.image], env=environ, check=False)
         if asked.returncode == 1 and "--rootfs" not in start.options:
             raise CannotEnterError(f"the image is not on this machine: {runtime.remedy.format(name=name)}")
     environ |= command_line.variables(runtime, settings)
     os.execve(program, [name, *command_line.entered(runtime, start, folders, settings)], environ)
+
+
+def _become_root() -> dict[str, str]:
+    """Be root of a user namespace, and return what tells Podman so (pkg/rootless, as `podman unshare` sets it).
+
+    Raises:
+        CannotEnterError: there are no user namespaces.
+    """
+    told = {"_CONTAINERS_ROOTLESS_UID": str(os.getuid()), "_CONTAINERS_ROOTLESS_GID": str(os.getgid())}
+    refusals.check_namespaces()
+    layout.own_namespaces(as_root=True)
+    return {"_CONTAINERS_USERNS_CONFIGURED": "done", **told}
 
 
 def _remember(name: str, image: str) -> None:

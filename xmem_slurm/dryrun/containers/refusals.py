@@ -36,7 +36,7 @@ def check(name: str, program: str, runtime: Runtime, start: command_line.Start) 
         raise CannotEnterError(f"{program} is setuid, and a dry run gains no privileges; one without setuid can")
     if os.getuid() == 0:
         raise CannotEnterError("root gives up in a dry run what containers need: submit as an ordinary user")
-    _check_namespaces()
+    check_namespaces()
     if image.is_file() and not os.access(FUSE, os.R_OK | os.W_OK):
         raise CannotEnterError(
             f"an image file needs {FUSE}, which this user cannot open here: an administrator would allow it"
@@ -47,7 +47,7 @@ def check(name: str, program: str, runtime: Runtime, start: command_line.Start) 
         raise CannotEnterError(f"the image is for {machine}, and this machine is {platform.machine()}")
 
 
-def _check_namespaces() -> None:
+def check_namespaces() -> None:
     """See that user namespaces can be made here, by making one.
 
     Raises:
