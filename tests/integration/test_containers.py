@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow(
 
 USER = "games"
 DRIVER = Path(__file__).with_name("container_driver.py")
-PROGRAMS = ("sh", "dash", "env", "cat", "mkdir", "ls", "python3", os.path.realpath(SYSTEM_PYTHON).rpartition("/")[2])
+PROGRAMS = ("sh", "dash", "bash", "env", "cat", "mkdir", "ls", "python3", os.path.realpath(SYSTEM_PYTHON).rpartition("/")[2])
 AS_EVERYWHERE = (
     "mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse;"
     " sed 's#^games:.*#games:x:5:60:games:{home}:/bin/sh#' /etc/passwd > /mnt/passwd;"
@@ -186,6 +186,7 @@ INSIDE = {
         CH_RUN.replace("{form}", "").replace("ch-run", "/usr/bin/ch-run") + "python3 train.py",
     ),
     "podman": ("podman", PODMAN + "-e PYTHONPATH=/mnt x python3 train.py"),
+    "an OCI bundle": ("ch-run", "#SBATCH --container={image}-bundle\nPYTHONPATH=/mnt python3 train.py"),
     "enroot, an image file": ("enroot", ENROOT),
     "srun with pyxis": ("enroot", f"{SRUN} --container-env=PYTHONPATH --container-workdir=/srv python3 train.py"),
 }
@@ -197,6 +198,12 @@ def test_the_peak_is_the_same_inside(way: str, torch: Machine, outside: list[dic
     program, script = INSIDE[way]
     if shutil.which(program) is None:
         pytest.skip(f"there is no {program} here")
+    bundle = Path(f"{torch.image}-bundle")
+    bundle.mkdir(exist_ok=True)
+    mounts = [{"source": str(torch.packages), "destination": "/mnt", "options": ["rbind", "ro"]}]
+    mounts += [{"source": str(torch.job), "destination": str(torch.job), "options": ["bind"]}]
+    (torch.image / str(torch.job)[1:]).mkdir(parents=True, exist_ok=True)
+    (bundle / "config.json").write_text(json.dumps({"root": {"path": "../image"}, "mounts": mounts}))
     if program == "podman":
         torch.import_image()
     found = torch.run(
@@ -248,7 +255,7 @@ REFUSED = {
     "under srun": ("srun singularity run --nv library://a/b", "`singularity pull` it once"),
     "not here": (
         "enroot start none",
-        "there is no enroot on this machine, and a dry run needs the one that the job uses",
+        "cannot go inside: there is no enroot on this machine, with which a dry run would",
     ),
     "a runtime of root's": ("shifter --image=x python train.py", "shifter starts containers as root"),
     "another machine type": ("apptainer run arm.sif", "the image is for aarch64, and this machine is"),

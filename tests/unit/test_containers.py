@@ -1,13 +1,14 @@
 """Command lines of container runtimes: what is dropped, what is kept, and where our folders and variables go."""
 
 import errno
+import json
 import os
 import platform
 from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun.containers import command_line, named, pyxis, refusals
+from xmem_slurm.dryrun.containers import command_line, named, oci_bundle, pyxis, refusals
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
@@ -216,3 +217,15 @@ def test_an_image_for_another_machine_type(user: Path, monkeypatch: pytest.Monke
     assert why(user, START._replace(image="image")) == "the image is for aarch64, and this machine is x86_64"
     (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little") + bytes(44))
     refusals.check("ch-run", str(user), CH_RUN, START._replace(image="image"))
+
+
+def test_a_script_in_an_oci_bundle(tmp_path: Path) -> None:
+    bind = {"source": "/data", "destination": "/d", "type": "none", "options": ["rbind", "ro"]}
+    proc = {"source": "proc", "destination": "/proc", "type": "proc"}
+    config = {"root": {"path": "root"}, "mounts": [proc, bind], "process": {"env": ["A=1"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = oci_bundle.started(tmp_path, Path("/job"), ["/slurm_script", "x"])
+    assert words[:4] == ["ch-run", "--bind=/data:/d", "--set-env=A=1", "--cd=/job"]
+    assert words[4:] == [str(tmp_path / "root"), "--", "/slurm_script", "x"]
+    (tmp_path / "config.json").write_text("[]")
+    assert oci_bundle.started(tmp_path, Path("/job"), ["x"])[2] == str(tmp_path / "rootfs")

@@ -18,8 +18,9 @@ from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment
 from xmem_slurm.dryrun.budget import Spent
-from xmem_slurm.dryrun.containers import enter, named
+from xmem_slurm.dryrun.containers import enter, named, oci_bundle
 from xmem_slurm.dryrun.exchange import DryRunResult
+from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
 from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
@@ -82,7 +83,7 @@ def run(order: DryRunOrder) -> DryRunResult:
         environ = _environment(order, folder, traces)
         with build_server.serving(folder):
             outcome = sandbox.run(
-                [str(script), *job.arguments],
+                _command(job, script, folder / "bin"),
                 cwd=job.folder,
                 environ=environ,
                 limits=order.budget.limits(),
@@ -99,6 +100,15 @@ def run(order: DryRunOrder) -> DryRunResult:
             return DryRunResult(_traces(traces, outcome), spent, outcome)
         except NoEstimate as error:
             return DryRunResult(error, spent, outcome)
+
+
+def _command(job: Job, script: Path, shims: Path) -> list[str]:
+    """Return what is started: the script, in its container where the job is one."""
+    command = [str(script), *job.arguments]
+    if not job.bundle:
+        return command
+    runtime, *words = oci_bundle.started(job.folder / job.bundle, job.folder, command)
+    return [str(shims / runtime), *words]
 
 
 def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:

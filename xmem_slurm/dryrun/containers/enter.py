@@ -41,7 +41,7 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
     start = command_line.read(runtime, arguments) if runtime else None
     try:
         if program is None:
-            raise CannotEnterError(f"there is no {name} on this machine, and a dry run needs the one that the job uses")
+            raise CannotEnterError(f"there is no {name} on this machine, with which a dry run would")
         if runtime is None:
             raise CannotEnterError(f"{name} starts containers as root, and a dry run cannot; another runtime can")
         if start is None:

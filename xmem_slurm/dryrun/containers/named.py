@@ -15,8 +15,8 @@ _IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b")
 
 
 def runs_containers(job: Job) -> bool:
-    """Whether the batch script names a runtime."""
-    return _RUNTIME.search(job.script) is not None
+    """Whether it is a container, or the batch script names a runtime."""
+    return bool(job.bundle) or _RUNTIME.search(job.script) is not None
 
 
 def folders(job: Job) -> list[str]:
