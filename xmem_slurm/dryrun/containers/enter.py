@@ -36,6 +36,8 @@ _OUTSIDE_ONLY = ("XMEM_SHIMS", "XMEM_JOB")
 
 def container(name: str, arguments: Sequence[str]) -> NoReturn:
     """Be the runtime `name`."""
+    if "XMEM_TRACE_DIR" not in os.environ:
+        sys.exit(f"{name}: the script has emptied the environment, and the dry run's variables are gone")
     program = _real(name)
     runtime = RUNTIMES.get(name)
     start = command_line.read(runtime, arguments) if runtime else None
@@ -48,7 +50,7 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
             more = _become_root() if runtime.as_root and os.getuid() else {}
             os.execve(program, [name, *arguments], _outside() | more)
         _enter(name, program, runtime, start)
-    except CannotEnterError as error:
+    except (CannotEnterError, OSError) as error:
         said = f"{name} {' '.join(arguments[:2])}" if start is None else f"{name} {start.image}"
         note(f"the script runs a container ({said}), and the dry run cannot go inside: {error}")
         sys.stderr.write(f"{name}: {error}\n")

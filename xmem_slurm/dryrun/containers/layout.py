@@ -46,8 +46,10 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
             lower = image
         for folder in folders:
             (upper / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        here = Path.cwd()
         os.chdir(lower)  # as the new root of a dry run does: no path to quote in the options
         linux.mount("overlay", root, "overlay", 0, f"lowerdir=.,upperdir={upper},workdir={work},userxattr")
+        os.chdir(here)
     except OSError as error:
         raise CannotEnterError(f"the image cannot be laid out for it ({error})") from error
     return root
