@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,40 @@ ROOM = {"memory_bytes": 100 * MIB, "scratch_bytes": 1024 * MIB}
 """So that memory is the limit that is met."""
 
 
+PROBES = [SYSTEM_PYTHON, "hostile_probes.py"]
+OF_CONTAINERS = {
+    name for name in hostile_probes.attempts() if "_namespace_by_unshare" in name or name.startswith("a_user_namespace")
+}
+"""Its own namespaces, which a job that runs containers has."""
+AS_ROOT_OF_A_NAMESPACE = [
+    *("a_remount_that_may_be_written", "a_copy_of_the_mounts", "a_device", "the_namespaces_of_process_1"),
+    *("tracing_process_1", "memory_of_process_1", "the_root_of_process_1", "open_files_of_process_1"),
+    *("settings_of_the_kernel", "keys_of_the_kernel", "files_of_sys", "control_groups", "its_own_control_group"),
+]
+
+
 # -- the machine -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=["root", "nobody"] if IS_ROOT else ["self"])
-def tried(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """Have all of `hostile_probes` tried in one dry run, by a login session that has a key."""
+def tried(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Have all of `hostile_probes` tried in one dry run."""
+    return all_tried(NOBODY if request.param == "nobody" else None)
+
+
+@pytest.fixture(scope="module")
+def tried_beside_containers() -> dict[str, str]:
+    """Have them tried by an ordinary user whose script runs containers."""
+    user = NOBODY if IS_ROOT else None
+    within = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--ipc", SYSTEM_PYTHON, "hostile_probes.py"]
+    inside = all_tried(user, [*within, *AS_ROOT_OF_A_NAMESPACE], containers=True)
+    return all_tried(user, containers=True) | {f"{name} inside": answer for name, answer in inside.items()}
+
+
+def all_tried(number: int | None, argv: Sequence[str] = PROBES, *, containers: bool = False) -> dict[str, str]:
+    """Have them tried by a login session that has a key."""
     with tempfile.TemporaryDirectory(prefix="hostile-", dir="/tmp") as name:
-        one = User(NOBODY if request.param == "nobody" else None, Path(name))
+        one = User(number, Path(name))
         for folder in (one.folder, one.work, one.folder / "home"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o755)
@@ -59,14 +85,35 @@ def tried(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         code += "assert h.call('keyctl', 5, key, 0x3f000000) == 0\n"  # seen by those who have it
         code += "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
         within = [sys.executable, "-c", code]
-        outcome = one.run("", argv=[SYSTEM_PYTHON, "hostile_probes.py"], within=within, limits={"cpus": 1})
-        yield json.loads(outcome["output_tail"].splitlines()[-1])
+        outcome = one.run("", argv=[*argv], within=within, limits={"cpus": 1}, containers=containers)
+        answers: dict[str, str] = json.loads(outcome["output_tail"].splitlines()[-1])
+        return answers
 
 
 @pytest.mark.slow(covers=["xmem_slurm/dryrun/*", "xmem_slurm/*sandbox*"], as_one=True)
 @pytest.mark.parametrize("attempt", hostile_probes.attempts())
 def test_an_attempt_on_the_machine_fails(tried: dict[str, str], attempt: str) -> None:
     assert tried[attempt] == "held"
+
+
+@pytest.mark.slow(covers=["xmem_slurm/dryrun/*", "xmem_slurm/*sandbox*"], as_one=True)
+@pytest.mark.parametrize(
+    "attempt",
+    [each for each in hostile_probes.attempts() if each not in OF_CONTAINERS]
+    + [f"{each} inside" for each in AS_ROOT_OF_A_NAMESPACE],
+)
+def test_an_attempt_on_the_machine_fails_beside_containers(
+    tried_beside_containers: dict[str, str], attempt: str
+) -> None:
+    assert tried_beside_containers[attempt] == "held"
+
+
+def test_a_container_s_own_file_system_in_memory_counts(user: User) -> None:
+    if os.getuid() == 0 and user.number is None:
+        pytest.skip("root gives up what a user namespace needs")
+    fill = "mount -t tmpfs none /mnt && for n in $(seq 9); do head -c 40M /dev/zero > /mnt/$n; done; sleep 60"
+    outcome = user.run(f"unshare --user --map-root-user --mount sh -c '{fill}'", limits=ROOM, containers=True)
+    assert (outcome["stopped"], outcome["output_tail"]) == ("memory", "")
 
 
 def python(code: str) -> list[str]:

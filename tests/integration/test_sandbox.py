@@ -59,6 +59,7 @@ class User:
             "results": str(settings["results"]) if "results" in settings else None,
             "cover": {str(file): str(ours) for file, ours in settings.get("cover", {}).items()},
             "meter": settings.get("meter"),
+            "containers": settings.get("containers", False),
             "user": self.number,
             "groups": [NOBODY, GROUP],
             "old_kernel": settings.get("old_kernel", False),

@@ -91,6 +91,17 @@ def test_exports_what_torch_needs_and_the_whole_public_interface(fake_torch: Pat
     assert elf.Needed("cudaMalloc", "libcudart.so.13", "libcudart.so.13") in users.undefined
 
 
+def test_what_is_built_runs_with_any_c_library(fake_torch: Path, tmp_path: Path) -> None:
+    """No version of glibc's is asked for: an image may have an older one than the machine that it was built on."""
+    built = builder.build(fake_torch, cache=tmp_path / "cache")
+    versions = {need.version for file in built.glob("*") if ".so" in file.name for need in elf.read(file).undefined}
+    versions |= {need.version for need in elf.read(built / builder.HELPER).undefined}
+    versions |= {need.version for need in elf.read(preload.build(tmp_path / "preloaded")).undefined}
+    assert not [version for version in versions if version.startswith("GLIBC")]
+    assert elf.read(built / builder.HELPER).libraries == {"libc.so.6", "libdl.so.2"}
+    assert subprocess.run([built / builder.HELPER], stdin=subprocess.DEVNULL, check=False).returncode >= 0
+
+
 def test_identity_follows_torch_and_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     library = fake_torch / "lib" / "libtorch_cuda.so"
@@ -149,7 +160,7 @@ def test_two_builds_at_once_do_the_work_once(fake_torch: Path, compiler: Path, t
     (first, error), (second, _) = (each.communicate() for each in both)
     assert first == second != "", error
     assert Path(first.strip(), "libcudart.so.13").is_file()
-    assert (tmp_path / "links").read_text().count("linked") == 3
+    assert (tmp_path / "links").read_text().count("linked") == 3 + 3  # and on the way to cuDNN's helper
 
 
 def test_a_killed_build_leaves_nothing_in_the_way(

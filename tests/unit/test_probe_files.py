@@ -72,3 +72,28 @@ def test_what_a_script_reads_is_noted(noted: dict[str, tuple[str, int, int]]) ->
     }  # fmt: skip
     assert {name: kinds.get(name) for name in expected} == expected
     assert not any(name.startswith("scratch") for name in kinds)
+
+
+OUTSIDE = """
+from _xmem.process.files import Outside, mounts
+there = mounts([["0:9", "/images/i", "/scratch/i"], ["0:9", "/", "/scratch\\\\040x"], ["8:1", "/", "/"]])
+here = [["0:50", "/", "/"], ["0:9", "/job", "/job"], ["0:9", "/data/a", "/data"], ["8:1", "/home", "/home"]]
+outside = Outside(there, mounts([*here, ["0:7", "/", "/proc"], ["0:9", "/images/i", "/i"]]))
+for path in ("/usr/lib/x.py", "/job/train.py", "/data/b/c", "/data", "/database", "/home/u/y.py", "/i/z"):
+    print(path, outside.path(path))
+"""
+
+
+def test_files_of_a_container_have_the_paths_that_they_have_outside() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", OUTSIDE], capture_output=True, text=True, check=True, cwd=Path(probe.__file__).parent
+    ).stdout
+    assert found.splitlines() == [
+        "/usr/lib/x.py None",
+        "/job/train.py /scratch x/job/train.py",
+        "/data/b/c /scratch x/data/a/b/c",
+        "/data /scratch x/data/a",
+        "/database None",
+        "/home/u/y.py /home/u/y.py",
+        "/i/z /scratch/i/z",
+    ]

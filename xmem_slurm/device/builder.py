@@ -23,13 +23,16 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
-from xmem_slurm.device import generate, needs
+from xmem_slurm.device import elf, generate, needs
 from xmem_slurm.errors import DeviceBuildError
 from xmem_slurm.state import own_files
 
 COMPILERS_AT_ONCE = 2
 MANIFEST = "build.json"
 HELPER = "cudnn-plans"
+ANY_C_LIBRARY = ("-nodefaultlibs", "-lgcc")
+"""Linked so, a library asks for the C library's functions without a version, and those of any glibc will do: who loads
+it has them. Where there are several, the dynamic linker takes the oldest (glibc's elf/dl-lookup.c)."""
 _FLAGS = ("-std=c11", "-O1", "-fPIC", "-shared", "-w", "-pipe")
 
 
@@ -199,17 +202,28 @@ def _compile(library: needs.Library, work: Path, versions: needs.Versions, compi
             str(work / library.soname),
             str(defaults),
             *map(str, generate.sources_of(library)),
-            "-ldl",
-            "-lpthread",
+            *ANY_C_LIBRARY,
         ]
         run(command, library.soname, scratch)
 
 
 def _compile_helper(work: Path, compiler: str) -> None:
-    """The program that the stand-in libcudnn asks; its library finds it by this name (src/plans/protocol.h)."""
-    source = generate.SOURCES / "plans" / "answer.c"
+    """The program that the stand-in libcudnn asks; its library finds it by this name (src/plans/protocol.h).
+
+    A program has to name the C library that it wants: an empty one of that name, without versions, is there to link to.
+    """
+    source, flags = str(generate.SOURCES / "plans" / "answer.c"), ("-std=c11", "-O1", "-w")
     with tempfile.TemporaryDirectory(prefix="gcc.", dir=work) as scratch:
-        run([compiler, "-std=c11", "-O1", "-w", "-o", str(work / HELPER), str(source), "-ldl"], HELPER, scratch)
+        stub, tried = Path(scratch, "stub.c"), Path(scratch, "tried.so")
+        run([compiler, *flags, "-fPIC", "-shared", "-o", str(tried), source, *ANY_C_LIBRARY], HELPER, scratch)
+        names = sorted({each.symbol for each in elf.read(tried).undefined} | {"__libc_start_main"})
+        stub.write_text("".join(f"void {name}(void) {{}}\n" for name in names), encoding="utf-8")
+        libraries = [str(Path(scratch, name)) for name in ("libc.so.6", "libdl.so.2")]
+        for library in libraries:
+            empty = ["-fno-builtin", "-shared", "-nostdlib", f"-Wl,-soname,{Path(library).name}", str(stub)]
+            run([compiler, *flags, *empty, "-o", library], HELPER, scratch)
+        linked = [*ANY_C_LIBRARY, "-Wl,--no-as-needed", *libraries]
+        run([compiler, *flags, "-o", str(work / HELPER), source, *linked], HELPER, scratch)
 
 
 def run(command: Sequence[str], made: str, scratch: str) -> None:

@@ -23,8 +23,9 @@ def build(cache: Path | None = None) -> Path:
     or that others could have written to.
     """
     source = generate.SOURCES / "preload" / "preload.c"
+    command = [*_FLAGS, str(source), *builder.ANY_C_LIBRARY]
     folder = cache if cache is not None else builder.cache_folder()
-    identity = hashlib.sha256(platform.machine().encode() + source.read_bytes()).hexdigest()[:32]
+    identity = hashlib.sha256(repr((platform.machine(), command)).encode() + source.read_bytes()).hexdigest()[:32]
     done = folder / f"preload-{identity}.so"
     if any(separator in str(done) for separator in _QUOTELESS):
         raise DeviceBuildError(f"LD_PRELOAD cannot name a library in {folder}: its path has a space or a colon")
@@ -35,7 +36,7 @@ def build(cache: Path | None = None) -> Path:
         with tempfile.TemporaryDirectory(prefix=".preload.", dir=folder) as scratch:
             built = Path(scratch, done.name)
             compiler, _ = builder.find_compiler()
-            builder.run([compiler, *_FLAGS, "-o", str(built), str(source)], source.name, scratch)
+            builder.run([compiler, *command, "-o", str(built)], source.name, scratch)
             built.chmod(0o755)
             built.rename(done)  # whole or not at all; two at once give the same
     except OSError as error:

@@ -55,7 +55,8 @@ _LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", 
 class Job:
     """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_* variables.
 
-    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only component.
+    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only component. `bundle`
+    is the OCI bundle in which the script runs, if it does.
     """
 
     script: bytes
@@ -63,6 +64,7 @@ class Job:
     folder: Path
     environ: Mapping[str, str]
     gpus: Sequence[int] = (1,)
+    bundle: str = ""
 
     def as_task(self, number: int) -> "Job":
         """Return it as this task of its array."""
@@ -78,7 +80,8 @@ def from_submission(job: Submission) -> Job:
     )
     known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
     environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
-    return Job(script, command_line.script_arguments, folder, environ, _gpus(request))
+    bundle = request.value("container") or ""
+    return Job(script, command_line.script_arguments, folder, environ, _gpus(request), bundle)
 
 
 def facts(job: Submission, folder: Path) -> dict[str, str]:

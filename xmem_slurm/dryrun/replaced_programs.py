@@ -4,13 +4,15 @@ A script may call /usr/bin/srun, or begin PATH anew: the shims' folder on PATH d
 """
 
 import os
+import shutil
 from pathlib import Path
 
+from xmem_slurm.dryrun.containers import enter, runtimes
 from xmem_slurm.dryrun.shims import commands, fetchers
 
 _ALWAYS = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where profiles and scripts that set PATH begin."""
-_UNCOVERED = ("torchrun", "deepspeed", *commands.CONTAINERS, *fetchers.FETCHERS)
+_UNCOVERED = ("torchrun", "deepspeed", *fetchers.FETCHERS)
 """Their shims need the real one: which Python it belongs to, and to run it. They start nothing outside the dry run."""
 _OTHER_NAMES = ("orterun", "prterun")
 """What Open MPI's mpirun and mpiexec are links to."""
@@ -19,12 +21,15 @@ _OTHER_NAMES = ("orterun", "prterun")
 def covers(path: str, ours: Path) -> dict[Path, Path]:
     """Map each real program that a shim stands for, on `path` or in the usual folders, to its shim in `ours`.
 
+    One of a container's runtimes is then to be found in the folder ASIDE beside `ours`, where its shim starts it.
+    What Podman starts in turn is there, read-only.
     Symlinks are followed. What is a link to a program of another kind (a stub that is /bin/true, a wrapper for
     everything) is left alone: that program has other uses.
     """
-    replaced: dict[Path, Path] = {}
+    found = (shutil.which(name, path=os.pathsep.join(_ALWAYS)) for name in runtimes.OF_IMAGES)
+    replaced = {Path(each).resolve(): Path(each) for each in found if each}
     for folder in dict.fromkeys([*path.split(os.pathsep), *_ALWAYS]):
-        if not folder.startswith("/"):
+        if not folder.startswith("/") or Path(folder) == ours:
             continue
         for name in commands.SHIMS:
             program = Path(folder, name)
@@ -33,4 +38,8 @@ def covers(path: str, ours: Path) -> dict[Path, Path]:
             real = program.resolve()
             if real.is_file() and (real.name.startswith(name) or real.name in _OTHER_NAMES):
                 replaced[real] = ours / name
+                if name in commands.CONTAINERS:
+                    aside = ours.parent / enter.ASIDE / name
+                    aside.touch()
+                    replaced[aside] = real
     return replaced

@@ -18,7 +18,9 @@ from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, heard
 from xmem_slurm.dryrun.budget import Spent
+from xmem_slurm.dryrun.containers import enter, named, oci_bundle
 from xmem_slurm.dryrun.exchange import DryRunResult
+from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
 from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
@@ -75,26 +77,38 @@ def run(order: DryRunOrder) -> DryRunResult:
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
-        traces.mkdir()
+        for each in (traces, folder / enter.ASIDE, folder / enter.IMAGE):
+            each.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(order, folder, traces)
         with build_server.serving(folder), heard.told(folder) as heard_by:
             outcome = sandbox.run(
-                [str(script), *job.arguments],
+                _command(job, script, folder / "bin"),
                 cwd=job.folder,
                 environ=environ | heard_by,
                 limits=order.budget.limits(),
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),
                 results=traces,
-                cover=covers(environ["PATH"], folder / "bin"),
+                cover=covers(os.pathsep.join([environ["PATH"], *named.folders(job)]), folder / "bin"),
                 meter=traces / _METER,
+                containers=named.runs_containers(job),
+                fuse=named.has_image_files(job),
             )
         spent = Spent(outcome.spent_seconds)
         try:
             return DryRunResult(_traces(traces, outcome), spent, outcome)
         except NoEstimate as error:
             return DryRunResult(error, spent, outcome)
+
+
+def _command(job: Job, script: Path, shims: Path) -> list[str]:
+    """Return what is started: the script, in its container where the job is one."""
+    command = [str(script), *job.arguments]
+    if not job.bundle:
+        return command
+    runtime, *words = oci_bundle.started(job.folder / job.bundle, job.folder, command)
+    return [str(shims / runtime), *words]
 
 
 def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
@@ -208,6 +222,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
         **fetchers.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
+        enter.STAND_INS: str(builder.cache_folder()),
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),
         "XMEM_DEVICE_PLANS": str(traces / "plans"),
         "XMEM_LIMITS": json.dumps({name: job.environ.get(name) for name in _LIMITS}),

@@ -181,7 +181,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     except OSError as error:
         raise StageError("mounts", error) from error
     _raise_loopback()
-    tending = _Tending(command, root, group)
+    tending = _Tending(command, root, group, containers=plan.containers)
     child = tending.child = os.fork()
     if child == 0:
         group.join()
@@ -205,11 +205,12 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, command: Command, root: new_root.Built, group: cgroup.Opened) -> None:
+    def __init__(self, command: Command, root: new_root.Built, group: cgroup.Opened, *, containers: bool) -> None:
         self.child = 0
         self.limits = command.limits
         self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
         self.root = root
+        self.containers = containers
         self.group = group
         self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
@@ -248,9 +249,11 @@ class _Tending:
 
     def _beyond(self) -> str | None:
         now = self._look()
-        memory = now.memory_bytes
+        own = (self.root.scratch, self.root.results)
+        elsewhere = watch.elsewhere(now.processes, *own) if self.containers else 0
+        memory = now.memory_bytes + elsewhere
         if memory > self.limits.memory_bytes:
-            memory = watch.proportional(self.own_number, self.root.scratch, self.root.results)
+            memory = watch.proportional(self.own_number, *own) + elsewhere
         is_full = self.group.thrashes()
         self.peak = max(self.peak, self.limits.memory_bytes if is_full else memory)
         if is_full or memory > self.limits.memory_bytes:
@@ -323,7 +326,7 @@ def _become(command: Command, plan: mounts.Plan) -> NoReturn:
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         linux.leave_session_keyring()
-        syscalls.give_up()
+        syscalls.give_up(namespaces=plan.containers)
         os.chdir(command.cwd)
         for number in _ALL_SIGNALS - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError, ValueError):  # the C library keeps two for itself

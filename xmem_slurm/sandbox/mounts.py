@@ -42,7 +42,8 @@ class Plan:
 
     `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
     not ours (see `foreign`). `show`, `hide`, `results` and `cover` are those of `sandbox.run`. `layers` is a folder on
-    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`).
+    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`). `containers` is whether the job may
+    have namespaces of its own, `fuse` whether /dev/fuse as well.
     """
 
     mounts: Sequence[Mount]
@@ -56,6 +57,8 @@ class Plan:
     scratch_bytes: int
     user_namespace: bool
     layers: Path | None
+    containers: bool = False
+    fuse: bool = False
 
 
 def visible(mountinfo: str) -> list[Mount]:
@@ -74,6 +77,12 @@ def visible(mountinfo: str) -> list[Mount]:
         return parent is not None and covered(parent)
 
     return [mount for mount in mounts if (mount.number, mount.point) not in places and not covered(mount)]
+
+
+def in_memory(mountinfo: Sequence[str]) -> list[tuple[str, Path]]:
+    """Return (device, where) of each tmpfs among the lines of a mountinfo."""
+    fields = ((line.split(" ", 3)[2], _parse(line)) for line in mountinfo)
+    return [(device, mount.point) for device, mount in fields if mount.kind in ("tmpfs", "ramfs")]
 
 
 def _parse(line: str) -> Mount:

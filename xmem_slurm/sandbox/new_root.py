@@ -8,7 +8,8 @@ system refuses to be a lower layer (older Lustre, two overlays already), it is t
 an upper layer (`mounts.tmpfs_keeps_marks`), the upper layers are in a folder on disk.
 
 Kept out of reach:
-- /dev has null, zero, full, random, urandom, tty, a new pts and an overlaid shm: no disk, no GPU.
+- /dev has null, zero, full, random, urandom, tty, a new pts and an overlaid shm: no disk, no GPU. For containers that
+  are image files it has fuse: what is mounted by that, in namespaces of the job's own, the job itself serves.
 - /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it: the sockets of munge,
   D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
 - Every other socket that /proc/net/unix lists is whited out: ssh agents, X11, tmux, databases.
@@ -37,6 +38,7 @@ from xmem_slurm.sandbox import linux, results
 from xmem_slurm.sandbox.mounts import Plan, visible
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+FUSE = Path("/dev/fuse")
 NAME_SERVICES = ("nscd", "nslcd", "systemd/userdb")
 """Folders of /run with sockets that the C library asks who a user is; they change nothing."""
 KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
@@ -245,7 +247,7 @@ class _NewRoot:
     def _dev(self) -> None:
         """Make /dev of a few harmless devices, terminals and shared memory of its own."""
         dev = _new(Path("/dev"))
-        for name in DEVICES:
+        for name in (*DEVICES, *(["fuse"] if self.plan.fuse and _old(FUSE).exists() else [])):
             (dev / name).touch()
             _bind(_old(Path("/dev", name)), dev / name)
         for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():

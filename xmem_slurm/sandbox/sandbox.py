@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any
@@ -30,6 +30,8 @@ from xmem_slurm.units import KIB
 __all__ = ["Limits", "Outcome", "run"]
 
 OUTPUT_TAIL_BYTES = 16 * KIB
+LAST_SECONDS = 60.0
+"""Beyond its limit on the wall: the first process may have been made to wait, by a file system that the job serves."""
 SETUP_SECONDS = 15.0
 """How long the set-up may take: a network file system that does not answer holds it for ever."""
 OLDEST_LINUX = (5, 11)
@@ -76,6 +78,8 @@ def run(
     results: Path | None = None,
     cover: Mapping[Path, Path] = MappingProxyType({}),
     meter: Path | None = None,
+    containers: bool = False,
+    fuse: bool = False,
 ) -> Outcome:
     """Run a command in the sandbox and wait for its end; call it from the main thread.
 
@@ -83,7 +87,8 @@ def run(
     there read-only, as they are outside at any time; the folders `hide` are empty. `results`, a folder in one of
     those that are shown, is empty and can be written to: what is in it at the end is copied to the real one, as
     `results.hand_out` has it. In the place of each file that `cover` names, by whatever path, the command finds the
-    file that it is mapped to, which must be in a shown folder.
+    file that it is mapped to, which must be in a shown folder. With `containers` it may make namespaces of its own, and
+    mount there what has no size that we set: the watch counts what it finds of that. With `fuse` it has /dev/fuse.
 
     What the command leaves running is killed when it ends, as Slurm does with a batch script's. When time is up all its
     processes get SIGTERM, and SIGKILL five seconds later, counted as its time is. What it has spent of that so far
@@ -98,6 +103,7 @@ def run(
     with ExitStack() as stack:
         signals = stack.enter_context(_caught_signals())
         plan = _plan(cwd, environ, limits, stack, show=show, hide=hide, results=results, cover=cover)
+        plan = replace(plan, containers=containers, fuse=fuse)
         group = stack.enter_context(cgroup.own(limits.memory_bytes, 2 * limits.processes, limits.cpus))
         output, output_end = os.pipe()
         status, status_end = os.pipe()
@@ -108,7 +114,7 @@ def run(
             theirs.callback(os.close, status_end)
             command = first_process.Command(argv, cwd, environ, output_end, limits, meter, group)
             keeper = _fork_keeper(command, plan, status_end)
-        listening = _Listening(keeper, output, status, signals)
+        listening = _Listening(keeper, output, status, signals, limits.wall_seconds + LAST_SECONDS)
         try:
             listening.until_the_end()
         finally:
@@ -186,8 +192,10 @@ def _caught_signals() -> Iterator[int]:
 class _Listening:
     """The sandbox seen from outside: its output and its reports, until all its processes are gone."""
 
-    def __init__(self, keeper: int, output: int, status: int, signals: int) -> None:
+    def __init__(self, keeper: int, output: int, status: int, signals: int, longest: float) -> None:
         self.keeper = keeper
+        self.end_by = time.monotonic() + longest
+        self.overdue = False
         self.tail = b""
         self.reports: list[dict[str, Any]] = []
         self._status = b""
@@ -200,8 +208,9 @@ class _Listening:
         """Listen until both pipes are closed: no process of the sandbox is left but, for a moment, its keeper."""
         ready_by = time.monotonic() + SETUP_SECONDS
         while len(self._selector.get_map()) > 1:
-            left = None if self.reports else ready_by - time.monotonic()
-            if left is not None and left <= 0:
+            left = (self.end_by if self.reports else ready_by) - time.monotonic()
+            if left <= 0:
+                self.overdue = bool(self.reports)
                 os.kill(self.keeper, signal.SIGKILL)
                 return
             for key, _ in self._selector.select(left):
@@ -240,7 +249,8 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
             f"the sandbox was not ready after {SETUP_SECONDS:.0f} s: does a network file system here not answer?"
         )
     if "stopped" not in facts:
-        raise SandboxError("the sandbox was ended from outside")
+        why = "did not end when its time was up" if listening.overdue else "was ended from outside"
+        raise SandboxError(f"the sandbox {why}")
     read_only = tuple(facts.pop("ready"))
     return Outcome(seconds=seconds, output_tail=listening.tail, read_only=read_only, **facts)
 

@@ -2,10 +2,10 @@
 
 Memory that no limit of a process counts and no watch can see (System V's, memory files that are only held open, or on
 their way through a socket, io_uring's rings), file systems and namespaces of its own, which would have such memory too
-(a tmpfs without a size: only a control group holds that; what runs containers needs them), the kernel's key rings, and
-sockets that lead out whatever the network namespace (vsock). Most programs have another way where a kernel lacks such a
-call, and the answer is what such a kernel says. Where a job chooses its CPUs, the answer is yes and nothing happens:
-those that it has are the dry run's.
+(a tmpfs that is mounted over: only a control group holds that), the kernel's key rings, and sockets that lead out
+whatever the network namespace (vsock). A job that runs containers has namespaces, but none of control groups. Most
+programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
+chooses its CPUs, the answer is yes and nothing happens: those that it has are the dry run's.
 
 A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
 
@@ -27,15 +27,15 @@ _X32 = 0x40000000
 _Call = tuple[tuple[int, int], int | None]
 """Its numbers on x86-64 and on aarch64, and the answer: None where that hangs on the first argument."""
 _CALLS: dict[str, _Call] = {
-    "add_key": ((248, 217), errno.EPERM),
+    "add_key": ((248, 217), errno.ENOSYS),
     "clone": ((56, 220), None),
     "clone3": ((435, 435), errno.ENOSYS),  # its flags are behind a pointer; the C library then takes clone
     "io_uring_setup": ((425, 425), errno.ENOSYS),
-    "keyctl": ((250, 219), errno.EPERM),
+    "keyctl": ((250, 219), errno.ENOSYS),
     "memfd_create": ((319, 279), errno.ENOSYS),
     "memfd_secret": ((447, 447), errno.ENOSYS),
     "msgget": ((68, 186), errno.ENOSPC),
-    "request_key": ((249, 218), errno.EPERM),
+    "request_key": ((249, 218), errno.ENOSYS),
     "sched_setaffinity": ((203, 122), 0),
     "semget": ((64, 190), errno.ENOSPC),
     "shmget": ((29, 194), errno.ENOSPC),
@@ -52,21 +52,25 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _SECCOMP_MODE_FILTER = 2
 
 
-def give_up() -> None:
-    """Hold this process, and all that it becomes and starts, to that. It may gain no privileges any more.
+def give_up(*, namespaces: bool = False) -> None:
+    """Hold this process, and all that it becomes and starts, to that, but for `namespaces`. It gains no privileges.
 
     Raises OSError. Nothing is given up on a machine of another type than x86-64 and aarch64.
     """
     machine = platform.machine()
     if machine in _ARCHITECTURES:
-        program = _program(machine)
+        no_cgroups, nobody = (linux.CLONE_NEWCGROUP, errno.EINVAL), (linux.CLONE_NEWUSER, errno.EPERM)
+        program = _program(machine, *(no_cgroups if namespaces else nobody))
         code = ctypes.create_string_buffer(program, len(program))
         filters = ctypes.create_string_buffer(struct.pack("HP", len(program) // 8, ctypes.addressof(code)))
         linux.prctl(linux.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filters))
 
 
-def _program(machine: str) -> bytes:
-    """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error."""
+def _program(machine: str, namespace: int, refusal: int) -> bytes:
+    """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error.
+
+    Who asks for a `namespace` of this kind gets `refusal`.
+    """
     which = list(_ARCHITECTURES).index(machine)
     steps = [
         *_step(_LOAD, _ARCHITECTURE_AT),
@@ -80,7 +84,7 @@ def _program(machine: str) -> bytes:
         if answer is not None:
             steps += [*_step(_EQUAL, numbers[which], 0, 1), *_step(_RETURN, _ERROR | answer)]
     for name in ("clone", "unshare"):
-        steps += _where(_CALLS[name][0][which], _ANY_BIT, linux.CLONE_NEWUSER, errno.EPERM)
+        steps += _where(_CALLS[name][0][which], _ANY_BIT, namespace, refusal)
     steps += _where(_CALLS["socket"][0][which], _EQUAL, _AF_VSOCK, errno.EAFNOSUPPORT)
     return b"".join([*steps, *_step(_RETURN, _ALLOW)])
 

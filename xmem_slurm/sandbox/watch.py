@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from xmem_slurm.sandbox import mounts
 from xmem_slurm.units import KIB
 
 
@@ -52,6 +53,35 @@ def proportional(first: int, *scratch: int) -> int:
         anonymous += _number(text, b"\nPss_Anon:") * KIB + process.tables
         shared += _number(text, b"\nPss_Shmem:") * KIB
     return anonymous + max(shared, sum(map(_held, scratch)))
+
+
+def elsewhere(processes: Sequence[int], *known: int) -> int:
+    """Return what file systems in memory hold that are mounted in namespaces of the processes' own.
+
+    Not those that are `known`, open folders of ours. One that is mounted over cannot be asked; nor can one be that a
+    program of the job's own serves the way to, which may take for ever.
+    """
+    ours = {_device(os.fstat(each).st_dev) for each in known}
+    spaces: dict[str, int] = {}
+    for process in processes:
+        with suppress(OSError):  # it has just ended
+            spaces.setdefault(str(Path(f"/proc/{process}/ns/mnt").readlink()), process)
+    spaces.pop(str(Path("/proc/self/ns/mnt").readlink()), None)
+    held = 0
+    for process in spaces.values():
+        with suppress(OSError):
+            lines = Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines()
+            for device, point in mounts.in_memory(lines):
+                if device not in ours:
+                    ours.add(device)
+                    with suppress(OSError):
+                        status = os.statvfs(f"/proc/{process}/root{point}")
+                        held += (status.f_blocks - status.f_bfree) * status.f_frsize
+    return held
+
+
+def _device(number: int) -> str:
+    return f"{os.major(number)}:{os.minor(number)}"
 
 
 def on_disk(folder: int, processes: Sequence[int]) -> int:

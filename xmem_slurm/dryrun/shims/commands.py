@@ -9,10 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from xmem_slurm.dryrun.containers import enter
+from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
 from xmem_slurm.dryrun.shims import fetchers, slurm_queries
 from xmem_slurm.dryrun.shims.launchers import deepspeed, mpirun, torchrun
 from xmem_slurm.dryrun.shims.srun import srun
-from xmem_slurm.dryrun.shims.workers import find, note
+from xmem_slurm.dryrun.shims.workers import note
 
 
 def nvidia_smi(arguments: Sequence[str]) -> None:
@@ -48,22 +50,11 @@ def sbatch(_arguments: Sequence[str]) -> None:
     print("Submitted batch job 0")  # noqa: T201
 
 
-CONTAINERS = ("apptainer", "singularity", "enroot", "podman", "shifter")
-
-
-def container(name: str, arguments: Sequence[str]) -> None:
-    """Run a container if this machine can; its Python is reached only where it takes PYTHONPATH and our folders in."""
-    note(f"the script runs a container ({name} {' '.join(arguments[:2])}...), and a dry run does not see inside")
-    program = find(name)
-    if program is None:
-        sys.exit(f"{name}: command not found")
-    os.execv(program, [name, *arguments])
-
-
 def nothing(_arguments: Sequence[str]) -> None:
     """Do nothing, well."""
 
 
+CONTAINERS = (*RUNTIMES, *ROOT_ONLY)
 SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "srun": srun,
     "mpirun": mpirun,
@@ -75,7 +66,7 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "sbatch": sbatch,
     "squeue": slurm_queries.squeue,
     **dict.fromkeys(("sacct", "scancel", "sinfo"), nothing),
-    **{name: partial(container, name) for name in CONTAINERS},
+    **{name: partial(enter.container, name) for name in CONTAINERS},
     **{name: partial(fetchers.fetch, name) for name in fetchers.FETCHERS},
 }
 

@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from xmem_slurm.dryrun.containers import pyxis
+from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, note
 from xmem_slurm.slurm import options
 
@@ -104,15 +106,11 @@ def _choose_tasks(steps: Sequence[_Step]) -> None:
 
 def _steps(arguments: Sequence[str]) -> list[_Step]:
     """Read srun's command line; nothing where it has no command."""
-    image = next((word for word in arguments if word.startswith("--container-image")), None)
-    if image is not None:  # an option of the pyxis plugin
-        note(f"the script runs a container (srun {image}), and a dry run does not see inside")
-        raise SystemExit(1)
     steps = []
     colons = [at for at, word in enumerate(arguments) if word == ":"]
     for index, (start, end) in enumerate(zip([-1, *colons], [*colons, len(arguments)], strict=True)):
         words = arguments[start + 1 : end]
-        occurrences, command = options.scan(words, options.srun_table())
+        occurrences, command = options.scan(words, options.srun_table().with_options(pyxis.OPTIONS))
         given = {each.name: each.value or "" for each in occurrences}
         group = given.get("het-group") or given.get("pack-group") or str(index)
         if command < len(words):
@@ -149,7 +147,17 @@ def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
         _see_gpus(range(int(count)))
     if of_task:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
         _see_gpus(range(local * of_task, (local + 1) * of_task))
-    become(step.command_of(number))
+    become(step.command_of(number) if not pyxis.is_container(step.given) else _in_container(step, number))
+
+
+def _in_container(step: _Step, number: int) -> Sequence[str]:
+    """Return the command that starts a task in the container that options of the pyxis plugin ask for."""
+    os.environ.update(pyxis.variables(step.given))
+    try:
+        return pyxis.started(step.given, step.command_of(number), os.environ)
+    except CannotEnterError as error:
+        note(f"the script runs a container (srun), and the dry run cannot go inside: {error}")
+        raise SystemExit(1) from None
 
 
 def _see_gpus(numbers: range) -> None:

@@ -9,11 +9,16 @@ meets a path, written at once, as a process may be ended at any time. A line is 
     W   opened for writing, or renamed to: what is read there later is the job's own
     T   there were too many: what follows is not noted
 
+In a container only what lies outside of its image is noted, under its path there; the image itself was noted by who
+started it.
+
 Source of the events: the audit events table of Python's documentation. The limits of it: what native code opens itself
 (a tokenizer in Rust), and os.path.exists, which has no event.
 """
 
+import json
 import os
+import re
 import sys
 
 LOG = "files.log"
@@ -30,8 +35,51 @@ def _has_packages(folder):
     return isinstance(folder, str) and folder.endswith(("site-packages", "dist-packages"))
 
 
+def mounts(rows):
+    """Return [[device, folder of it, where it is mounted]], of a mountinfo's fields as they are written there."""
+    return [[re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), each) for each in row] for row in rows]
+
+
+def _below(path, folder):
+    """Return what of a path is below a folder, with its "/"; None if it is elsewhere."""
+    rest = path[len(folder.rstrip("/")) :]
+    return rest if path.startswith(folder) and (not rest or rest[0] == "/") else None
+
+
+class Outside:
+    """Where the files of a container are outside of it: `there` are the mounts outside (`mounts`), `here` its own."""
+
+    def __init__(self, there, here):
+        self._there, self._here = there, here
+
+    def path(self, path):
+        """Return the path of a file outside; None for one of the container's own."""
+        above = [row for row in self._here if _below(path, row[2]) is not None]
+        device, folder, point = max(above[::-1], key=_depth)  # of two on one place the later one
+        inner = folder.rstrip("/") + _below(path, point)
+        for device_there, folder_there, point_there in self._there:
+            rest = _below(inner, folder_there) if device_there == device else None
+            if rest is not None:
+                return point_there.rstrip("/") + rest
+        return None
+
+
+def _depth(row):
+    return len(row[2])
+
+
+def _outside():
+    """Return where the files of this process are, if it is in a container; else None."""
+    if "XMEM_MOUNTS" not in os.environ:
+        return None
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        here = [line.split(" ", 5)[2:5] for line in file]
+    return Outside(mounts(json.loads(os.environ["XMEM_MOUNTS"])), mounts(here))
+
+
 class _Notes:
     def __init__(self, folder):
+        self._outside = _outside()
         self._file = os.path.join(folder, LOG)
         self._ours = os.path.dirname(folder) + os.sep
         self._seen = set()
@@ -63,7 +111,9 @@ class _Notes:
             self._seen.add(path)
             text = os.fsdecode(path)
             if not text.startswith(_UNSTEADY) and not text.startswith(self._ours):
-                self._write(_line(kind, text) if len(self._seen) <= MOST else b"T 0 0 \0")
+                line = _line(kind, text, self._outside) if len(self._seen) <= MOST else b"T 0 0 \0"
+                if line is not None:
+                    self._write(line)
         except Exception:  # whatever a script gave to open() is its own affair
             return
 
@@ -74,7 +124,7 @@ class _Notes:
         os.write(self._log, line)
 
 
-def _line(kind, path):
+def _line(kind, path, outside=None):
     if kind == "R" and path.endswith(".pyc"):  # a module that was compiled before: its source decides
         folder, name = os.path.split(path)
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
@@ -86,7 +136,8 @@ def _line(kind, path):
             size, mtime = status.st_size, status.st_mtime_ns
         except OSError:
             kind = "A"
-    return b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
+    path = path if outside is None else outside.path(path)
+    return None if path is None else b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
 
 
 def install(folder):

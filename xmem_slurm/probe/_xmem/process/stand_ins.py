@@ -23,11 +23,13 @@ def map_stand_ins(folder, command):
     """Map the stand-ins for the torch in `folder` under the names that it links to; return the CUDA runtime's.
 
     The dynamic loader never looks for a library whose SONAME is mapped already, so this wins over torch's RPATH, and
-    the real libraries may lie beside it. `command`, given the folder, prints where they are, built if need be.
+    the real libraries may lie beside it. `command`, given the folder, prints where they are, built if need be; this
+    Python stands for a first word that is empty.
     """
     os.environ.setdefault("XMEM_DEVICE_CUDNN", real_cudnn(folder))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "LD_PRELOAD"}
-    build = subprocess.run([*command, folder], env=clean, cwd="/", capture_output=True, text=True, check=False)
+    asker = command if command[0] else [os.readlink("/proc/self/exe"), "-I", "-S", *command[1:]]
+    build = subprocess.run([*asker, folder], env=clean, cwd="/", capture_output=True, text=True, check=False)
     if build.returncode:
         raise RuntimeError((build.stderr.strip() or "the stand-in CUDA libraries could not be built").splitlines()[-1])
     built = build.stdout.strip()

@@ -1,0 +1,231 @@
+"""Command lines of container runtimes: what is dropped, what is kept, and where our folders and variables go."""
+
+import errno
+import json
+import os
+import platform
+from pathlib import Path
+
+import pytest
+
+from xmem_slurm.dryrun.containers import command_line, named, oci_bundle, pyxis, refusals
+from xmem_slurm.dryrun.containers.command_line import Start
+from xmem_slurm.dryrun.containers.refusals import CannotEnterError
+from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
+from xmem_slurm.dryrun.job import Job
+from xmem_slurm.sandbox import linux
+from xmem_slurm.slurm import options
+
+ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
+OCI = "--runtime-flag cgroup-manager=disabled"
+PODMAN = "--cgroups=no-conmon --pid=host --network=host --user=0:0 --pull=never --volume /x:/x --env A=1"
+ENTERED = {
+    "apptainer exec --nv image.sif python train.py": "exec --bind /x image.sif python train.py",
+    "apptainer -q exec -eB /a:/b --nv --pwd /w i.sif ls --nv": "-q exec -eB /a:/b --pwd /w --bind /x i.sif ls --nv",
+    "singularity run --bind=/a --rocm -C i.sif": "run --bind=/a --contain --cleanenv --bind /x i.sif",
+    "singularity shell -B/a --nvccli --pid i.simg -c 'exit'": "shell -B/a --bind /x i.simg -c exit",
+    "apptainer exec --device nvidia.com/gpu=all --overlay o.img --env B=2 i.sif a": (
+        "exec --overlay o.img --env B=2 --bind /x i.sif a"
+    ),
+    "apptainer exec --device=nvidia.com/gpu=0 --network none -c i.sif a": "exec -c --bind /x i.sif a",
+    "ch-run -b /a:/b --set-env=C=d --unset-env X /img -- python -b x": (
+        "-b /a:/b --set-env=C=d --unset-env X --bind=/x:/x --set-env=A=1 /img -- python -b x"
+    ),
+    "ch-run -w img.sqsh -- true": "-w --bind=/x:/x --set-env=A=1 img.sqsh -- true",
+    "enroot start -m /a:/b -e FOO --rw torch.sqsh python -e x": (
+        f"start -m /a:/b -e FOO --rw {ENROOT_BIND} --env A=1 torch.sqsh python -e x"
+    ),
+    "enroot start torch -- nvidia-smi": f"start {ENROOT_BIND} --env A=1 torch -- nvidia-smi",
+    "podman run --rm -it --gpus all --device nvidia.com/gpu=all -v /a:/b -w /b torch:2 python -d": (
+        f"{OCI} run --rm -v /a:/b -w /b {PODMAN} torch:2 python -d"
+    ),
+    "podman --log-level error run --security-opt=label=disable -p 80:80 --entrypoint sh torch -c 'a b'": (
+        f"{OCI} --log-level error run --security-opt=label=disable --entrypoint sh {PODMAN} torch -c a b"
+    ),
+    "podman-hpc run --gpu --userns=keep-id -u 5:5 torch python x.py": f"{OCI} run {PODMAN} torch python x.py",
+}
+
+
+@pytest.mark.parametrize("line", ENTERED)
+def test_ours_is_added_and_the_gpu_is_dropped(line: str) -> None:
+    name, *words = line.replace("'", "").split(" ")
+    start = command_line.read(RUNTIMES[name], words)
+    assert start is not None
+    assert " ".join(command_line.entered(RUNTIMES[name], start, ["/x"], {"A": "1"})) == ENTERED[line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("apptainer pull i.sif docker://x", "apptainer --version", "singularity instance start i.sif a"),
+        *("apptainer exec", "enroot import docker://x", "podman ps", "podman build --device x .", "ch-run --version"),
+        "enroot start --rw",
+    ],
+)
+def test_what_starts_nothing_in_an_image_is_left_alone(line: str) -> None:
+    name, *words = line.split()
+    assert command_line.read(RUNTIMES[name], words) is None
+
+
+def test_variables_go_in_by_name_where_a_runtime_has_that() -> None:
+    found = command_line.variables(RUNTIMES["apptainer"], {"A": "1"})
+    assert found["APPTAINERENV_A"] == found["SINGULARITYENV_A"] == "1"
+    assert command_line.variables(RUNTIMES["ch-run"], {"A": "1"}) == {}
+
+
+def test_images_of_registries() -> None:
+    remote = {"apptainer": "docker://nvcr.io/x", "singularity": "library://a/b", "enroot": "docker://x"}
+    assert all(command_line.from_registry(RUNTIMES[name], image) for name, image in remote.items())
+    assert not command_line.from_registry(RUNTIMES["apptainer"], "docker/torch.sif")
+
+
+def test_the_command_is_what_follows_the_image() -> None:
+    start = command_line.read(RUNTIMES["apptainer"], ["exec", "--nv", "i.sif", "python", "-m", "x"])
+    assert start == Start(["exec"], ["--nv"], "i.sif", ["python", "-m", "x"])
+
+
+@pytest.mark.parametrize(
+    ("script", "environ", "containers", "files"),
+    [
+        ("python train.py", {}, False, False),
+        ("# my-podman.sh, data.sqsh\nunpack --containers data.sqsh", {}, False, False),
+        ("apptainer exec --nv $IMAGE python", {}, True, False),
+        ("apptainer exec --nv $IMAGE python", {"IMAGE": "/images/torch.sif"}, True, True),
+        ("/opt/bin/ch-run /images/torch -- true", {}, True, False),
+        ("srun --container-image=./torch.sqsh python", {}, True, True),
+    ],
+)
+def test_the_sandbox_allows_what_the_script_names(
+    script: str, environ: dict[str, str], containers: bool, files: bool
+) -> None:
+    job = Job(script.encode(), (), Path(), environ)
+    assert (named.runs_containers(job), named.has_image_files(job)) == (containers, files)
+
+
+def test_a_runtime_by_its_path_is_found() -> None:
+    script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\n$(/sw/bin/apptainer -h)"
+    assert named.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
+
+
+PYXIS = {
+    "--container-image=./t.sqsh": "--rw --root ./t.sqsh",
+    "--container-image /i/t.sqsh --no-container-remap-root --no-container-mount-home": "--rw /i/t.sqsh",
+    "--container-image=/t.sqsh --container-mounts=/a,/b:/c:ro+noexec": (
+        "--rw --root --mount /a:/a:none:x-create=auto,rbind --mount /b:/c:none:x-create=auto,rbind,ro,noexec /t.sqsh"
+    ),
+    "--container-name=torch:exec": "--rw --root pyxis_torch",
+}
+
+
+@pytest.mark.parametrize("given", PYXIS)
+def test_what_pyxis_would_have_enroot_start(given: str) -> None:
+    table = options.srun_table().with_options(pyxis.OPTIONS)
+    read, _ = options.scan([*given.split(), "python", "x"], table)
+    found = {each.name: each.value or "" for each in read}
+    assert pyxis.is_container(found)
+    environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}
+    assert " ".join(pyxis.started(found, ["python", "x"], environ)) == f"enroot start {PYXIS[given]} python x"
+
+
+def test_pyxis_takes_the_job_s_variables_in_and_an_image_s_own_win() -> None:
+    given = {"container-image": "./t.sqsh", "container-env": "PATH", "container-workdir": "/w"}
+    environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib", "SLURM_PROCID": "0", "XMEM_TASK": "0/1"}
+    words = pyxis.started(given, ["python", "x"], environ)
+    assert [word for word in words if word in environ] == ["PATH", "SLURM_PROCID"]
+    assert words[words.index("./t.sqsh") + 1 :] == ["sh", "-c", 'cd "$0" && exec "$@"', "/w", "python", "x"]
+
+
+def test_an_image_of_a_registry_is_imported_once() -> None:
+    with pytest.raises(
+        CannotEnterError, match=r"nvcr.io#nvidia/pytorch:26.01 is in a registry.*`enroot import` it once"
+    ):
+        pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})
+
+
+START = Start(["exec"], [], "image.sif", ["python"])
+CH_RUN = RUNTIMES["ch-run"]
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Be an ordinary user in a folder with an image file, who may open /dev/fuse; return a runtime."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "image.sif").write_bytes(bytes(200))
+    (tmp_path / "ch-run").touch(mode=0o755)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    monkeypatch.setattr(linux, "unshare", lambda _: None)
+    return tmp_path / "ch-run"
+
+
+def why(runtime: Path, start: Start = START) -> str:
+    with pytest.raises(CannotEnterError) as caught:
+        refusals.check("ch-run", str(runtime), CH_RUN, start)
+    return str(caught.value)
+
+
+def test_nothing_stands_in_the_way_of_an_ordinary_user(user: Path) -> None:
+    refusals.check("ch-run", str(user), CH_RUN, START)
+
+
+def test_root_is_not_an_ordinary_user(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert why(user).endswith("what containers need: submit as an ordinary user")
+
+
+def test_a_setuid_runtime(user: Path) -> None:
+    user.chmod(0o4755)
+    assert why(user) == f"{user} is setuid, and a dry run gains no privileges; one without setuid can"
+
+
+def test_an_image_file_needs_fuse_and_a_folder_does_not(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: path != "/dev/fuse")
+    assert "/dev/fuse, which this user cannot open here: an administrator would allow it" in why(user)
+    assert why(user).endswith("or the image can be unpacked to a folder")
+    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="."))
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (
+            errno.ENOSPC,
+            "user namespaces are nested too deep here, or there are too many: submit from outside of containers",
+        ),
+        (errno.EPERM, "the batch script itself does not name the runtime"),
+        (errno.EINVAL, "user namespaces are refused (Invalid argument)"),
+    ],
+)
+def test_user_namespaces_that_cannot_be_had(
+    user: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(linux, "unshare", refuse)
+    assert why(user).startswith(words)
+
+
+def test_an_image_for_another_machine_type(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    (user.parent / "image.sif").write_bytes(bytes(32) + b"SIF_MAGIC\0" + b"01\0" + b"04\0" + bytes(80))
+    assert why(user) == "the image is for aarch64, and this machine is x86_64"
+    folder = user.parent / "image"
+    (folder / "usr" / "bin").mkdir(parents=True)
+    (folder / "bin").symlink_to("usr/bin")
+    (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little") + bytes(44))
+    assert why(user, START._replace(image="image")) == "the image is for aarch64, and this machine is x86_64"
+    (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little") + bytes(44))
+    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="image"))
+
+
+def test_a_script_in_an_oci_bundle(tmp_path: Path) -> None:
+    bind = {"source": "/data", "destination": "/d", "type": "none", "options": ["rbind", "ro"]}
+    proc = {"source": "proc", "destination": "/proc", "type": "proc"}
+    config = {"root": {"path": "root"}, "mounts": [proc, bind], "process": {"env": ["A=1"]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = oci_bundle.started(tmp_path, Path("/job"), ["/slurm_script", "x"])
+    assert words[:4] == ["ch-run", "--bind=/data:/d", "--set-env=A=1", "--cd=/job"]
+    assert words[4:] == [str(tmp_path / "root"), "--", "/slurm_script", "x"]
+    (tmp_path / "config.json").write_text("[]")
+    assert oci_bundle.started(tmp_path, Path("/job"), ["x"])[2] == str(tmp_path / "rootfs")

@@ -1,0 +1,89 @@
+"""How does a command line that starts a container become one that starts it with folders and variables of ours?
+
+Words in, words out; nothing is looked up. What the user binds, sets and lays over stays, in its order; ours comes last,
+where it wins.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from xmem_slurm.dryrun.containers.runtimes import Runtime
+
+
+class Start(NamedTuple):
+    """A command line that starts a container: what is before its options (the verb), they, the image, the command."""
+
+    before: Sequence[str]
+    options: Sequence[str]
+    image: str
+    command: Sequence[str]
+
+
+def read(runtime: Runtime, arguments: Sequence[str]) -> Start | None:
+    """Return what the words after the runtime's name start; None for a command that starts nothing in an image."""
+    begin = 0
+    if runtime.verbs:
+        verb = _first_word(runtime, arguments, 0)
+        if verb == len(arguments) or arguments[verb] not in runtime.verbs:
+            return None
+        begin = verb + 1
+    image = _first_word(runtime, arguments, begin)
+    if image == len(arguments):
+        return None
+    options = [word for word in arguments[begin:image] if word != "--"]
+    return Start(arguments[:begin], options, arguments[image], arguments[image + 1 :])
+
+
+def from_registry(runtime: Runtime, image: str) -> bool:
+    """Whether an image is named that the runtime would have to fetch."""
+    scheme, named, _ = image.partition("://")
+    return bool(named) and scheme in runtime.registry
+
+
+def entered(runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    """Return the words after the runtime's name with which these folders and variables are inside, too."""
+    words = [*runtime.first, *start.before, *_kept(runtime, start.options), *runtime.added]
+    for folder in folders:
+        words += [word.format(folder) for word in runtime.bind]
+    for name, value in settings.items():
+        words += [word.format(name=name, value=value) for word in runtime.setting]
+    return [*words, start.image, *start.command]
+
+
+def variables(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of the runtime itself: its own, and those that become variables inside."""
+    inside = {f"{prefix}{name}": value for prefix in runtime.prefixes for name, value in settings.items()}
+    return {**runtime.outside, **inside}
+
+
+def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:
+    """Return the options without those that a dry run does without."""
+    kept: list[str] = []
+    words = iter(options)
+    for word in words:
+        name, given, _ = word.partition("=")
+        if name in runtime.dropped:
+            if runtime.dropped[name] and not given:
+                next(words, None)
+        elif word in runtime.replaced:
+            kept += runtime.replaced[word]
+        else:
+            kept += [word, *([next(words, "")] if _takes_next(runtime, word) else [])]
+    return kept
+
+
+def _first_word(runtime: Runtime, words: Sequence[str], at: int) -> int:
+    """Return where the first word that is no option, and no option's value, stands."""
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            return at + 1
+        at += 2 if _takes_next(runtime, words[at]) else 1
+    return min(at, len(words))
+
+
+def _takes_next(runtime: Runtime, word: str) -> bool:
+    """Whether an option's value is the next word: `--bind`, `-B`, `-eB`; not `--bind=/data`, `-B/data`."""
+    if word.startswith("--"):
+        return word in runtime.valued or runtime.dropped.get(word, False)
+    first = next((at for at, letter in enumerate(word[1:], 1) if f"-{letter}" in runtime.valued), None)
+    return first == len(word) - 1

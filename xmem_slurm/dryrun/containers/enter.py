@@ -1,0 +1,132 @@
+"""What a container runtime does in a dry run: it starts the job's container, with the probe and the stand-ins in it.
+
+The runtime is the job's own, and so is its image. Into the container come four folders, at the same paths (that of the
+run, its traces, the stand-ins, this package) and the variables of the dry run. The stand-ins for a torch inside are
+built outside (`build_server`), by what is read through the asker's /proc/PID/root: the image needs no compiler.
+"""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from xmem_slurm.dryrun.containers import command_line, layout, refusals
+from xmem_slurm.dryrun.containers.refusals import CannotEnterError
+from xmem_slurm.dryrun.containers.runtimes import RUNTIMES, Runtime
+from xmem_slurm.dryrun.shims import fetchers
+from xmem_slurm.dryrun.shims.workers import find, note
+
+STAND_INS = "XMEM_STAND_INS"
+"""The variable that names the folder with all stand-ins."""
+ASIDE = "real"
+"""The folder, in that of the run, where a runtime is whose own path leads to its shim."""
+IMAGE = "image"
+"""The folder, in that of the run, on which an image is laid out anew."""
+_OF_PODMAN = "containers/storage/*-images/images.json"
+"""Where Podman lists its images: it changes with each of them."""
+_PACKAGE = Path(__file__).resolve().parents[2]
+_PSEUDO = ("/proc", "/sys", "/dev")
+_CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", *fetchers.ONCE)
+_OUTSIDE_ONLY = ("XMEM_SHIMS", "XMEM_JOB")
+
+
+def container(name: str, arguments: Sequence[str]) -> NoReturn:
+    """Be the runtime `name`."""
+    if "XMEM_TRACE_DIR" not in os.environ:
+        sys.exit(f"{name}: the script has emptied the environment, and the dry run's variables are gone")
+    program = _real(name)
+    runtime = RUNTIMES.get(name)
+    start = command_line.read(runtime, arguments) if runtime else None
+    try:
+        if program is None:
+            raise CannotEnterError(f"there is no {name} on this machine, with which a dry run would")
+        if runtime is None:
+            raise CannotEnterError(f"{name} starts containers as root, and a dry run cannot; another runtime can")
+        if start is None:
+            more = _become_root() if runtime.as_root and os.getuid() else {}
+            os.execve(program, [name, *arguments], _outside() | more)
+        _enter(name, program, runtime, start)
+    except (CannotEnterError, OSError) as error:
+        said = f"{name} {' '.join(arguments[:2])}" if start is None else f"{name} {start.image}"
+        note(f"the script runs a container ({said}), and the dry run cannot go inside: {error}")
+        sys.stderr.write(f"{name}: {error}\n")
+        raise SystemExit(127 if program is None else 1) from None
+
+
+def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start) -> NoReturn:
+    """Become the runtime.
+
+    Raises:
+        CannotEnterError: it could not start the container here.
+    """
+    traces = Path(os.environ["XMEM_TRACE_DIR"])
+    run, stand_ins = traces.parent, os.environ[STAND_INS]
+    folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
+    refusals.check(name, program, runtime, start)
+    _remember(name, start.image)
+    settings = _settings(run)
+    if not runtime.lays_over:
+        start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
+    if runtime.as_root:
+        environ |= _become_root()
+        asked = subprocess.run([program, "image", "exists", start.image], env=environ, check=False)
+        if asked.returncode == 1 and "--rootfs" not in start.options:
+            raise CannotEnterError(f"the image is not on this machine: {runtime.remedy.format(name=name)}")
+    environ |= command_line.variables(runtime, settings)
+    os.execve(program, [name, *command_line.entered(runtime, start, folders, settings)], environ)
+
+
+def _become_root() -> dict[str, str]:
+    """Be root of a user namespace, and return what tells Podman so (pkg/rootless, as `podman unshare` sets it).
+
+    Raises:
+        CannotEnterError: there are no user namespaces.
+    """
+    told = {"_CONTAINERS_ROOTLESS_UID": str(os.getuid()), "_CONTAINERS_ROOTLESS_GID": str(os.getgid())}
+    refusals.check_namespaces()
+    layout.own_namespaces(as_root=True)
+    return {"_CONTAINERS_USERNS_CONFIGURED": "done", **told}
+
+
+def _remember(name: str, image: str) -> None:
+    """Note the image among the files that the dry run read: a kept answer holds while it is the same."""
+    home = Path(os.environ.get("HOME", "/"), ".local", "share")
+    stores = [Path(image), Path(os.environ.get("ENROOT_DATA_PATH", home / "enroot"), image)]
+    stores += home.glob(_OF_PODMAN) if name.startswith("podman") else []
+    for path in {each.resolve() for each in stores if each.exists()}:
+        status = path.stat()
+        kind = "D" if stat.S_ISDIR(status.st_mode) else "R"
+        with (Path(os.environ["XMEM_TRACE_DIR"]) / "files.log").open("ab") as file:
+            file.write(b"%s %d %d %s\0" % (kind.encode(), status.st_size, status.st_mtime_ns, os.fsencode(path)))
+
+
+def _settings(run: Path) -> dict[str, str]:
+    """Return the variables of the dry run for inside. This Python is not there: the job's own asks for stand-ins."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("XMEM_") or name in _CARRIED}
+    ours["XMEM_DEVICE_BUILD"] = json.dumps(["", str(_PACKAGE / "device" / "ask.py"), str(run)])
+    mounts = (line.split(" ", 5)[2:5] for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines())
+    ours["XMEM_MOUNTS"] = json.dumps([each for each in mounts if not each[2].startswith(_PSEUDO)][::-1])
+    to_probe = "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"  # which the image or the job may set anew
+    ours |= {to_probe: os.environ[to_probe]} if to_probe in os.environ else {}
+    return {name: value for name, value in ours.items() if name not in _OUTSIDE_ONLY}
+
+
+def _outside() -> dict[str, str]:
+    """Return the environment of the runtime itself: it is a program of this machine, and no part of the dry run."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("BASH_FUNC_")}
+    ours = tuple(environ[name] for name in ("XMEM_SHIMS", "XMEM_PROBE", STAND_INS) if name in environ)
+    for name in ("PATH", "PYTHONPATH", "LD_PRELOAD"):
+        theirs = [each for each in environ.pop(name, "").split(os.pathsep) if each and not each.startswith(ours)]
+        environ |= {name: os.pathsep.join(theirs)} if theirs else {}
+    environ.setdefault("USER", environ.get("SLURM_JOB_USER", "nobody"))  # ch-run wants both
+    environ.setdefault("HOME", "/")
+    return environ
+
+
+def _real(name: str) -> str | None:
+    aside = Path(os.environ["XMEM_TRACE_DIR"]).parent / ASIDE / name
+    return str(aside) if os.access(aside, os.X_OK) else find(name)
