@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
 from tests.integration.test_users import SYSTEM_PYTHON, _python
 from xmem_slurm import resources
 
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.slow(
 
 USER = "games"
 DRIVER = Path(__file__).with_name("container_driver.py")
-PROGRAMS = ("sh", "dash", "bash", "env", "ls", "python3", Path(SYSTEM_PYTHON).resolve().name)
+PROGRAMS = ("sh", "dash", "bash", "env", "cat", "python3", Path(SYSTEM_PYTHON).resolve().name)
 AS_EVERYWHERE = (
     "mount -t tmpfs none /mnt; mknod -m 666 /mnt/fuse c 10 229; mount --bind /mnt/fuse /dev/fuse;"
     " sed 's#^games:.*#games:x:5:60:games:{home}:/bin/sh#' /etc/passwd > /mnt/passwd;"
@@ -241,6 +242,27 @@ def test_ranks_in_containers(way: str, torch: Machine) -> None:
     )
     assert [each[:2] for each in inside["ranks"]] == [[0, 4]], inside
     assert inside["bytes"] == plain["bytes"]
+
+
+SUBMITTED = """#!/bin/bash
+#SBATCH --gres=gpu:h200:1
+#SBATCH --output=/dev/null
+ch-run {image} -- cat /etc/inside > $SLURM_SUBMIT_DIR/inside
+"""
+
+
+@pytest.mark.slurm
+@pytest.mark.torch
+def test_the_job_that_is_submitted_runs_in_its_container(torch: Machine, cluster: Cluster) -> None:
+    """On the GPU that was chosen for it."""
+    (torch.image / "etc" / "inside").write_text("inside\n")
+    script = SUBMITTED + CH_RUN.replace("{form}", "").replace("{packages}", str(torch.packages)) + "python3 train.py"
+    (torch.job / "job.sh").write_text(script.replace("{image}", str(torch.image)))
+    slurm = {name: cluster.environ[name] for name in ("PATH", "SLURM_CONF")} | {"XMEM_SITE": str(EXAMPLE_SITE)}
+    command = [str(torch.ours), "-m", "xmem_slurm.cli.xsbatch_start", "--parsable", "--wait", "job.sh"]
+    done = torch.as_user(command, **slurm)  # its training fails, on no GPU
+    assert "TresPerNode=gres:gpu:l4:1" in as_of_22_05(cluster.show(done.stdout.strip())), done.stderr
+    assert (torch.job / "inside").read_text() == "inside\n"
 
 
 REFUSED = {

@@ -249,11 +249,10 @@ class _Tending:
 
     def _beyond(self) -> str | None:
         now = self._look()
-        own = (self.root.scratch, self.root.results)
-        elsewhere = watch.elsewhere(now.processes, *own) if self.containers else 0
+        elsewhere = watch.elsewhere(now.processes) if self.containers else 0
         memory = now.memory_bytes + elsewhere
         if memory > self.limits.memory_bytes:
-            memory = watch.proportional(self.own_number, *own) + elsewhere
+            memory = watch.proportional(self.own_number, self.root.scratch, self.root.results) + elsewhere
         is_full = self.group.thrashes()
         self.peak = max(self.peak, self.limits.memory_bytes if is_full else memory)
         if is_full or memory > self.limits.memory_bytes:

@@ -55,13 +55,13 @@ def proportional(first: int, *scratch: int) -> int:
     return anonymous + max(shared, sum(map(_held, scratch)))
 
 
-def elsewhere(processes: Sequence[int], *known: int) -> int:
-    """Return what file systems in memory hold that are mounted in namespaces of the processes' own.
+def elsewhere(processes: Sequence[int]) -> int:
+    """Return what file systems in memory hold that are mounted in namespaces of the processes' own, and not in ours.
 
-    Not those that are `known`, open folders of ours. One that is mounted over cannot be asked; nor can one be that a
-    program of the job's own serves the way to, which may take for ever.
+    One that is mounted over cannot be asked; nor can one be that a program of the job's own serves the way to, which
+    may take for ever.
     """
-    ours = {_device(os.fstat(each).st_dev) for each in known}
+    known = {device for device, _ in _in_memory("self")}
     spaces: dict[str, int] = {}
     for process in processes:
         with suppress(OSError):  # it has just ended
@@ -70,18 +70,17 @@ def elsewhere(processes: Sequence[int], *known: int) -> int:
     held = 0
     for process in spaces.values():
         with suppress(OSError):
-            lines = Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines()
-            for device, point in mounts.in_memory(lines):
-                if device not in ours:
-                    ours.add(device)
+            for device, point in _in_memory(process):
+                if device not in known:
+                    known.add(device)
                     with suppress(OSError):
                         status = os.statvfs(f"/proc/{process}/root{point}")
                         held += (status.f_blocks - status.f_bfree) * status.f_frsize
     return held
 
 
-def _device(number: int) -> str:
-    return f"{os.major(number)}:{os.minor(number)}"
+def _in_memory(process: object) -> list[tuple[str, Path]]:
+    return mounts.in_memory(Path(f"/proc/{process}/mountinfo").read_text(errors="surrogateescape").splitlines())
 
 
 def on_disk(folder: int, processes: Sequence[int]) -> int:
