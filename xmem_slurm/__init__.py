@@ -1,7 +1,9 @@
-"""xmem-slurm: right-size the GPU request of a Slurm job before it is queued; `api` is what other programs use."""
+"""xmem-slurm: right-size the GPU request of a Slurm job before it is queued; `api` is what other programs use.
 
-from typing import TYPE_CHECKING, Any
+Nothing is imported here: it is on the way of every submission, before a signal ends one silently (`cli.xsbatch_start`).
+"""
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from xmem_slurm.api import Estimate, GpuFit, NoEstimate, Submitted, XmemError, estimate, submit
 
@@ -9,8 +11,8 @@ __version__ = "0.2.0"
 __all__ = ["Estimate", "GpuFit", "NoEstimate", "Submitted", "XmemError", "__version__", "estimate", "submit"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the interface when it is first used: no submission waits for it."""
+def __getattr__(name: str) -> object:
+    """Import the interface when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from xmem_slurm import api  # noqa: PLC0415

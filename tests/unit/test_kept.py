@@ -106,3 +106,9 @@ def test_two_estimates_are_compared() -> None:
     assert "b.json: no estimate that can be read" in str(
         CliRunner().invoke(app, ["compare", "a.json", "b.json"]).exception
     )
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_no_text_costs_no_estimate() -> None:
+    kept.keep(["job.sh", "\udcff"], {0: SIZING}, {}, several=False)
+    assert kept.find(["job.sh", "\udcff"]) is None

@@ -50,6 +50,10 @@ SnapshotFile = Annotated[
 PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")]
 
 
+_MOST_READ = 1 << 20
+"""Bytes of a script in which an option would be named."""
+
+
 def estimate(
     command: Annotated[list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")],
     *,
@@ -211,20 +215,25 @@ def _ask_of_ours(command: Sequence[str]) -> None:
     """See that no option of ours stands behind the script by mistake, where it is the script's, and none is mistyped.
 
     Raises:
-        UsageError: one is; or one does, and no file of the command has that word in it.
+        UsageError: one is; or one does, and the files of the command, if it has any, do not have that word in them.
     """
     own = {name for each in inspect.get_annotations(estimate).values() for name in _names(each)}
     if command[0].startswith("-"):
         near = difflib.get_close_matches(command[0], own, n=1)
         raise UsageError(f"{command[0]}: no such option{f'; did you mean {near[0]}?' if near else ''}")
-    texts = [Path(word).read_bytes() for word in command if Path(word).is_file()]
+    texts = [_beginning(Path(word)) for word in command if Path(word).is_file()]
     for word in command:
         name = word.partition("=")[0]
-        if name in own and not any(name.encode() in text for text in texts):
+        if name in own and texts and not any(name.encode() in text for text in texts):
             raise UsageError(
                 f"{name} stands behind {command[0]}, which would get it: if it is for xmem-slurm, write it before that;"
                 f" if not, `xmem-slurm estimate -- {shlex.join(command)}`"
             )
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_READ)
 
 
 def _names(annotation: Any) -> Iterator[str]:

@@ -63,7 +63,7 @@ def keep(
 ) -> None:
     """Keep what was estimated, if there is room for it."""
     kept = KeptSizing(time.time(), __version__, key, command, str(Path.cwd()), sized, left, several, files)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # what is no text cannot be kept; no estimate is lost over that
         place = _file_of(command)
         own_files.make(place.parent)
         for _, path in own_files.by_age(place.parent)[MOST - 1 :]:
@@ -86,7 +86,9 @@ def newest() -> Iterator[KeptSizing]:
 
 
 def _file_of(command: Sequence[str], folder: Path | None = None) -> Path:
-    name = hashlib.sha256(repr((list(command), str(folder or Path.cwd()))).encode()).hexdigest()[:32]
+    name = hashlib.sha256(
+        repr((list(command), str(folder or Path.cwd()))).encode(errors="surrogateescape")
+    ).hexdigest()[:32]
     return own_files.cache_folder(_FOLDER) / f"{name}.json.gz"
 
 

@@ -46,7 +46,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
             decision = stopped_by(error, written)
     decision = _held(decision) if wishes.hold else decision
     _tell_of(decision, wishes)
-    if decision.parts and (wishes.report or wishes.html):
+    with contextlib.suppress(Exception):  # no submission fails by its report
         _write_reports(decision, wishes)
     refused = decision.kind is Kind.REFUSED
     if wishes.dry_run and not refused:
@@ -89,9 +89,12 @@ def _accepted(decision: Decision, sbatch: Path) -> Decision:
 
 
 def _held(decision: Decision) -> Decision:
-    """Have a job that could not be sized wait for its user's word."""
-    if decision.kind not in (Kind.NOT_ESTIMATED, Kind.FAILED) or "hold" in decision.written.request.settings:
+    """Have a job that could not be sized wait for its user's word; one that cannot be read sbatch refuses itself."""
+    if decision.kind not in (Kind.NOT_ESTIMATED, Kind.FAILED):
         return decision
+    with contextlib.suppress(Exception):
+        if "hold" in decision.written.request.settings:
+            return decision
     held = decision.ready.but(argv=("--hold", *decision.ready.argv))
     return decision._replace(ready=held).noting(
         "it is held; `scontrol release JOB_ID`, with the number below, lets it run"
@@ -114,13 +117,15 @@ def _tried(decision: Decision, sbatch: Path) -> Decision:
 
 def _write_reports(decision: Decision, wishes: Wishes) -> None:
     """Write the reports that are asked for, after all has been told: a line says where each is, or why it is not."""
+    sized = {index: part.sizing for index, part in decision.parts.items()}
+    if not sized or not (wishes.report or wishes.html):
+        return
     from xmem_slurm.report import files, html  # noqa: PLC0415
     from xmem_slurm.site import loading, places  # noqa: PLC0415
 
     templates = None
     with contextlib.suppress(XmemError):
         templates = loading.load_site(places.site_file(wishes.site, decision.written.environ)).templates
-    sized = {index: part.sizing for index, part in decision.parts.items()}
     for name, writer in ((wishes.report, None), (wishes.html, html.write)):
         failure = files.failure(Path(name), sized, templates, writer) if name else None
         if failure or (name and not decision.written.command_line.has("quiet")):
