@@ -217,6 +217,7 @@ _TUNER = "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner"
 _RESET = "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats"
 
 _WEIGHTS = (
+    *_rows("torch:_C._nn", "_parse_to", "host_weights", "tools/autograd/templates/python_nn_functions.cpp"),
     *_rows("torch.nn.init", _FIRST_VALUES, "host_weights.drawn"),
     *_rows("torch:Tensor", "to", "host_weights.converted", "torch/csrc/autograd/python_variable_methods.cpp"),
     *_rows(
