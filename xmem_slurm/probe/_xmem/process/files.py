@@ -102,7 +102,7 @@ class _Notes:
             self._note(args[1], "W")
 
     def _note(self, path, kind):
-        """Write a line of a file that was not met before."""
+        """Write a line for a path that is met for the first time."""
         try:
             if isinstance(path, int):
                 return
@@ -126,7 +126,7 @@ class _Notes:
 
 
 def _line(kind, path, outside=None):
-    """Return the line of a file, by its path outside of a container; None for one that is in its image."""
+    """Return the line for a file as it is now; None for one of a container's own."""
     if kind == "R" and path.endswith(".pyc"):  # a module that was compiled before: its source decides
         folder, name = os.path.split(path)
         source = os.path.join(os.path.dirname(folder), name.split(".")[0] + ".py")
