@@ -1,9 +1,10 @@
 """Which `enroot start` do srun's options of the pyxis plugin come to?
 
 pyxis has Enroot unpack the image on the node, joins the container from within Slurm, and runs the task there with the
-job's variables, without the image's entry point unless that is asked for. Here Enroot starts the file as it is.
+job's variables, without the image's entry point unless that is asked for. Here Enroot starts the file as it is, by its
+entry point. Options of pyxis that stand in variables (PYXIS_CONTAINER_IMAGE) are not read.
 
-Source: pyxis 0.20, README.md, args.c, pyxis_slurmstepd.c (github.com/NVIDIA/pyxis).
+Source: pyxis' args.c of 2025 (github.com/NVIDIA/pyxis, 0619349).
 """
 
 import re
