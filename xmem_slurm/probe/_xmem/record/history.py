@@ -8,6 +8,10 @@ snapshot says what is allocated at its end, its events undone say what was at it
 intervals before had left stands in the trace between the two: an allocation of the same size is the old one, moved;
 the others are freed and allocated. So what is alive at any moment of a kept interval is exact; the cache of the
 allocator is that of the kept intervals alone.
+
+Another thread writes the trace meanwhile, and torch cannot be told to forget just what was read: what was allocated and
+freed between the two would be lost. So torch forgets at the end of an interval, where nobody allocates, and is read on
+from where it was read to before.
 """
 
 import bisect
@@ -91,7 +95,8 @@ class History:
         self._totals = {}  # at the last boundary
         self._peaks = {}  # above which one is new
         self._record = {}  # at the end of the last piece
-        self._noted_from = 0
+        self._forgotten = []  # how many allocations each device had served when torch last forgot
+        self._read = {}  # device: how many of torch's notes were read since
         self._intervals = self._quiet = 0
         self.folds = False
         """Whether intervals that are not new are thrown away."""
@@ -147,43 +152,54 @@ class History:
         if self.folds and not new:
             self._forget(counts)
         elif self.folds or begins or self.untaken(counts) > SLICE:
-            self.take(counts, peaks)
+            self.take(counts, peaks, at_rest=True)
         self.folds = self.folds or begins
         return known
 
     def untaken(self, counts):
         """Return how many allocations torch holds notes of."""
-        return sum(counts) - self._noted_from
+        return sum(counts) - sum(self._forgotten)
 
     def _forget(self, counts):
-        """Have torch forget what it noted since the last boundary."""
+        """Have torch forget what it noted."""
         self._clear()
         self._sites.forget()
         self._new_marks.clear()
-        self._noted_from = sum(counts)
+        self._read.clear()
+        self._forgotten = list(counts)
 
-    def take(self, counts, peaks):
-        """Keep what torch noted since the last boundary."""
+    def take(self, counts, peaks, at_rest=False):
+        """Keep what torch noted since the last time. `at_rest` is whether nobody allocates meanwhile.
+
+        Else torch keeps its notes, up to `SLICE`.
+        """
         snapshot = self._snapshot()
         self._marks += self._new_marks
+        self._new_marks.clear()
         self.settings = snapshot["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
         self._pools.look(snapshot["segments"])
-        for device, events in enumerate(snapshot["device_traces"]):
-            if events or device in self._pieces:
+        for device, notes in enumerate(snapshot["device_traces"]):
+            if notes or device in self._pieces:
                 allocated = _allocated(snapshot["segments"], device)
                 record = _raised(self._record.get(device, {}), peaks.get(device, {}))
-                self._keep(device, events, allocated, counts[device] if device < len(counts) else 0, record)
-        self._forget(counts)
+                self._keep(device, notes, allocated, record)
+        if at_rest or self.untaken(counts) > SLICE:
+            self._forget(counts)
         self._peaks = self._record = dict(peaks)
 
-    def _keep(self, device, events, allocated, served, record):
+    def _keep(self, device, notes, allocated, record):
+        """Keep those of torch's notes that were not read before, and what was missed between them and the last."""
+        begin = self._read.get(device, 0)
+        events = notes[begin:]
         entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
         missed = _difference(self._live.get(device, {}), _undone(entries, allocated))
-        sites = self._sites.of(events)
-        first = served - len(sites)
+        before = sum(event["action"] == "alloc" for event in notes[:begin])
+        sites = self._sites.of(notes)[before:]
+        first = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
         unnoted = sum(entry[0] == "alloc" for entry in missed)
-        numbers = [first - 1] * unnoted + list(range(first, served))
-        piece = _Piece(missed + entries, numbers, [0] * unnoted + sites, served, record)
+        numbers = [first - 1] * unnoted + list(range(first, first + len(sites)))
+        piece = _Piece(missed + entries, numbers, [0] * unnoted + sites, first + len(sites), record)
+        self._read[device] = len(notes)
         self._pieces.setdefault(device, []).append(piece)
         self._live[device] = allocated
         if self._may_fold and self.allocations(device) > MOST:
