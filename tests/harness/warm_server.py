@@ -19,6 +19,7 @@ import json
 import os
 import runpy
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -31,6 +32,8 @@ from importlib.machinery import PathFinder, SourceFileLoader
 IMPORTED = ("torch", "torch._dynamo")
 """The second is what torch imports itself as the first optimizer is made."""
 TICK = "XMEM_TEST_TICK"
+BUILT = []
+"""The folder of the stand-ins, once they are mapped."""
 OUT_OF_SIGHT = ("torch", "torchgen", "functorch", "triton")
 
 
@@ -89,6 +92,7 @@ def warm_torch():
     folder = importlib.util.find_spec("torch").submodule_search_locations[0]
     build = [*json.loads(os.environ["XMEM_DEVICE_BUILD"]), folder]
     built = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    BUILT.append(built)
     for name in sorted(os.listdir(built), key=lambda name: ("libcudart" not in name, name)):  # as the probe does it
         if ".so" in name:
             ctypes.CDLL(os.path.join(built, name), mode=ctypes.RTLD_GLOBAL)
@@ -158,6 +162,8 @@ def become(request, descriptors, kept):
     os.environ.clear()
     os.environ.update(request["environ"])
     ctypes.CDLL(None).xmem_configure()  # what the stand-ins read as they were loaded
+    if "XMEM_DEVICE_BUILD" in os.environ:  # those that are mapped, not a second copy, which would see nothing
+        os.environ["XMEM_DEVICE_BUILD"] = json.dumps(["sh", "-c", "echo " + shlex.quote(BUILT[0])])
     os.chdir(request["cwd"])
     sys.orig_argv = [sys.executable, *request["argv"]]
     sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
