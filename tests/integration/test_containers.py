@@ -78,7 +78,7 @@ class Machine:
         (self.job / "ddp.py").write_text(DDP)
         (folder / "bin").mkdir()
         for path in (folder / "home", *(folder / "home").rglob("*")):
-            os.chown(path, 5, 60)
+            os.chown(path, 9, 9)
         folder.chmod(0o755)
 
     def with_image(self) -> None:
@@ -109,7 +109,7 @@ class Machine:
         for name in ("passwd", "group", "hosts", "resolv.conf", "nsswitch.conf"):
             (self.image / "etc" / name).write_text("")
         for path in (self.image, *self.image.rglob("*")):  # as of who unpacked it
-            os.chown(path, 5, 60, follow_symlinks=False)
+            os.chown(path, 9, 9, follow_symlinks=False)
         pack = ["mksquashfs", self.image, f"{self.image}.sqsh", "-comp", "gzip", "-Xcompression-level", "1", "-quiet"]
         subprocess.run([*pack, "-no-progress"], check=True, capture_output=True)
 
