@@ -14,7 +14,7 @@ from xmem_slurm.cli.estimate import compare, estimate, explain
 from xmem_slurm.cli.generate import generate
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
-from xmem_slurm.errors import SiteError, XmemError
+from xmem_slurm.errors import SiteError, UsageError, XmemError
 from xmem_slurm.filter import hooks
 from xmem_slurm.site import loading, places
 from xmem_slurm.slurm.submission import Submission
@@ -117,9 +117,11 @@ def config(
     script: Annotated[str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")] = None,
 ) -> None:
     """Show which settings hold, and where each is from: your file, a script, the environment."""
-    job = Submission(
-        () if script is None else (script,), dict(os.environ), Path(script).read_bytes() if script else None
-    )
+    try:
+        text = None if script is None else Path(script).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{script}: cannot be read: {error.strerror}") from error
+    job = Submission(() if script is None else (script,), dict(os.environ), text)
     found, complaints = settings.effective(job)
     typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
