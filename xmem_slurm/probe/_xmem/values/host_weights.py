@@ -11,9 +11,7 @@ import os
 import zipfile
 
 LARGE = 1 << 20
-"""Elements: such a one takes a CPU hundredths of a second to draw."""
-LARGE_COPY = 1 << 22
-"""Elements: below it all weights of a model of billions take less than a GB. (Llama 3 8B's smallest have so many.)"""
+"""Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is written to."""
 LARGE_FILE = 1 << 26
 """Bytes."""
 
@@ -43,7 +41,7 @@ class HostWeights:
 
         @functools.wraps(convert)
         def to(tensor, *args, **kwargs):
-            if tensor.numel() >= LARGE_COPY and self._is_weight(tensor):
+            if tensor.numel() >= LARGE and self._is_weight(tensor):
                 try:
                     _, dtype, _, layout = self._torch._C._nn._parse_to(*args, **kwargs)
                 except (TypeError, RuntimeError):  # Tensor.to takes more than Module.to
@@ -62,7 +60,7 @@ class HostWeights:
 
         @functools.wraps(cast)
         def to_dtype(tensor, *args, **kwargs):
-            if tensor.numel() >= LARGE_COPY and self._is_weight(tensor):
+            if tensor.numel() >= LARGE and self._is_weight(tensor):
                 return tensor.to(dtype[cast.__name__], *args, **kwargs)
             return cast(tensor, *args, **kwargs)
 
@@ -73,7 +71,7 @@ class HostWeights:
 
         @functools.wraps(copy)
         def copy_(tensor, source, *args, **kwargs):
-            large = tensor.numel() >= LARGE_COPY and type(tensor) is self._torch.nn.Parameter
+            large = tensor.numel() >= LARGE and type(tensor) is self._torch.nn.Parameter
             if large and self._is_weight(tensor) and self._is_weight(source) and source.shape == tensor.shape:
                 return tensor
             return copy(tensor, source, *args, **kwargs)
