@@ -22,8 +22,8 @@ from xmem_slurm import estimating
 from xmem_slurm.errors import NoEstimate, SlurmError, UsageError, XmemError
 from xmem_slurm.report import files
 from xmem_slurm.report import html as html_report
-from xmem_slurm.sizing import kept
 from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.submission import last_estimates
 from xmem_slurm.units import human
 
 __all__ = ["Estimate", "GpuFit", "NoEstimate", "Submitted", "XmemError", "estimate", "submit"]
@@ -138,7 +138,7 @@ def estimate(
     if "components" in document:
         raise UsageError("a heterogeneous job: `xmem-slurm estimate --json` has its components")
     job = estimating.job_of(words, os.environ, Path(folder))
-    last = kept.find(job.argv, Path(folder).resolve())
+    last = last_estimates.find(job.argv, Path(folder).resolve())
     return _estimate(words, document, last.sized[0] if last is not None else None)
 
 

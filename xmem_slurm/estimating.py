@@ -17,10 +17,10 @@ from xmem_slurm.plan.max_batch import MaxBatch, largest
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Gpu, Site
-from xmem_slurm.sizing import kept, sizing
+from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import by_sizing, known
+from xmem_slurm.submission import by_sizing, known, last_estimates
 from xmem_slurm.trace import File
 
 _PYTHONS = ("python", "python3")
@@ -98,7 +98,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     key = known.key(job, wanted._replace(verbose=False, fresh=False))
-    last = None if wanted.fresh else kept.find(job.argv)
+    last = None if wanted.fresh else last_estimates.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
     where, wanted = _where(wanted, tell)
@@ -109,7 +109,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         raise next(iter(errors.values()))
     left = {component: str(error) for component, error in errors.items()}
     found = Estimated(sized, left, bool(job.request.others), where.templates if where is not None else None)
-    kept.keep(job.argv, sized, left, several=found.several, key=key, files=_lasting(job, wanted, found))
+    last_estimates.keep(job.argv, sized, left, several=found.several, key=key, files=_lasting(job, wanted, found))
     return found
 
 

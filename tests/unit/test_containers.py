@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun.containers import command_line, named, oci_bundle, pyxis, refusals
+from xmem_slurm.dryrun.containers import command_line, detection, oci_bundle, pyxis, refusals
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
@@ -99,12 +99,12 @@ def test_the_sandbox_allows_what_the_script_names(
     script: str, environ: dict[str, str], containers: bool, files: bool
 ) -> None:
     job = Job(script.encode(), (), Path(), environ)
-    assert (named.runs_containers(job), named.has_image_files(job)) == (containers, files)
+    assert (detection.runs_containers(job), detection.has_image_files(job)) == (containers, files)
 
 
 def test_a_runtime_by_its_path_is_found() -> None:
     script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\n$(/sw/bin/apptainer -h)"
-    assert named.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
+    assert detection.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
 
 
 PYXIS = {

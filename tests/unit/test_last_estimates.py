@@ -14,9 +14,9 @@ from xmem_slurm.cli.main import app
 from xmem_slurm.dryrun import dispatch
 from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
-from xmem_slurm.sizing import kept
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.submission import last_estimates
 from xmem_slurm.trace import File
 
 folder = test_first_hour.folder
@@ -26,8 +26,8 @@ command = test_first_hour.command
 @pytest.mark.usefixtures("folder")
 def test_what_is_kept_says_in_every_form_what_was_said() -> None:
     sized = Sizing(estimate([with_sites()], "l4", GPUS["l4"]), SIZING.placement, 8.25)
-    kept.keep(["job.sh"], {0: sized}, {}, several=False)
-    (again,) = kept.newest()
+    last_estimates.keep(["job.sh"], {0: sized}, {}, several=False)
+    (again,) = last_estimates.newest()
     assert again.sized[0].estimate.largest.trace.allocations == sized.estimate.largest.trace.allocations
     assert terminal.estimate_lines(again.sized[0].estimate) == terminal.estimate_lines(sized.estimate)
     assert json_report.estimate_object(again.sized[0]) == json_report.estimate_object(sized)
@@ -73,12 +73,12 @@ def test_an_estimate_is_made_again_only_where_something_has_changed(monkeypatch:
 
 @pytest.mark.usefixtures("folder")
 def test_no_more_than_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST", 3)
+    monkeypatch.setattr(last_estimates, "MOST", 3)
     for number in range(5):
-        kept.keep([f"{number}.sh"], {0: SIZING}, {}, several=False)
-    assert len(list(kept.newest())) == 3
-    assert kept.find(["0.sh"]) is None
-    assert kept.find(["4.sh"]) is not None
+        last_estimates.keep([f"{number}.sh"], {0: SIZING}, {}, several=False)
+    assert len(list(last_estimates.newest())) == 3
+    assert last_estimates.find(["0.sh"]) is None
+    assert last_estimates.find(["4.sh"]) is not None
 
 
 @pytest.mark.usefixtures("folder")
@@ -91,7 +91,7 @@ def test_two_estimates_are_compared() -> None:
     document["required_bytes"] -= 1 << 30
     document["options"][1]["fits"] = True
     Path("a.json").write_text(json.dumps(document))
-    kept.keep(["job.sh"], {0: larger}, {}, several=False)
+    last_estimates.keep(["job.sh"], {0: larger}, {}, several=False)
     done = CliRunner().invoke(app, ["compare", "a.json", "job.sh", "--html", "diff.html"])
     words = [line.split() for line in done.stdout.splitlines()]
     assert words[0] == ["a.json", "job.sh", "difference"]
@@ -110,5 +110,5 @@ def test_two_estimates_are_compared() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_no_text_costs_no_estimate() -> None:
-    kept.keep(["job.sh", "\udcff"], {0: SIZING}, {}, several=False)
-    assert kept.find(["job.sh", "\udcff"]) is None
+    last_estimates.keep(["job.sh", "\udcff"], {0: SIZING}, {}, several=False)
+    assert last_estimates.find(["job.sh", "\udcff"]) is None

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import xmem_slurm
-from xmem_slurm.dryrun import heard
+from xmem_slurm.dryrun import live_progress
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def says(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_the_last_word_is_heard_with_the_rank_that_said_it(tmp_path: Path, says: ModuleType) -> None:
     folder = tmp_path / ("long" * 30)
     (folder / "traces").mkdir(parents=True)
-    with heard.somebody_waits() as dry_run, heard.told(folder) as variables:
+    with live_progress.somebody_waits() as dry_run, live_progress.told(folder) as variables:
         assert dry_run.words() == "starting"
         say = says.Says(variables | {"XMEM_TRACE_DIR": str(folder / "traces")})
         say("importing torch")
         say("step 7", lambda: (3, 8))
         assert dry_run.words() == "rank 3 of 8: step 7"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as voice:
-            place = folder.rename(tmp_path / "short") / heard.SOCKET
+            place = folder.rename(tmp_path / "short") / live_progress.SOCKET
             voice.sendto(b"\x1b[2J", str(place))
             voice.sendto(b"word " * 40, str(place))
         assert dry_run.words() == "rank 3 of 8: step 7"
@@ -39,7 +39,7 @@ def test_the_last_word_is_heard_with_the_rank_that_said_it(tmp_path: Path, says:
 
 
 def test_where_nobody_waits_nothing_is_said(tmp_path: Path, says: ModuleType) -> None:
-    with heard.told(tmp_path) as variables:
+    with live_progress.told(tmp_path) as variables:
         assert variables == {}
         says.Says(variables)("step 1")
     assert list(tmp_path.iterdir()) == []
@@ -49,7 +49,7 @@ def test_a_thousand_steps_a_second_are_not_a_thousand_words(
     tmp_path: Path, says: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(says, "LEAST_SECONDS", 60.0)
-    with heard.somebody_waits() as dry_run, heard.told(tmp_path) as variables:
+    with live_progress.somebody_waits() as dry_run, live_progress.told(tmp_path) as variables:
         (tmp_path / "traces").mkdir()
         say = says.Says(variables | {"XMEM_TRACE_DIR": str(tmp_path / "traces")})
         for step in range(1000):

@@ -24,11 +24,10 @@ from xmem_slurm.report import json as json_report
 from xmem_slurm.report import max_batch as batches
 from xmem_slurm.report.largest import at_peak
 from xmem_slurm.report.options import outlooks, remedy
-from xmem_slurm.sizing import kept
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
-from xmem_slurm.submission import settings
+from xmem_slurm.submission import last_estimates, settings
 from xmem_slurm.submission.answer import Wishes
 
 Verbose = Annotated[
@@ -199,8 +198,8 @@ def _object_of(name: str) -> json_report.Report:
     return json_report.Report.model_validate(json_report.estimate_object(next(iter(last.sized.values()))))
 
 
-def _last(script: str | None) -> kept.KeptSizing:
-    last = next((each for each in kept.newest() if script is None or each.is_of(script)), None)
+def _last(script: str | None) -> last_estimates.KeptSizing:
+    last = next((each for each in last_estimates.newest() if script is None or each.is_of(script)), None)
     if last is None:
         which = f" of {script}" if script is not None else ""
         raise UsageError(f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one")

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from xmem_slurm.dryrun.containers import enter, runtimes
+from xmem_slurm.dryrun.containers import runtimes, shim
 from xmem_slurm.dryrun.shims import commands, fetchers
 
 _ALWAYS = ("/usr/local/bin", "/usr/bin", "/bin")
@@ -39,7 +39,7 @@ def covers(path: str, ours: Path) -> dict[Path, Path]:
             if real.is_file() and (real.name.startswith(name) or real.name in _OTHER_NAMES):
                 replaced[real] = ours / name
                 if name in commands.CONTAINERS:
-                    aside = ours.parent / enter.ASIDE / name
+                    aside = ours.parent / shim.ASIDE / name
                     aside.touch()
                     replaced[aside] = real
     return replaced

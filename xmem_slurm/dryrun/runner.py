@@ -16,9 +16,9 @@ import platformdirs
 from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import build_server, gpu_environment, heard
+from xmem_slurm.dryrun import build_server, gpu_environment, live_progress
 from xmem_slurm.dryrun.budget import Spent
-from xmem_slurm.dryrun.containers import enter, named, oci_bundle
+from xmem_slurm.dryrun.containers import detection, oci_bundle, shim
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -77,11 +77,11 @@ def run(order: DryRunOrder) -> DryRunResult:
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
-        for each in (traces, folder / enter.ASIDE, folder / enter.IMAGE):
+        for each in (traces, folder / shim.ASIDE, folder / shim.IMAGE):
             each.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(order, folder, traces)
-        with build_server.serving(folder), heard.told(folder) as heard_by:
+        with build_server.serving(folder), live_progress.told(folder) as heard_by:
             outcome = sandbox.run(
                 _command(job, script, folder / "bin"),
                 cwd=job.folder,
@@ -90,10 +90,10 @@ def run(order: DryRunOrder) -> DryRunResult:
                 show=[folder, stand_ins],
                 hide=_not_for_jobs(stand_ins),
                 results=traces,
-                cover=covers(os.pathsep.join([environ["PATH"], *named.folders(job)]), folder / "bin"),
+                cover=covers(os.pathsep.join([environ["PATH"], *detection.folders(job)]), folder / "bin"),
                 meter=traces / _METER,
-                containers=named.runs_containers(job),
-                fuse=named.has_image_files(job),
+                containers=detection.runs_containers(job),
+                fuse=detection.has_image_files(job),
             )
         spent = Spent(outcome.spent_seconds)
         try:
@@ -222,7 +222,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
         **fetchers.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),
-        enter.STAND_INS: str(builder.cache_folder()),
+        shim.STAND_INS: str(builder.cache_folder()),
         "XMEM_DEVICE_BUILD": json.dumps([sys.executable, "-I", "-S", ask.__file__, str(folder)]),
         "XMEM_DEVICE_PLANS": str(traces / "plans"),
         "XMEM_LIMITS": json.dumps({name: job.environ.get(name) for name in _LIMITS}),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from xmem_slurm.decision import Decision, Kind, Part
-from xmem_slurm.dryrun import heard
+from xmem_slurm.dryrun import live_progress
 from xmem_slurm.report import decided
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.largest import Group
@@ -225,7 +225,7 @@ def progress(text: str, seconds: float | None = None, *, verbose: bool = False) 
     On a terminal that is one line, which is gone in the end. Elsewhere there is none, or with `verbose` one every
     `NEWS_SECONDS`. `seconds` is what the dry runs may take.
     """
-    with heard.somebody_waits() as dry_run:
+    with live_progress.somebody_waits() as dry_run:
         line = _ProgressLine(text, seconds, dry_run)
         if sys.stderr.isatty():
             from rich.console import Console  # noqa: PLC0415 - a batch script's submission has no use for it
@@ -251,7 +251,7 @@ def progress(text: str, seconds: float | None = None, *, verbose: bool = False) 
 class _ProgressLine:
     """The line of progress, as it is now."""
 
-    def __init__(self, text: str, seconds: float | None, dry_run: heard.Heard) -> None:
+    def __init__(self, text: str, seconds: float | None, dry_run: live_progress.Heard) -> None:
         self._text, self._began, self._dry_run, self._ended = text, time.monotonic(), dry_run, threading.Event()
         self._budget = "" if seconds is None else f", of at most {seconds:.0f} CPU seconds"
 

@@ -18,11 +18,11 @@ from xmem_slurm.rewriting import job_steps, sharing
 from xmem_slurm.rewriting.rewrite import Change, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing import kept, sizing
+from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import known
+from xmem_slurm.submission import known, last_estimates
 from xmem_slurm.trace import File
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
     full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
     decision = decision._replace(lines=full, brief=brief)
     known.keep(name, decision, *_lasts(decision, site, basis))
-    kept.keep(job.argv, sized, left, several=bool(job.request.others))
+    last_estimates.keep(job.argv, sized, left, several=bool(job.request.others))
     return decision
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from xmem_slurm.dryrun.containers import enter
+from xmem_slurm.dryrun.containers import shim
 from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
 from xmem_slurm.dryrun.shims import fetchers, slurm_queries
 from xmem_slurm.dryrun.shims.launchers import deepspeed, mpirun, torchrun
@@ -66,7 +66,7 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "sbatch": sbatch,
     "squeue": slurm_queries.squeue,
     **dict.fromkeys(("sacct", "scancel", "sinfo"), nothing),
-    **{name: partial(enter.container, name) for name in CONTAINERS},
+    **{name: partial(shim.container, name) for name in CONTAINERS},
     **{name: partial(fetchers.fetch, name) for name in fetchers.FETCHERS},
 }
 

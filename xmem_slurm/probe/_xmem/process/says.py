@@ -1,4 +1,4 @@
-"""Says in a word where this process is, to whoever waits for the dry run (dryrun/heard.py): nobody has to."""
+"""Says in a word where this process is, to whoever waits for the dry run (dryrun/live_progress.py): nobody has to."""
 
 import os
 import time
