@@ -18,9 +18,10 @@ by the probe, so that a reader sees either the last complete state of a process 
                     (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for.
                     Steps that repeat others are left out. What they left at another address stands as "moved_from"
                     for each such allocation, then as "moved_to" for each, in the same order
-    sites           {found, of}: `found` are [file, line, function, module], the lines of the script that allocated and
-                    the modules that they did it for; `of` has one of their numbers for each allocation. Traces of the
-                    profile engine and of earlier releases have none
+    sites           {found, called_from, of}: `found` are [file, line, function, module], the lines of the script that
+                    allocated and the modules that they did it for, and the lines that called those; `called_from` has
+                    the number of the caller of each, 0 where there is none (earlier releases did not write it); `of`
+                    has one of their numbers for each allocation. Traces of the profile engine have none
     marks           [{kind, allocations, seconds}]: "backward", "backward_end", "step"; `allocations` is how many
                     allocations came before it
     tags            [{category, allocations, addresses[], names[]}]: the addresses that held this category at that
@@ -251,6 +252,8 @@ class Trace(Process):
     """What of the job was changed for advice; empty where it ran as it is."""
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
+    callers: Sequence[int] = ()
+    """The number of the site that called each; 0: none."""
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
     arch_list: Sequence[str] = ()
@@ -263,6 +266,14 @@ class Trace(Process):
     def site_of(self, allocation: int) -> Origin:
         """Return where an allocation was asked for."""
         return self.sites[self.made_at[allocation]] if self.made_at else NOWHERE
+
+    def stack_of(self, allocation: int) -> list[Origin]:
+        """Return the site of an allocation and those that called it, the innermost first; of none nothing is known."""
+        stack, number = [], self.made_at[allocation] if self.made_at else 0
+        while number:
+            stack.append(self.sites[number])
+            number = self.callers[number]
+        return stack
 
     @property
     def steps(self) -> int:

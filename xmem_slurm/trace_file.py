@@ -109,7 +109,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         Allocation(size, stream, tagged.get(number) or _by_phase(number, freed_at.get(number), marks))
         for number, (size, stream) in enumerate(requests)
     ]
-    sites, made_at = _sites(raw.sites, len(requests), names)
+    sites, callers, made_at = _sites(raw.sites, len(requests), names)
     same = ("recorded", "between_resets", "place", "lived", "peers", "changed", "arch_list")
     return Trace(
         **process_fields(raw),
@@ -120,6 +120,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         doubts=noted(raw.doubts),
         seen=_seen(raw.seen),
         sites=sites,
+        callers=callers,
         made_at=made_at,
     )
 
@@ -205,19 +206,25 @@ def _resolve_tags(history: list[_Entry], tags: Sequence[Any]) -> tuple[dict[int,
     return categories, names
 
 
-def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Origin], list[int]]:
-    """Return the sites, and the number of that of each of `count` allocations: those in `names` have these modules."""
+def _sites(raw: Any, count: int, names: dict[int, str]) -> tuple[list[Origin], list[int], list[int]]:
+    """Return the sites, their callers, and the number of that of each of `count` allocations.
+
+    Allocations in `names` have these modules.
+    """
     made_at = raw.of
     if not made_at:
-        return [], []
-    if len(made_at) != count or max(made_at) >= len(raw.found):
-        raise ValueError("it has other sites than allocations")
+        return [], [], []
     sites = [Origin(*each) for each in raw.found]
-    renamed: dict[Origin, int] = {}
+    callers = raw.called_from or [0] * len(sites)
+    if len(made_at) != count or max(made_at) >= len(sites):
+        raise ValueError("it has other sites than allocations")
+    if len(callers) != len(sites) or any(caller >= max(number, 1) for number, caller in enumerate(callers)):
+        raise ValueError("its sites are called from other ones than those before them")
+    renamed: dict[tuple[int, str], int] = {}
     for allocation, name in names.items():
-        site = sites[made_at[allocation]]._replace(module=name)
-        made_at[allocation] = len(sites) + renamed.setdefault(site, len(renamed))
-    return [*sites, *renamed], made_at
+        made_at[allocation] = renamed.setdefault((made_at[allocation], name), len(sites) + len(renamed))
+    sites += [sites[number]._replace(module=name) for number, name in renamed]
+    return sites, callers + [callers[number] for number, _ in renamed], made_at
 
 
 def _by_phase(number: int, freed_at: int | None, marks: list[Mark]) -> Category:

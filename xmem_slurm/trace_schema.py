@@ -77,6 +77,7 @@ class _TagForm(BaseModel):
 
 class _SitesForm(BaseModel):
     found: list[tuple[Text, Count, Text, Text]] = []
+    called_from: Counts = []
     of: Counts = []
 
 

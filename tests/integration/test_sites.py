@@ -84,6 +84,21 @@ def test_each_allocation_names_its_line_and_module(tmp_path: Path, warm_python: 
     assert seen == {(node, line, module.format(block)) for block in range(3) for node, line, module in expected}
 
 
+def test_a_stack_leads_from_the_line_to_the_script_itself(tmp_path: Path, warm_python: Path) -> None:
+    found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}")
+    (gelu, *_), (backward, *_) = (
+        [
+            [(site.function, LINES[site.line]) for site in found.stack_of(number) if site.file.endswith("/train.py")]
+            for number, allocation in enumerate(found.allocations)
+            if allocation.size == WIDE and found.site_of(number).function == function
+        ]
+        for function in ("forward", "GeluBackward0")
+    )
+    line = "h = torch.nn.functional.gelu(self.wide(x))"
+    assert gelu == [("forward", line), ("forward", LINES[20]), ("<module>", "loss = net(x).sum()")]
+    assert backward == [("GeluBackward0", line), *gelu]
+
+
 def test_parameters_and_their_optimizer_state_have_their_names(tmp_path: Path, warm_python: Path) -> None:
     found = dry_run(tmp_path, warm_python, f"MODE = 'plain'\n{MODEL}")
     names = {f"blocks.{block}.{layer}.weight" for block in range(3) for layer in ("wide", "narrow")}
@@ -146,10 +161,14 @@ for _ in range(3):
 def test_an_exception_that_the_script_handles_is_its_own(tmp_path: Path, warm_python: Path) -> None:
     """torch's hook loses it, so without a report there is no hook, and a run that stops is made again without."""
     (tmp_path / "train.py").write_text(HANDLED)
-    for origins in (False, True):
-        job = Job(f"#!/bin/sh\nexec {warm_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
-        (trace,) = dispatch.here(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins))).traces
-        assert (trace.error, trace.steps, trace.made_at) == (None, 3, [0] * len(trace.allocations))
+    job = Job(f"#!/bin/sh\nexec {warm_python} train.py\n".encode(), [], tmp_path, dict(os.environ))
+    plain, with_frames = (
+        dispatch.here(DryRunOrder.of(job, GPU, Budget(seconds=60), Asked(origins=origins))).traces[0]
+        for origins in (False, True)
+    )
+    assert (plain.error, plain.steps, plain.made_at) == (None, 3, [0] * len(plain.allocations))
+    assert (with_frames.error, with_frames.steps) == (None, 3)
+    assert with_frames.stack_of(0)[0] == Origin(str(tmp_path / "train.py"), 3, "<module>", "")
 
 
 def test_the_lines_cost_little_of_a_trace(tmp_path: Path, warm_python: Path) -> None:

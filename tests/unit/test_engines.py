@@ -12,7 +12,7 @@ from xmem_slurm.dryrun import engines
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import Job
-from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.dryrun.order import DryRunOrder, Origins
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.trace import CRASH, Noted, ScriptFailure, Trace
@@ -42,7 +42,7 @@ class Runs:
 
 @pytest.fixture
 def run() -> Callable[..., Sequence[Trace]]:
-    def run(runs: Runs, *, origins: bool = False) -> Sequence[Trace]:
+    def run(runs: Runs, *, origins: Origins = "none") -> Sequence[Trace]:
         job = Job(b"#!/bin/sh\n", (), Path("/"), {})
         return drive(engines.run(DryRunOrder(job, H200, Budget(seconds=60), origins=origins)), runs)
 
@@ -72,7 +72,7 @@ Run = Callable[..., Sequence[Trace]]
 def test_what_values_cannot_cause_is_final(run: Run, failed: Trace) -> None:
     runs = Runs(failed)
     assert list(run(runs)) == [failed]
-    assert runs.asked == [("auto", False)]
+    assert runs.asked == [("auto", "none")]
 
 
 def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: Run) -> None:
@@ -81,7 +81,7 @@ def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: 
     )
     runs = Runs(failed, GPT2)
     (found,) = run(runs)
-    assert (found.error, runs.asked) == (None, [("auto", False), ("profile", False)])
+    assert (found.error, runs.asked) == (None, [("auto", "none"), ("profile", "none")])
     (same,) = run(Runs(failed, failed))
     assert same.error == failed.error
     (other,) = run(Runs(failed, NoEstimate("it needs 9 GB here")))
@@ -94,7 +94,7 @@ def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run)
     )
     runs = Runs(failed, GPT2)
     (found,) = run(runs)
-    assert (found.failed, runs.asked, runs.asserting) == (False, [("auto", False)] * 2, [True, False])
+    assert (found.failed, runs.asked, runs.asserting) == (False, [("auto", "none")] * 2, [True, False])
     assert "run without assertions" in found.doubts[-1].detail
     again = Runs(failed, failed, GPT2)
     (real,) = run(again)
@@ -104,7 +104,7 @@ def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run)
     assert unread.asserting == [True]
 
 
-def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) -> None:
+def test_torchs_own_frames_only_where_the_hook_for_them_broke_it(run: Run) -> None:
     own = dataclasses.replace(
         BEFORE_THE_GPU, failure=trace_file.failure("ModuleNotFoundError: No module named 'x' (train.py:3)")
     )
@@ -114,16 +114,16 @@ def test_without_source_lines_only_where_the_hook_for_them_broke_it(run: Run) ->
     late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
     for result, asked in ((GPT2, 1), (own, 1), (lost, 2), (late, 2)):
         runs = Runs(result, GPT2)
-        run(runs, origins=True)
-        assert runs.asked == [("auto", True), ("auto", False)][:asked], result.error
+        run(runs, origins="hook")
+        assert runs.asked == [("auto", "hook"), ("auto", "frames")][:asked], result.error
 
 
 def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
     late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
-    assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins=True)) == [late]
+    assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins="hook")) == [late]
     assert list(
-        run(Runs(late, dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("x"), doubts=[])), origins=True)
+        run(Runs(late, dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("x"), doubts=[])), origins="hook")
     ) == [late]
     dear = Runs(late, cost=40.0)
-    assert list(run(dear, origins=True)) == [late]
+    assert list(run(dear, origins="hook")) == [late]
     assert len(dear.asked) == 1

@@ -41,16 +41,16 @@ def test_options_go_before_variables_and_nonsense_is_as_if_not_said(
 
 
 def test_the_probe_is_told_by_the_order_alone() -> None:
-    told = order(XMEM_RANKS="all", XMEM_RUN_RANKS="0,1/2", XMEM_SITES="1", XMEM_ADVICE="bf16", OTHER="x").environ
+    told = order(XMEM_RANKS="all", XMEM_RUN_RANKS="0,1/2", XMEM_SITES="hook", XMEM_ADVICE="bf16", OTHER="x").environ
     assert told == {"XMEM_RANKS": "all", "OTHER": "x", "XMEM_ENGINE": "auto", "XMEM_SHAPES": "most"}
     one = DryRunOrder(
-        Job(b"", (), Path("/"), {}), H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", True, False, "bf16"
+        Job(b"", (), Path("/"), {}), H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", "hook", False, "bf16"
     )
     assert one.environ == {
         "XMEM_ENGINE": "device",
         "XMEM_RUN_RANKS": "0,3/4",
         "XMEM_SHAPES": "least",
-        "XMEM_SITES": "1",
+        "XMEM_SITES": "hook",
         "XMEM_ADVICE": "bf16",
         "PYTHONOPTIMIZE": "1",
     }
@@ -61,7 +61,7 @@ def test_an_order_arrives_at_a_node_as_it_was(wanted: str | tuple[int, ...]) -> 
     """Bytes that are no text among it: in the script, in arguments, names and values."""
     job = Job(b"#!/bin/sh\n\xff\0", ["\udc80"], Path("/x\udc81"), {"a\udc82": "b\udc83"}, [1, 2])
     sent = DryRunOrder(
-        job, H200, Budget(wall_seconds=7.0), "profile", wanted, RunRanks((0, 3), 4), (1, 5), origins=True
+        job, H200, Budget(wall_seconds=7.0), "profile", wanted, RunRanks((0, 3), 4), (1, 5), origins="hook"
     )
     found = exchange.order_from_json(exchange.order_to_json(sent))
     assert exchange.order_to_json(found) == exchange.order_to_json(sent)

@@ -103,16 +103,16 @@ def _of_values(trace: Trace) -> bool:
 
 
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
-    """Want a run that may be to say which line asked for each allocation; without that where it stops by it.
+    """Want a run that may be to say which lines asked for each allocation; by other means where it stops by that.
 
     torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py).
     """
     traces = yield from budget.run(order)
     broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)
-    if not order.origins or not broken or not budget.left.has_room_for(budget.spent):
+    if order.origins != "hook" or not broken or not budget.left.has_room_for(budget.spent):
         return traces
     with suppress(NoEstimate):
-        again = yield from budget.run(replace(order, origins=False))
+        again = yield from budget.run(replace(order, origins="frames"))
         if not any(trace.failed for trace in again):
             return again
     return traces

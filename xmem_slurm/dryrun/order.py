@@ -7,7 +7,7 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_ENGINE     "device", "profile", or "auto" (`probe/_xmem/start.py`)
     XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first alone
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
-    XMEM_SITES      it says which line of the script asked for each allocation
+    XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or "frames" (record/sites)
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
 
@@ -24,6 +24,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.schema import Gpu
 
 Shapes = Literal["most", "least"]
+Origins = Literal["none", "hook", "frames"]
 Change = Literal["batch", "checkpointing", "bf16"]
 WantedRanks = Literal["all", "last"] | Sequence[int]
 """The ranks that are run beside the first, of however many there are."""
@@ -68,7 +69,7 @@ class DryRunOrder:
     array_tasks: Sequence[int] = ()
     """Which tasks of an array are wanted; none: its ends."""
     shapes: Shapes = "most"
-    origins: bool = False
+    origins: Origins = "none"
     assertions: bool = True
     change: Change | None = None
     batch: int | None = None
@@ -87,7 +88,7 @@ class DryRunOrder:
             engine="device" if engine == "device" else "profile" if engine == "profile" else "auto",
             wanted_ranks="all" if ranks == "all" else "last" if ranks == "last" else _numbers(ranks),
             array_tasks=_numbers(tasks),
-            origins=asked.origins,
+            origins="hook" if asked.origins else "none",
         )
 
     @property
@@ -97,7 +98,7 @@ class DryRunOrder:
             "XMEM_ENGINE": self.engine,
             "XMEM_RUN_RANKS": str(self.run_ranks) if self.run_ranks is not None else None,
             "XMEM_SHAPES": self.shapes,
-            "XMEM_SITES": "1" if self.origins else None,
+            "XMEM_SITES": self.origins if self.origins != "none" else None,
             "XMEM_ADVICE": self.change,
             "XMEM_BATCH": str(self.batch) if self.batch is not None else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",

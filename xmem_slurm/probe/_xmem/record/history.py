@@ -103,20 +103,21 @@ class History:
         self.settings = None
         """The allocator's settings, as torch last said them."""
 
-    def begin(self, torch):
-        """Have torch note all allocations from here on."""
+    def begin(self, torch, frames=False):
+        """Have torch note all allocations from here on, each with the Python frames that it was asked for in or not."""
         memory = torch.cuda.memory
         self._snapshot, record = memory._snapshot, memory._record_memory_history
 
         begin = getattr(memory, "_record_memory_history_impl", record)
         clears = "clear_history" in inspect.signature(begin).parameters
+        wanted = {"max_entries": sys.maxsize, "context": "alloc" if frames else None, "stacks": "python"}
 
         def clear():
             if clears:
-                record(max_entries=sys.maxsize, context=None, clear_history=True)
+                record(clear_history=True, **wanted)
             else:  # torch 2.4
                 record(enabled=None)
-                record(max_entries=sys.maxsize, context=None)
+                record(**wanted)
 
         clear()
         self._clear = clear

@@ -114,10 +114,10 @@ class Recorder(ProbeEngine):
     def _start(self):
         self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # gone once it has ended
         try:
-            self._history.begin(self._torch)
+            self._history.begin(self._torch, self._environ.get("XMEM_SITES") == "frames")
         except RuntimeError as error:
             self.give_up("torch cannot record what this allocator does: %s" % ends.one_line(error))
-        if "XMEM_SITES" in self._environ and "sites" not in self._away:
+        if self._environ.get("XMEM_SITES") == "hook" and "sites" not in self._away:
             self._sites.watch(self._torch)
         with self._lock:
             self._served.begin(self._torch)
@@ -302,7 +302,7 @@ class Recorder(ProbeEngine):
             "place": stand_ins.place(device),
             "lived": [self._started, time.monotonic()],
             "events": self._history.columns(device),
-            "sites": {"found": self._sites.found, "of": self._history.sites(device)},
+            "sites": self._sites.columns(self._history.sites(device)),
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
             "recorded": self._served.peaks.get(device, {}),

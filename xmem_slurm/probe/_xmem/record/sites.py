@@ -1,13 +1,14 @@
 """Which line of the script asked for an allocation of torch's caching allocator, in which module?
 
 torch tells of allocations through its GPU trace (torch/cuda/_gpu_trace.py, made for CUDA's sanitizer), in the thread
-that allocates. The line is the innermost one outside of torch and of Python's own library; the module is the innermost
-one that is being called. Autograd's threads run no Python: there the backward node at hand gives the sequence number of
-its operator in the forward pass, and what was noted for that operator holds.
+that allocates. The line is the innermost one outside of torch and of Python's own library, and has those that called it
+behind it; the module is the innermost one that is being called. Autograd's threads run no Python: there the backward
+node at hand gives the sequence number of its operator in the forward pass, and what was noted for that operator holds.
 
 This is for reports only (XMEM_SITES). torch's hook also tells of each tensor that is freed, by a call of Python in
 which an exception is lost that is just on its way: `try: (a * 2)[5]` then ends in a SystemError, or in a crash. A run
-that stops is made again without (`engines`).
+that stops is made again (`engines`) with the Python frames that torch's memory history can note of each allocation:
+those have no such fault, and know neither modules nor what autograd's threads are at.
 
 Known limitations: an operator that allocates nothing in the forward pass has no line, only the module that its
 neighbours have in common. Of models that run in several threads at once (nn.DataParallel) backward nodes are unknown.
@@ -16,6 +17,7 @@ neighbours have in common. Of models that run in several threads at once (nn.Dat
 import bisect
 import contextlib
 import importlib
+import os
 import sys
 import sysconfig
 import threading
@@ -29,6 +31,7 @@ MOST_NOTED = 200_000
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """What DDP, torch.compile and FSDP call the one module that they are around."""
 _NOT_THE_SCRIPT = {"torch", "triton", "sitecustomize"}
+_PROBE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
@@ -38,11 +41,14 @@ class Sites:
     def __init__(self):
         self.found = [("", 0, "", "")]
         """(file, line, function, module) of each site, by its number; in place of a function a backward node."""
+        self.called_from = [NOWHERE]
+        """For each site the number of the one that called it; of a backward node, its operator's in the forward pass."""
         self._lock = threading.Lock()
         self._numbers = {}  # what a site is known by: its number
         self._library, self._script = {}, {}  # id of a code: the code, kept so that nothing else has that id
         self._modules = {}  # id of a module: (reference to it, its name)
         self._noted = 0
+        self._files = {}  # of torch's frames: whether a file is the script's, or that of a package that it uses
         self._served = {}  # address: numbers of the sites that it was given to, in order
         self._forward = {}  # thread: ([sequence number], [number of the site]), in order
         self._caller = threading.get_ident()
@@ -76,7 +82,29 @@ class Sites:
         """Return the number of the site of each allocation in one device's history since `forget`."""
         served = {address: iter(numbers) for address, numbers in list(self._served.items())}
         nothing = iter(())
-        return [next(served.get(event["addr"], nothing), NOWHERE) for event in history if event["action"] == "alloc"]
+        return [
+            next(served.get(event["addr"], nothing), NOWHERE) if self._call else self._of_frames(event.get("frames", ()))
+            for event in history
+            if event["action"] == "alloc"
+        ]
+
+    def _of_frames(self, frames):
+        """Return the number of the site of an allocation by torch's own notes of its stack, innermost first."""
+        caller = NOWHERE
+        for frame in reversed(frames):
+            file = frame["filename"]
+            own = self._files.get(file)
+            if own is None:
+                own = self._files[file] = bool(file) and not (_of_python(file) or file.startswith(_folders()))
+            if own:
+                site = file, frame["line"], frame["name"], ""
+                caller = self._numbers.get((caller, *site)) or self._new((caller, *site), site, caller)
+        return caller
+
+    def columns(self, of):
+        """Return `sites` of a trace, for allocations with these numbers of sites."""
+        with self._lock:
+            return {"found": list(self.found), "called_from": list(self.called_from), "of": of}
 
     def names(self):
         """Return the names of the parameters and buffers of modules that were called so far, by the tensors' ids."""
@@ -94,27 +122,23 @@ class Sites:
 
     def _site(self, frame):
         """Return the number of the site that `frame` was called from. This runs for every allocation: it is quick."""
-        call, library, module = self._call, self._library, None
+        call, library, script, module, stack, places = self._call, self._library, self._script, None, [], []
         while frame is not None:
             code = frame.f_code
             if id(code) not in library:
                 if code is call:
                     module = frame.f_locals["self"] if module is None else module
-                elif id(code) in self._script or self._is_the_scripts(frame):
-                    break
+                elif id(code) in script or self._is_the_scripts(frame):
+                    stack.append(frame)
+                    places.append((id(code), frame.f_lasti))
             frame = frame.f_back
-        else:
+        if not stack:
             return self._of_backward_node()
-        outer = frame
-        while module is None and outer is not None:
-            if outer.f_code is call:
-                module = outer.f_locals["self"]
-            outer = outer.f_back
-        name = "" if module is None else self._name(module, frame)
-        key = id(code), frame.f_lasti, name
+        name = "" if module is None else self._name(module, stack[0])
+        key = (*places, name)
         number = self._numbers.get(key)
         if number is None:
-            number = self._new(key, (code.co_filename, frame.f_lineno, code.co_name, name))
+            number = self._numbers[key] = self._new_stack(stack, places, name)
         sequence = self._sequence()
         if sequence:
             sequences, numbers = self._forward.setdefault(threading.get_ident(), ([], []))
@@ -122,6 +146,15 @@ class Sites:
                 numbers.append(number)
                 sequences.append(sequence)
         return number
+
+    def _new_stack(self, stack, places, module):
+        """Return the number of the innermost of these frames; `module` is called there."""
+        caller = NOWHERE
+        for depth in range(len(stack) - 1, -1, -1):
+            code, name = stack[depth].f_code, "" if depth else module
+            site = code.co_filename, stack[depth].f_lineno, code.co_name, name
+            caller = self._new((caller, *places[depth], name), site, caller)
+        return caller
 
     def _of_backward_node(self):
         """Return the number of the site of the backward node at hand: that of its operator in the forward pass."""
@@ -141,13 +174,16 @@ class Sites:
         number = self._numbers.get(key)
         if number is None:
             file, line, _, name = self.found[operator]
-            number = self._new(key, (file, line, node.name(), name or module))
+            number = self._new(key, (file, line, node.name(), name or module), operator)
         return number
 
-    def _new(self, key, site):
+    def _new(self, key, site, caller):
         with self._lock:
-            number = self._numbers[key] = len(self.found)
-            self.found.append(site)
+            number = self._numbers.get(key)
+            if number is None:
+                number = self._numbers[key] = len(self.found)
+                self.found.append(site)
+                self.called_from.append(caller)
         return number
 
     def _name(self, module, frame):
@@ -172,10 +208,19 @@ class Sites:
         code = frame.f_code
         package, file = str(frame.f_globals.get("__name__")).partition(".")[0], code.co_filename
         generated = file.startswith("<") and package != "__main__"  # what `python -c` runs is the script
-        of_python = generated or (file.startswith(_LIBRARY) and "-packages" not in file)
-        own = not (of_python or package in _NOT_THE_SCRIPT or package.startswith("_xmem"))
+        own = not (generated or _of_python(file) or package in _NOT_THE_SCRIPT or package.startswith("_xmem"))
         (self._script if own else self._library)[id(code)] = code
         return own
+
+
+def _folders():
+    """Return where the code is that is not the script's."""
+    found = [sys.modules[name].__file__ for name in sorted({"torch", "triton"} & sys.modules.keys())]
+    return (_PROBE, *(os.path.dirname(file) for file in found if file))
+
+
+def _of_python(file):
+    return file.startswith(_LIBRARY) and "-packages" not in file
 
 
 def _common(one, other):
