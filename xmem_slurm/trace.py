@@ -22,8 +22,9 @@ by the probe, so that a reader sees either the last complete state of a process 
                     allocated and the modules that they did it for, and the lines that called those; `called_from` has
                     the number of the caller of each, 0 where there is none (earlier releases did not write it); `of`
                     has one of their numbers for each allocation. Traces of the profile engine have none
-    marks           [{kind, allocations, seconds}]: "backward", "backward_end", "step"; `allocations` is how many
-                    allocations came before it
+    marks           [{kind, allocations, seconds}]: "backward", "backward_end", "step"; behind the first step also
+                    "evaluation" and "training", where the script switches its model to it, and "checkpoint" where one
+                    is saved; `allocations` is how many allocations came before it
     tags            [{category, allocations, addresses[], names[]}]: the addresses that held this category at that
                     moment; `names` is empty, or has the name of the parameter for each of them, or ""
     recorded        {allocated_bytes, reserved_bytes, active_bytes, requested_bytes}: torch's own peaks
@@ -110,7 +111,7 @@ NOWHERE = Origin("", 0, "", "")
 
 
 class Mark(NamedTuple):
-    """A point between two allocations: "backward", "backward_end" or "step"."""
+    """A point between two allocations; the kinds are those of the file."""
 
     kind: str
     allocations: int

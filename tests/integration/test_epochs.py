@@ -11,6 +11,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.report.timeline import timeline
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Trace
@@ -49,6 +50,7 @@ EVALUATE = """
     with torch.no_grad():
         for (batch,) in DataLoader(data, batch_size=8192):
             model(batch.cuda())
+    torch.save(model.state_dict(), "model.pt")
 """
 
 
@@ -72,7 +74,11 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     assert whole.recorded["requested_bytes"] - training.recorded["requested_bytes"] > batch
     assert not [doubt for doubt in whole.doubts if doubt.code == "not-reached"]
     assert whole.seen is not None
-    assert whole.seen.evaluation == (2, 2)
+    assert (whole.seen.evaluation, whole.seen.checkpoints > 0) == ((2, 2), True)
+    drawn = timeline(whole, 100)
+    evaluations = [phase for phase in drawn.phases if phase.name == "evaluation"]
+    assert [phase.highest for phase in evaluations if phase.highest == drawn.peak]
+    assert drawn.checkpoints[0] == evaluations[0].end
 
 
 def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, warm_python: Path) -> None:

@@ -22,7 +22,8 @@ STACK = (Category.PARAM, Category.BUFFER, Category.OPT, Category.GRAD, Category.
 _INDEX = {category: index for index, category in enumerate(STACK)}
 
 _ENDED_BY = {"backward": "forward", "backward_end": "backward", "step": "optimizer"}
-"""What a mark of the trace ends."""
+_ENDED_BY |= {"evaluation": "forward", "training": "evaluation"}
+"""What a mark of the trace ends; a checkpoint is a moment and ends nothing."""
 
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 """Whether an entry of the history adds to the reserved bytes or takes away."""
@@ -38,7 +39,7 @@ class Moment(NamedTuple):
 
 
 class StepPart(NamedTuple):
-    """A part of a training step: `forward`, `backward` or `optimizer`; `after` is what follows the last step.
+    """A part of a training step: `forward`, `backward` or `optimizer`; or `evaluation`; `after` follows the last one.
 
     It lasts from event `start` to before event `end`; `highest` is the moment in it when the most was allocated.
     """
@@ -50,20 +51,27 @@ class StepPart(NamedTuple):
     highest: Moment
 
     def __str__(self) -> str:
-        return f"{self.name}, step {self.step}" if self.name != "after" else "after the last step seen"
+        return _in_words(self.name, self.step)
+
+
+def _in_words(name: str, step: int) -> str:
+    if name == "evaluation":
+        return f"evaluation after step {step - 1}"
+    return f"{name}, step {step}" if name != "after" else "after the last step seen"
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """A run in columns of equal numbers of events. `peak` is when the most was allocated.
 
-    `steps` says before which event each optimizer step had ended.
+    `steps` says before which event each optimizer step had ended, `checkpoints` the same of each that was saved.
     """
 
     events: int
     columns: Sequence[Moment]
     phases: Sequence[StepPart]
     steps: Sequence[int]
+    checkpoints: Sequence[int]
     peak: Moment
     peak_reserved_bytes: int
 
@@ -89,6 +97,7 @@ def timeline(trace: Trace, columns: int) -> Timeline:
         columns=[_column(moments[start:end]) for start, end in pairwise(edges)],
         phases=phases,
         steps=[event for mark, event in _marks(trace) if mark.kind == "step"],
+        checkpoints=[event for mark, event in _marks(trace) if mark.kind == "checkpoint"],
         peak=_highest(moments),
         peak_reserved_bytes=max(moment.reserved_bytes for moment in moments),
     )
@@ -96,12 +105,14 @@ def timeline(trace: Trace, columns: int) -> Timeline:
 
 def phase_of(trace: Trace, allocation: int) -> str:
     """Say in which phase of which step an allocation was made."""
-    marks = list(trace.marks)
+    marks = [mark for mark in trace.marks if mark.kind in _ENDED_BY]
     index = bisect_right(marks, allocation, key=lambda mark: mark.allocations)
-    if index == len(marks):
-        return "after the last step seen"
     step = 1 + sum(mark.kind == "step" for mark in marks[:index])
-    return f"{_ENDED_BY.get(marks[index].kind, marks[index].kind)}, step {step}"
+    return _in_words(_ENDED_BY[marks[index].kind] if index < len(marks) else _last(marks), step)
+
+
+def _last(marks: Sequence[Mark]) -> str:
+    return "evaluation" if marks and marks[-1].kind == "evaluation" else "after"
 
 
 def _moments(trace: Trace, block_sizes: Sequence[int], history: Sequence[TraceEntry]) -> Iterator[Moment]:
@@ -143,10 +154,11 @@ def _marks(trace: Trace) -> Iterator[tuple[Mark, int]]:
 def _spans(trace: Trace) -> Iterator[tuple[str, int, int, int]]:
     """Yield (name, step, start, end) of the phases that have events, in events; the last one ends with the trace."""
     start, step = 0, 1
-    for mark, end in _marks(trace):
+    marks = [(mark, end) for mark, end in _marks(trace) if mark.kind in _ENDED_BY]
+    for mark, end in marks:
         if end > start:
-            yield _ENDED_BY.get(mark.kind, mark.kind), step, start, end
+            yield _ENDED_BY[mark.kind], step, start, end
             start = end
         step += mark.kind == "step"
     if start < len(trace.events):
-        yield "after", step, start, len(trace.events)
+        yield _last([mark for mark, _ in marks]), step, start, len(trace.events)

@@ -104,6 +104,8 @@ class Course:
         def noted_train(module, mode=True):
             if not mode and self.seen["evaluation"] is None:
                 self.seen["evaluation"] = 0, None
+            if mode != self._training and self._steps:
+                self._recorder.mark("training" if mode else "evaluation")
             self._training = mode
             if not mode:
                 self._recorder.says("evaluating")
@@ -116,7 +118,9 @@ class Course:
 
         @functools.wraps(save)
         def noted_save(*args, **kwargs):
-            self.seen["checkpoints"] += self._steps > 0
+            if self._steps:
+                self.seen["checkpoints"] += 1
+                self._recorder.mark("checkpoint")
             return save(*args, **kwargs)
 
         return noted_save

@@ -33,6 +33,11 @@ intervals other than the first and those that hold a peak only what outlives the
 SLICE = 50_000
 """Allocations after which an interval is cut wherever it is, so that torch's notes do not fill the host's memory."""
 
+_LASTING = ("evaluation", "training", "checkpoint")
+"""Marks that are kept where the interval is not, as what they begin or end may be in one that is..."""
+MOST_MARKS = 2_000
+"""...while there are fewer marks: a model whose parts are always in evaluation is switched at each step."""
+
 _FREED = ("free_requested", "free_completed")
 _ENTRIES = ("alloc", *_FREED, "segment_free", "segment_unmap")
 """What a trace is read from, of all that torch notes; what moved is added (xmem_slurm/trace.py)."""
@@ -165,6 +170,8 @@ class History:
         """Have torch forget what it noted."""
         self._clear()
         self._sites.forget()
+        if len(self._marks) < MOST_MARKS:
+            self._marks += [mark for mark in self._new_marks if mark[0] in _LASTING]
         self._new_marks.clear()
         self._read.clear()
         self._forgotten = list(counts)

@@ -129,15 +129,16 @@ class Recorder(ProbeEngine):
 
     @contextlib.contextmanager
     def _within_backward(self):
-        self._mark("backward")
+        self.mark("backward")
         self._backwards = True
         try:
             with self._sites.backward():
                 yield
         finally:
-            self._mark("backward_end")
+            self.mark("backward_end")
 
-    def _mark(self, kind):
+    def mark(self, kind):
+        """Note that something begins or ends here, or is done (`marks` of a trace)."""
         if self._history.recording:
             self._history.mark(kind, self._served.look(), time.monotonic())
 

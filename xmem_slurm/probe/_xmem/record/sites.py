@@ -42,7 +42,7 @@ class Sites:
         self.found = [("", 0, "", "")]
         """(file, line, function, module) of each site, by its number; in place of a function a backward node."""
         self.called_from = [NOWHERE]
-        """For each site the number of the one that called it; of a backward node, its operator's in the forward pass."""
+        """For each site the number of the one that called it; of a backward node, its operator's."""
         self._lock = threading.Lock()
         self._numbers = {}  # what a site is known by: its number
         self._library, self._script = {}, {}  # id of a code: the code, kept so that nothing else has that id
@@ -80,13 +80,12 @@ class Sites:
 
     def of(self, history):
         """Return the number of the site of each allocation in one device's history since `forget`."""
+        allocations = [event for event in history if event["action"] == "alloc"]
+        if self._call is None:
+            return [self._of_frames(event.get("frames", ())) for event in allocations]
         served = {address: iter(numbers) for address, numbers in list(self._served.items())}
         nothing = iter(())
-        return [
-            next(served.get(event["addr"], nothing), NOWHERE) if self._call else self._of_frames(event.get("frames", ()))
-            for event in history
-            if event["action"] == "alloc"
-        ]
+        return [next(served.get(event["addr"], nothing), NOWHERE) for event in allocations]
 
     def _of_frames(self, frames):
         """Return the number of the site of an allocation by torch's own notes of its stack, innermost first."""
