@@ -273,7 +273,7 @@ class Trace(Process):
         stack, number = [], self.made_at[allocation] if self.made_at else 0
         while number:
             stack.append(self.sites[number])
-            number = self.callers[number]
+            number = self.callers[number] if self.callers else 0
         return stack
 
     @property

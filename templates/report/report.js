@@ -1,4 +1,4 @@
-// A cursor and zoom for each chart. The page is complete without this.
+// A cursor and zoom for each chart, and what is alive at the moment that is clicked on. Without this the page has the peaks.
 "use strict";
 function human(size) {
   for (const [unit, name] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
@@ -6,6 +6,159 @@ function human(size) {
   }
   return size + " B";
 }
+function element(name, properties, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+const pattern = (module) => module.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+
+// The table and the flame graph of one rank; `at(event)` has them show that moment.
+function aliveAt(place, data, phaseAt) {
+  const {start, end, bytes, category, site, sites} = data.blocks;
+  const categories = data.names.slice(1);
+  const classes = data.stack;
+  const body = place.querySelector(".largest tbody");
+  const back = place.querySelector(".back");
+  const atPeak = {rows: [...body.children], text: place.querySelector(".sum").innerHTML,
+    breakdown: place.querySelector(".breakdown tbody").innerHTML};
+  const flame = flameGraph(place.querySelector(".who"));
+  const peak = data.peak;
+
+  function stackOf(number) {
+    const stack = [];
+    for (let at = site[number]; at; at = sites[at][3]) stack.push(at);
+    return stack;
+  }
+  function where(stack) {
+    if (!stack.length) return ["–"];
+    const list = stack.map((at) => element("li", {textContent: sites[at][0], title: sites[at][1]}));
+    return [element("details", {}, element("summary", {textContent: sites[stack[0]][0]}), element("ol", {}, ...list))];
+  }
+  function fill(event, numbers) {
+    const alike = new Map();
+    for (const number of numbers) {
+      const module = pattern(sites[site[number]][2]);
+      const key = [bytes[number], category[number], sites[site[number]][0], module, phaseAt(start[number])].join("|");
+      const group = alike.get(key) || {number, module, count: 0, total: 0};
+      group.count += 1;
+      group.total += bytes[number];
+      alike.set(key, group);
+    }
+    const groups = [...alike.values()].sort((a, b) => b.total - a.total);
+    const rows = groups.slice(0, 16).map((group) => element("tr", {}, ...[
+      [human(group.total)], [group.module || "–"], where(stackOf(group.number)),
+      [group.count > 1 ? `${group.count} x ${human(bytes[group.number])}` : human(group.total)],
+      [categories[category[group.number]]], [phaseAt(start[group.number])],
+    ].map((cell) => element("td", {}, ...cell))));
+    const sums = data.columns.find(([at]) => at === event).slice(2);
+    const total = sums.reduce((a, b) => a + b, 0);
+    const others = total - groups.slice(0, 16).reduce((sum, group) => sum + group.total, 0);
+    if (others) {
+      rows.push(element("tr", {}, element("td", {textContent: human(others)}), element("td", {colSpan: 5, textContent: "all others"})));
+    }
+    body.replaceChildren(...rows);
+    [...place.querySelectorAll(".breakdown tbody tr")].forEach((row, index) => {
+      row.children[1].textContent = human(sums[index]);
+      row.children[2].textContent = (100 * sums[index] / (total || 1)).toFixed(1) + " %";
+    });
+    place.querySelector(".sum").textContent = `${human(total)} in blocks of torch's allocator, after event ${event.toLocaleString("en")}.`;
+  }
+  function at(event) {
+    const numbers = start.map((_, number) => number).filter((number) => start[number] <= event && event < end[number]);
+    const isPeak = event === peak;
+    for (const when of place.querySelectorAll(".when")) {
+      when.textContent = isPeak ? "at the peak" : `after event ${event.toLocaleString("en")} (${phaseAt(event)})`;
+    }
+    if (isPeak) {
+      body.replaceChildren(...atPeak.rows);
+      place.querySelector(".sum").innerHTML = atPeak.text;
+      place.querySelector(".breakdown tbody").innerHTML = atPeak.breakdown;
+    } else fill(event, numbers);
+    back.hidden = isPeak;
+    const tree = {name: "all", title: "", bytes: 0, children: new Map()};
+    for (const number of numbers) {
+      const frames = stackOf(number).reverse().map((at) => [sites[at][0], sites[at][1], "line"]);
+      const module = pattern(sites[site[number]][2]);
+      if (module) frames.push([module, "module", "module"]);
+      frames.push([categories[category[number]], "category", classes[category[number]]]);
+      let node = tree;
+      node.bytes += bytes[number];
+      for (const [name, title, kind] of frames) {
+        if (!node.children.has(name)) node.children.set(name, {name, title, kind, bytes: 0, children: new Map(), parent: node});
+        node = node.children.get(name);
+        node.bytes += bytes[number];
+      }
+    }
+    flame(tree);
+  }
+  back.addEventListener("click", () => at(peak));
+  place.querySelector(".hint").hidden = false;
+  place.querySelector(".who").hidden = sites.length < 2;
+  at(peak);
+  return {at};
+}
+
+// An icicle of nested boxes in `place`; returns what draws a tree of {name, title, kind, bytes, children, parent}.
+function flameGraph(place) {
+  const box = place.querySelector(".flame");
+  const said = place.querySelector(".frame-said");
+  let whole = null, shown = null;
+  const share = (node) => `${human(node.bytes)}, ${(100 * node.bytes / (whole.bytes || 1)).toFixed(1)} %`;
+  function say(node) {
+    said.textContent = `${node.name}: ${share(node)}${node.title ? `, ${node.title}` : ""}`;
+  }
+  function draw(node, focus) {
+    const boxes = [];
+    let rows = 0;
+    shown = node;
+    (function add(each, depth, left) {
+      const width = each.bytes / (node.bytes || 1);
+      if (width < 0.002 && depth) return;
+      rows = Math.max(rows, depth + 1);
+      const made = element("button", {type: "button", textContent: each.name, className: each.kind || "line",
+        title: `${each.name}: ${share(each)}`, tabIndex: -1});
+      made.setAttribute("aria-label", `${each.name}: ${share(each)}`);
+      made.style.cssText = `left:${left * 100}%;width:${width * 100}%;top:${depth * 1.3}rem`;
+      boxes.push({made, each, depth, left});
+      let from = left;
+      for (const child of [...each.children.values()].sort((a, b) => b.bytes - a.bytes)) {
+        add(child, depth + 1, from);
+        from += child.bytes / (node.bytes || 1);
+      }
+    })(node, 0, 0);
+    box.replaceChildren(...boxes.map(({made}) => made));
+    box.style.height = rows * 1.3 + .1 + "rem";
+    boxes[0].made.tabIndex = 0;
+    const go = (other) => {
+      if (!other) return;
+      for (const {made} of boxes) made.tabIndex = -1;
+      other.made.tabIndex = 0;
+      other.made.focus();
+    };
+    boxes.forEach((one, index) => {
+      one.made.addEventListener("focus", () => say(one.each));
+      one.made.addEventListener("pointerenter", () => say(one.each));
+      one.made.addEventListener("click", () => draw(one.each === shown && one.each.parent ? one.each.parent : one.each, true));
+      one.made.addEventListener("keydown", (event) => {
+        const alike = boxes.filter(({depth}) => depth === one.depth);
+        const place = alike.indexOf(one);
+        const target = {
+          ArrowDown: () => boxes[index + 1] && boxes[index + 1].depth > one.depth ? boxes[index + 1] : null,
+          ArrowUp: () => boxes.slice(0, index).filter(({depth}) => depth === one.depth - 1).at(-1),
+          ArrowRight: () => alike[place + 1], ArrowLeft: () => alike[place - 1],
+        }[event.key];
+        if (event.key === "Escape") draw(whole, true);
+        if (!target) return;
+        event.preventDefault();
+        go(target());
+      });
+    });
+    if (focus) boxes[0].made.focus();
+  }
+  return (tree) => { whole = tree; draw(tree, false); };
+}
+
 for (const figure of document.querySelectorAll("figure.chart")) {
   const data = JSON.parse(figure.querySelector("script.data").textContent);
   const count = data.columns.length;
@@ -15,11 +168,13 @@ for (const figure of document.querySelectorAll("figure.chart")) {
   const output = figure.querySelector("output");
   const cursor = figure.querySelector(".cursor");
   const labels = [...figure.querySelectorAll(".steps span")];
+  const fails = [...figure.querySelectorAll(".fails")];
   let first = 0, width = count, dragFrom = null;
 
+  const phaseAt = (event) => data.phases.filter(([start]) => start <= event).at(-1)[1];
   function say(column) {
     const [event, ...sizes] = data.columns[column];
-    const phase = data.phases.filter(([start]) => start <= event).at(-1)[1];
+    const phase = phaseAt(event);
     const parts = sizes.slice(1).map((size, index) => [size, data.names[index + 1]]).filter(([size]) => size);
     const total = parts.reduce((sum, [size]) => sum + size, 0);
     parts.sort((a, b) => b[0] - a[0]);
@@ -41,6 +196,11 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       label.hidden = index % stride !== 0;
       label.style.left = (label.dataset.x - first) / width * 100 + "%";
     });
+    for (const label of fails) {
+      const place = (label.dataset.x - first) / width;
+      label.hidden = place < 0 || place > 1;
+      label.style.left = place * 100 + "%";
+    }
     slider.min = first;
     slider.max = first + width - 1;
     say(Number(slider.value));
@@ -58,9 +218,11 @@ for (const figure of document.querySelectorAll("figure.chart")) {
   plot.addEventListener("pointerup", (event) => {
     const to = columnAt(event);
     if (dragFrom !== null && Math.abs(to - dragFrom) > width / 50) show(Math.min(dragFrom, to), Math.abs(to - dragFrom));
+    else if (dragFrom !== null) alive.at(data.columns[to][0]);
     dragFrom = null;
   });
   slider.addEventListener("input", () => say(Number(slider.value)));
+  slider.addEventListener("change", () => alive.at(data.columns[Number(slider.value)][0]));
   figure.querySelector(".buttons").addEventListener("click", (event) => {
     const zoom = event.target.dataset.zoom;
     const middle = Number(slider.value);
@@ -69,6 +231,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
     if (zoom === "all") show(0, count);
   });
   figure.querySelector(".controls").hidden = false;
+  const alive = aliveAt(figure.parentElement.querySelector(".alive"), data, phaseAt);
   const totals = data.columns.map(([, , ...sizes]) => sizes.reduce((sum, size) => sum + size, 0));
   slider.value = totals.indexOf(Math.max(...totals));
   show(0, count);

@@ -19,10 +19,12 @@ import pytest
 from xmem_slurm import resources, trace_file
 from xmem_slurm.report import html
 from xmem_slurm.report import json as json_report
+from xmem_slurm.report.timeline import timeline
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Placement, Verdict
 from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.trace import NOWHERE, Category, Origin
 from xmem_slurm.units import human
 
 pytestmark = pytest.mark.skipif(
@@ -67,6 +69,11 @@ class Browser:
     def hover(self, x: int, y: int) -> None:
         move = {"type": "pointerMove", "x": x, "y": y, "duration": 0}
         self.post("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": [move]}]})
+
+    def click(self, x: int, y: int) -> None:
+        self.hover(x, y)
+        actions = [{"type": kind, "button": 0} for kind in ("pointerDown", "pointerUp")]
+        self.post("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]})
 
     def resize(self, width: int, height: int) -> None:
         self.post("/goog/cdp/execute", {
@@ -151,6 +158,58 @@ def test_the_chart_shows_the_peak_first_and_follows_keys_and_pointer(browser: Br
     assert "forward, step 1" in browser.run(text)
 
 
+def with_stacks() -> Sizing:
+    """GPT-2 whose activations are asked for by two lines of one function, and the rest by the script itself."""
+    of = {Category.ACT: 2, Category.TEMP: 3}
+    sites = [
+        NOWHERE,
+        Origin("/x/train.py", 9, "main", ""),
+        Origin("/x/model.py", 3, "forward", "h.0"),
+        Origin("/x/model.py", 4, "forward", "h.0"),
+    ]
+    made_at = [of.get(allocation.category, 1) for allocation in GPT2.allocations]
+    found = dataclasses.replace(GPT2, sites=sites, callers=[0, 0, 1, 1], made_at=made_at)
+    return Sizing(estimate([found], "l4", GPUS["l4"]), Placement(VERDICTS, "l4"), 8.25)
+
+
+def test_a_click_into_the_chart_shows_what_is_alive_then_and_who_asked_for_it(browser: Browser, tmp_path: Path) -> None:
+    html.write(tmp_path / "stacks.html", with_stacks())
+    browser.open(tmp_path / "stacks.html")
+    look = "return [...document.querySelectorAll('.when, .sum, .largest tbody, .flame')].map(e => e.innerText)"
+    at_peak = browser.run(look)
+    assert at_peak[0] == "at the peak"
+    assert "forward (model.py:3)" in at_peak[-1]
+    box = "const b = document.querySelector('.plot').getBoundingClientRect(); return [b.x + b.width - 2, b.y + 20]"
+    browser.click(*map(int, browser.run(box)))
+    moved = browser.run(look)
+    event = int(moved[0].removeprefix("after event ").partition(" ")[0].replace(",", ""))
+    (then,) = [column for column in timeline(GPT2, html.COLUMNS).columns if column.event == event]
+    assert moved[1].startswith(human(then.allocated_bytes))
+    assert "forward (model.py:3)" not in moved[-1]
+    browser.run("document.querySelector('.back').focus()")
+    browser.press("\ue007")
+    assert browser.run(look) == at_peak
+
+
+def test_the_flame_graph_is_walked_by_keys(browser: Browser, tmp_path: Path) -> None:
+    html.write(tmp_path / "stacks.html", with_stacks())
+    browser.open(tmp_path / "stacks.html")
+    said = "return document.querySelector('.frame-said').innerText"
+    browser.run("document.querySelector('.flame button[tabindex=\"0\"]').focus()")
+    assert browser.run(said).startswith(f"all: {human(ONE.estimate.largest.replay.peak_allocated_bytes)}, 100.0 %")
+    names = []
+    for key in ("\ue015", "\ue015", "\ue014", "\ue012", "\ue013"):  # down, down, right, left, up
+        browser.press(key)
+        names.append(browser.run(said).partition(":")[0])
+    assert names[0] == names[-1] == "main (train.py"
+    width = "return Math.round(100 * parseFloat(document.querySelectorAll('.flame button')[0].style.width))"
+    browser.press("\ue015", "\ue007")  # down, enter
+    assert browser.run("return document.querySelector('.flame button').textContent") != "all"
+    assert browser.run(width) == 10_000
+    browser.press("\ue00c")  # escape
+    assert browser.run("return document.querySelector('.flame button').textContent") == "all"
+
+
 def test_zoom_by_key_shows_fewer_columns_and_the_whole_again(browser: Browser) -> None:
     view = "return [...document.querySelectorAll('svg.view')].map(v => v.viewBox.baseVal.width)"
     whole = browser.run(view)
@@ -207,7 +266,7 @@ def test_without_a_script_the_page_still_has_everything(browser: Browser, tmp_pa
     page = html.render(ONE)
     (tmp_path / "plain.html").write_text(page[: page.rindex("<script>")] + "</body></html>")
     browser.open(tmp_path / "plain.html")
-    assert browser.run("return document.querySelectorAll('svg path.ACT').length") == 1
+    assert browser.run("return document.querySelectorAll('svg.view path.ACT').length") == 1
     assert not browser.run("return document.querySelector('.controls').checkVisibility()")
 
 

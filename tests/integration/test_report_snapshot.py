@@ -44,7 +44,7 @@ def test_torch_draws_it(job_python: Path, tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_its_flame_graph_goes_from_the_category_over_the_module_to_the_line(job_python: Path, tmp_path: Path) -> None:
     site = trace.Origin("/home/u/train.py", 7, "main", "h.0")
-    found = dataclasses.replace(GPT2, sites=[site], made_at=[0] * len(GPT2.allocations))
+    found = dataclasses.replace(GPT2, sites=[trace.NOWHERE, site], made_at=[1] * len(GPT2.allocations))
     snapshot.write(
         tmp_path / "run.pickle", Sizing(estimate([found], "l4", load_catalogue()["l4"]), Placement([], None), 1.0)
     )

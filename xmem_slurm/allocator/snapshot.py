@@ -1,7 +1,7 @@
 """What does memory look like now? Segments and history in torch's own forms.
 
 `snapshot` is what torch.cuda.memory._snapshot() would have returned at a moment of a replay: torch/cuda/_memory_viz.py
-and pytorch.org/memory_viz read it. In place of a Python stack stand the script's line, the module and the category.
+and pytorch.org/memory_viz read it. A stack has the script's own lines; outermost stand the module and the category.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,10 +51,12 @@ def _entry(time: int, entry: TraceEntry, frames: Sequence[dict[str, Any]]) -> di
 
 def _frames(trace: Trace, number: int) -> list[dict[str, Any]]:
     """Return what is known of where an allocation was asked for, innermost first, as torch gives its stacks."""
-    site = trace.site_of(number)
-    line = [{"name": site.function, "filename": site.file, "line": site.line}] if site.function else []
-    names = [name for name in (site.module, trace.allocations[number].category.value) if name]
-    return [*line, *({"name": name, "filename": "", "line": 0} for name in names)]
+    stack = [site for site in trace.stack_of(number) if site.function]
+    names = [name for name in (trace.site_of(number).module, trace.allocations[number].category.value) if name]
+    return [
+        *({"name": site.function, "filename": site.file, "line": site.line} for site in stack),
+        *({"name": name, "filename": "", "line": 0} for name in names),
+    ]
 
 
 def segments(allocator: DeviceCachingAllocator, live: Iterable[Block]) -> list[dict[str, Any]]:

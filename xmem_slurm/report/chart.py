@@ -5,7 +5,7 @@ over the other, so each reaches down to the ground. A page scales the grid to an
 columns of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -46,10 +46,19 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
+class Failing:
+    """Where options fail that are not large enough: at column `x`, all of them at the same request."""
+
+    names: str
+    x: float
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
     """All that a page needs to draw one rank. `areas` goes from the topmost category to the lowest, as they are drawn.
 
-    `steps` are the columns at which optimizer steps ended, with the step's number.
+    `steps` are the columns at which optimizer steps ended, with the step's number; `checkpoints` those at which one was
+    saved.
     """
 
     columns: int
@@ -61,10 +70,15 @@ class Chart:
     ticks: Sequence[Line]
     bands: Sequence[Band]
     steps: Sequence[tuple[int, float]]
+    checkpoints: Sequence[float]
+    failing: Sequence[Failing]
 
 
-def chart(timeline: Timeline, options: Sequence[OptionOutlook]) -> Chart:
-    """Lay out a timeline, with a line where the memory that each option leaves to torch's allocator ends."""
+def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -> Chart:
+    """Lay out a timeline, with a line where the memory that each option leaves to torch's allocator ends.
+
+    Options that fail do so in the run of one rank.
+    """
     peak = timeline.peak_reserved_bytes
     near = [option for option in options if 0 < option.allocator_bytes <= NEAR * peak]
     top = int(ABOVE * max([peak, *(option.allocator_bytes for option in near)]))
@@ -92,7 +106,19 @@ def chart(timeline: Timeline, options: Sequence[OptionOutlook]) -> Chart:
             for phase in timeline.phases
         ],
         steps=[(number, round(event * per_event, 2)) for number, event in enumerate(timeline.steps, 1)],
+        checkpoints=[round(event * per_event, 2) for event in timeline.checkpoints],
+        failing=[Failing(names, round(event * per_event, 2)) for event, names in _failures(options, rank)],
     )
+
+
+def _failures(options: Sequence[OptionOutlook], rank: int) -> Iterator[tuple[int, str]]:
+    """Yield the events at which options fail in a rank's run, in order, and which."""
+    at: dict[int, list[str]] = {}
+    for option in options:
+        if option.failure is not None and option.failure.rank == rank:
+            at.setdefault(option.failure.event, []).append(option.name)
+    for event, names in sorted(at.items()):
+        yield event, ", ".join(names)
 
 
 def _y(size: int, top: int) -> int:

@@ -1,7 +1,7 @@
 """The estimate as one HTML file that needs nothing else: charts, tables, and the JSON object inside it.
 
-Everything is drawn before the file is opened; its script adds a cursor, zoom and a change of colours, and the page
-says the same without it.
+Charts, maps and tables are drawn before the file is opened, and speak of the peaks; its script adds a cursor, zoom, and
+what is alive at any other moment, as a table and as a flame graph of who asked for it.
 """
 
 import shlex
@@ -11,10 +11,12 @@ from typing import Any
 
 from xmem_slurm import __version__, resources
 from xmem_slurm.report import json, terminal
+from xmem_slurm.report.blocks import blocks
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.chart import HEIGHT, chart, hover_columns
 from xmem_slurm.report.largest import MOST_GROUPS, at_peak
 from xmem_slurm.report.options import OptionOutlook, outlooks, remedy
+from xmem_slurm.report.segments import CELLS, MOST_SEGMENTS, ROWS, segment_map
 from xmem_slurm.report.timeline import STACK, timeline
 from xmem_slurm.sizing.estimate import RankEstimate
 from xmem_slurm.sizing.sizing import Sizing
@@ -59,6 +61,8 @@ def render(sizing: Sizing, templates: Path | None = None) -> str:
         "names": CATEGORY_NAMES,
         "stack": STACK,
         "height": HEIGHT,
+        "map_rows": ROWS,
+        "map_cells": CELLS,
         "document": json.estimate_object(sizing),
     }
     places = resources.template_places("report", templates)
@@ -74,18 +78,24 @@ def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) ->
     """Return what the page shows of one rank: its timeline, drawn and in words."""
     memory = timeline(rank.trace, columns)
     groups = at_peak(rank)
+    full = segment_map(rank.trace, memory.fullest.event)
     rest = groups[MOST_GROUPS:]
     return {
         "estimate": rank,
         "timeline": memory,
-        "chart": chart(memory, options),
+        "chart": chart(memory, options, rank.trace.rank),
+        "segments": full,
+        "largest_segments": full.segments[:MOST_SEGMENTS],
         "phases": memory.phases[:MOST_PHASES],
-        "groups": groups[:MOST_GROUPS],
+        "groups": [(group, rank.trace.stack_of(group.numbers[0])) for group in groups[:MOST_GROUPS]],
         "rest_count": sum(len(group.numbers) for group in rest),
         "rest_bytes": sum(group.total_bytes for group in rest),
         "data": {
             "columns": hover_columns(memory.columns),
             "names": ["reserved", *(CATEGORY_NAMES[category] for category in STACK)],
             "phases": [[phase.start, str(phase)] for phase in memory.phases],
+            "peak": memory.peak.event,
+            "stack": [category.value for category in STACK],
+            "blocks": blocks(rank.trace, memory.block_sizes),
         },
     }

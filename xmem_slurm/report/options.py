@@ -20,9 +20,13 @@ EXPANDABLE = "expandable_segments:True"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The first request that an option cannot serve: bytes asked for, bytes allocated then, and when that is."""
+    """The first request that an option cannot serve: bytes asked for, bytes allocated then, and when that is.
+
+    `event` is its place in the events of that rank's trace.
+    """
 
     rank: int
+    event: int
     requested_bytes: int
     allocated_bytes: int
     phase: str
@@ -106,7 +110,7 @@ def _failures(estimate: Estimate, gpu: Gpu) -> Iterator[tuple[RankEstimate, Repl
 
 def _failure(rank: RankEstimate, oom: OutOfMemory) -> Failure:
     live = sum(oom.allocated_bytes.values())
-    return Failure(rank.trace.rank, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation))
+    return Failure(rank.trace.rank, oom.event, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation))
 
 
 def _expandable(rank: RankEstimate) -> Settings | None:

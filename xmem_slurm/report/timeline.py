@@ -62,8 +62,9 @@ def _in_words(name: str, step: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A run in columns of equal numbers of events. `peak` is when the most was allocated.
+    """A run in columns of equal numbers of events.
 
+    `peak` is when the most was allocated, `fullest` when the most was reserved (and of that the most allocated).
     `steps` says before which event each optimizer step had ended, `checkpoints` the same of each that was saved.
     """
 
@@ -73,7 +74,14 @@ class Timeline:
     steps: Sequence[int]
     checkpoints: Sequence[int]
     peak: Moment
-    peak_reserved_bytes: int
+    fullest: Moment
+    block_sizes: Sequence[int]
+    """Bytes of the block that each allocation of the trace got."""
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was reserved."""
+        return self.fullest.reserved_bytes
 
 
 def timeline(trace: Trace, columns: int) -> Timeline:
@@ -99,7 +107,8 @@ def timeline(trace: Trace, columns: int) -> Timeline:
         steps=[event for mark, event in _marks(trace) if mark.kind == "step"],
         checkpoints=[event for mark, event in _marks(trace) if mark.kind == "checkpoint"],
         peak=_highest(moments),
-        peak_reserved_bytes=max(moment.reserved_bytes for moment in moments),
+        fullest=max(moments, key=attrgetter("reserved_bytes", "allocated_bytes")),
+        block_sizes=run.block_sizes,
     )
 
 
