@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm import __version__
 from xmem_slurm.cli import verb_pages
 from xmem_slurm.cli.pages import SHARE
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow(
         "Makefile",
         "launchers/*",
         "share/*",
+        "site-config/packages/*",
         "templates/*",
         "xmem_slurm/resources.py",
         "xmem_slurm/cli/pages.py",
@@ -55,6 +57,30 @@ def test_the_wheel_has_every_file_of_ours(built: Path) -> None:
     expected |= {f"xmem_slurm/site_config/{name.removeprefix('site-config/')}" for name in shipped("site-config")}
     assert expected <= names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+
+
+def test_the_index_would_take_them(built: Path) -> None:
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *built.iterdir()], check=True)
+
+
+@pytest.mark.skipif(not shutil.which("rpmbuild"), reason="rpmbuild is not installed")
+def test_an_rpm_is_built_and_knows_where_it_will_be(built: Path, tmp_path: Path) -> None:
+    wheels, sources = tmp_path / "wheels", tmp_path / "SOURCES"
+    sources.mkdir()
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", wheels, next(built.glob("*.whl"))]
+    subprocess.run(pip, check=True)
+    with tarfile.open(sources / f"xmem-slurm-wheels-{__version__}.tar.gz", "w:gz") as packed:
+        packed.add(wheels, ".")
+    spec = ROOT / "site-config" / "packages" / "xmem-slurm.spec"
+    macros = [f"--define=_topdir {tmp_path}", f"--define=python {Path(sys.executable).resolve()}"]
+    subprocess.run(["rpmbuild", "-bb", "--quiet", *macros, spec], check=True, capture_output=True)
+    (rpm,) = (tmp_path / "RPMS").rglob("*.rpm")
+    with subprocess.Popen(["rpm2cpio", rpm], stdout=subprocess.PIPE) as archive:
+        subprocess.run(["cpio", "-id", "--quiet"], cwd=tmp_path, stdin=archive.stdout, check=True)
+    installed = tmp_path / "opt" / "xmem-slurm"
+    assert (installed / "bin" / "xmem-slurm-python").read_text().startswith("#!/opt/xmem-slurm/bin/python")
+    assert os.readlink(tmp_path / "usr" / "bin" / "xsbatch") == "/opt/xmem-slurm/bin/xsbatch"
+    assert not subprocess.run(["grep", "-rlI", tmp_path, installed], check=False, capture_output=True).stdout
 
 
 @pytest.fixture(scope="module")
