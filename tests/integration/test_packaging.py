@@ -79,7 +79,7 @@ def test_an_rpm_is_built_and_knows_where_it_will_be(built: Path, tmp_path: Path)
         subprocess.run(["cpio", "-id", "--quiet"], cwd=tmp_path, stdin=archive.stdout, check=True)
     installed = tmp_path / "opt" / "xmem-slurm"
     assert (installed / "bin" / "xmem-slurm-python").read_text().startswith("#!/opt/xmem-slurm/bin/python")
-    assert os.readlink(tmp_path / "usr" / "bin" / "xsbatch") == "/opt/xmem-slurm/bin/xsbatch"
+    assert str((tmp_path / "usr" / "bin" / "xsbatch").readlink()) == "/opt/xmem-slurm/bin/xsbatch"
     assert not subprocess.run(["grep", "-rlI", tmp_path, installed], check=False, capture_output=True).stdout
 
 
