@@ -4,19 +4,13 @@ import errno
 import os
 import platform
 import stat
-import struct
 from pathlib import Path
 
-from xmem_slurm.dryrun.containers import command_line
+from xmem_slurm.dryrun.containers import command_line, images
 from xmem_slurm.dryrun.containers.runtimes import Runtime
 from xmem_slurm.sandbox import linux
 
 FUSE = "/dev/fuse"
-# SIF's header (github.com/apptainer/sif, pkg/sif/sif.go): its magic number, and machine types by their code there.
-_SIF_MAGIC, _SIF_MAGIC_AT, _SIF_MACHINE_AT = b"SIF_MAGIC\0", 32, 45
-_SIF_MACHINES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le", b"11": "riscv64"}
-# ELF's e_machine (elf(5)).
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
 
 
 class CannotEnterError(Exception):
@@ -42,7 +36,7 @@ def check(name: str, program: str, runtime: Runtime, start: command_line.Start) 
             f"an image file needs {FUSE}, which this user cannot open here: an administrator would allow it"
             " (mode 0666), or the image can be unpacked to a folder"
         )
-    machine = _machine(image)
+    machine = images.machine(image)
     if machine not in (None, platform.machine()):
         raise CannotEnterError(f"the image is for {machine}, and this machine is {platform.machine()}")
 
@@ -73,30 +67,3 @@ def check_namespaces() -> None:
         )
     if code:
         raise CannotEnterError(f"user namespaces are refused ({os.strerror(code)})")
-
-
-def _machine(image: Path) -> str | None:
-    """Return for which machine type an image is, by its header or its shell; None where that does not say."""
-    try:
-        if image.is_dir():
-            return _machine_of_program(image)
-        header = _header(image)
-    except OSError:
-        return None
-    if header[_SIF_MAGIC_AT:].startswith(_SIF_MAGIC):
-        return _SIF_MACHINES.get(header[_SIF_MACHINE_AT : _SIF_MACHINE_AT + 2])
-    return None
-
-
-def _machine_of_program(image: Path) -> str | None:
-    """Return for which machine type the programs of a folder are."""
-    for place in ("bin/sh", "usr/bin/sh", "usr/bin/env"):
-        program = image / place
-        if program.is_file():
-            return _ELF_MACHINES.get(struct.unpack_from("<H", _header(program), 18)[0])
-    return None
-
-
-def _header(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(128).ljust(128, b"\0")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from xmem_slurm.dryrun.containers import command_line, layout, refusals
+from xmem_slurm.dryrun.containers import command_line, images, layout, refusals
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES, Runtime
 from xmem_slurm.dryrun.shims import fetchers
@@ -99,9 +99,11 @@ def _remember(name: str, image: str) -> None:
     stores += home.glob(_OF_PODMAN) if name.startswith("podman") else []
     for path in {each.resolve() for each in stores if each.exists()}:
         status = path.stat()
-        kind = "D" if stat.S_ISDIR(status.st_mode) else "R"
+        noted = [("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns)]
+        noted += [("I", images.identity(path), 0)] if path.is_file() else []
         with (Path(os.environ["XMEM_TRACE_DIR"]) / "files.log").open("ab") as file:
-            file.write(b"%s %d %d %s\0" % (kind.encode(), status.st_size, status.st_mtime_ns, os.fsencode(path)))
+            for kind, size, mtime_ns in noted:
+                file.write(b"%s %d %d %s\0" % (kind.encode(), size, mtime_ns, os.fsencode(path)))
 
 
 def _settings(run: Path) -> dict[str, str]:
