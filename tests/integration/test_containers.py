@@ -126,7 +126,7 @@ class Machine:
         """Run a command as that user, or as root."""
         identity = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if user else []
         home = str(self.folder / "home")
-        variables = {"HOME": home, "USER": USER, "PATH": f"{self.folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+        variables = {"HOME": home, "USER": USER, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         return subprocess.run(
             ["unshare", "--mount", "sh", "-c", AS_EVERYWHERE.replace("{home}", home), "sh", *identity, *command],
             cwd=self.job, env=variables | environ, capture_output=True, text=True, check=False,
@@ -179,6 +179,7 @@ def outside(torch: Machine) -> list[dict[str, int]]:
 CH_RUN = "export PYTHONPATH=/mnt\nch-run -c $PWD -b {packages}:/mnt -b $HOME:/srv -c /srv/job {image}{form} -- "
 PODMAN = "podman run --rm --device nvidia.com/gpu=all --user $(id -u) -v {packages}:/mnt -v $PWD:/srv -w /srv "
 ENROOT = "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh python3 /srv/train.py"
+SINGULARITY = "export PYTHONPATH=/mnt\nsingularity exec --nv -B {packages}:/mnt,$PWD:/srv --pwd /srv {image} python3 train.py"
 SRUN = "export PYTHONPATH=/mnt\nsrun --container-image={image}.sqsh --container-mounts={packages}:/mnt,$PWD:/srv:ro"
 INSIDE = {
     "ch-run, a folder": ("ch-run", CH_RUN.replace("{form}", "") + "python3 train.py"),
@@ -190,6 +191,12 @@ INSIDE = {
     "podman": ("podman", PODMAN + "-e PYTHONPATH=/mnt x python3 train.py"),
     "an OCI bundle": ("ch-run", "#SBATCH --container={image}-bundle\nPYTHONPATH=/mnt python3 train.py"),
     "enroot, an image file": ("enroot", ENROOT),
+    "singularity, a folder": ("singularity", SINGULARITY),
+    "a batch script with pyxis": (
+        "enroot",
+        "#SBATCH --container-image={image}.sqsh --container-mounts={packages}:/mnt,{job}:/srv --container-workdir=/srv\n"
+        "PYTHONPATH=/mnt python3 train.py",
+    ),
     "srun with pyxis": ("enroot", f"{SRUN} --container-env=PYTHONPATH --container-workdir=/srv python3 train.py"),
 }
 
@@ -209,7 +216,7 @@ def test_the_peak_is_the_same_inside(way: str, torch: Machine, outside: list[dic
     if program == "podman":
         torch.import_image()
     found = torch.run(
-        script.replace("{packages}", str(torch.packages)).replace("{image}", str(torch.image)),
+        script.replace("{packages}", str(torch.packages)).replace("{image}", str(torch.image)).replace("{job}", str(torch.job)),
         ENROOT_LOGIN_SHELL="no",
     )
     assert (found.get("why"), found.get("error")) == (None, None), found["said"]
@@ -273,6 +280,10 @@ REFUSED = {
     ),
     "a name of pyxis": (
         "srun --container-image=nvcr.io#nvidia/pytorch:26.01-py3 python train.py",
+        "is in a registry, and there is no network: `enroot import` it once, and name the file",
+    ),
+    "a batch script in an image of a registry": (
+        "#SBATCH --container-image=nvcr.io\\#nvidia/pytorch:26.01-py3\npython train.py",
         "is in a registry, and there is no network: `enroot import` it once, and name the file",
     ),
     "under srun": ("srun singularity run --nv library://a/b", "`singularity pull` it once"),

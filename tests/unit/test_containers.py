@@ -12,9 +12,10 @@ from xmem_slurm.dryrun.containers import command_line, detection, oci_bundle, py
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
-from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.sandbox import linux
 from xmem_slurm.slurm import options
+from xmem_slurm.slurm.submission import Submission
 
 ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
 OCI = "--runtime-flag cgroup-manager=disabled"
@@ -136,14 +137,44 @@ def test_pyxis_takes_the_job_s_variables_in_and_an_image_s_own_win() -> None:
 
 
 def test_an_image_of_a_registry_is_imported_once() -> None:
-    with pytest.raises(
-        CannotEnterError, match=r"nvcr.io#nvidia/pytorch:26.01 is in a registry.*`enroot import` it once"
-    ):
-        pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})
+    words = pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})
+    start = command_line.read(RUNTIMES["enroot"], words[1:])
+    assert start is not None
+    with pytest.raises(CannotEnterError, match=r"in a registry, and there is no network: `enroot import` it once"):
+        refusals.check_registry("enroot", RUNTIMES["enroot"], start)
+
+
+IN_IMAGE = b"#!/bin/sh\n#SBATCH --container-image /i.sqsh\n#SBATCH --no-container-remap-root\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "script", "environ", "container"),
+    [
+        (("job.sh",), b"#!/bin/sh\nsrun --container-image=./x python\n", {}, {}),
+        (("job.sh",), IN_IMAGE, {}, {"container-image": "/i.sqsh", "no-container-remap-root": ""}),
+        (("--container-image=./b", "job.sh"), IN_IMAGE, {}, {"container-image": "./b", "no-container-remap-root": ""}),
+        (("--container-image", "./b", "--wrap=x"), None, {}, {"container-image": "./b"}),
+        (("--container-mounts=/a", "job.sh"), b"#!/bin/sh\n", {"PYXIS_CONTAINER_MOUNT_HOME": "1"}, {}),
+        (
+            ("--container-mounts=/a", "job.sh"),
+            b"#!/bin/sh\n",
+            {"PYXIS_CONTAINER_IMAGE": "./e", "PYXIS_CONTAINER_MOUNTS": "/b", "PYXIS_CONTAINER_MOUNT_HOME": "no"},
+            {"container-image": "./e", "container-mounts": "/a", "no-container-mount-home": ""},
+        ),
+        (("--container=bundle", "job.sh"), b"#!/bin/sh\n", {}, {"container": "bundle"}),
+    ],
+)
+def test_the_container_of_the_batch_script_itself(
+    argv: tuple[str, ...], script: bytes | None, environ: dict[str, str], container: dict[str, str]
+) -> None:
+    """By sbatch's options and by variables, whether or not this site's sbatch was asked for its plugins."""
+    for plugins in ((), pyxis.OPTIONS):
+        job = from_submission(Submission(argv, environ, script, plugins))
+        assert job.container == container
+        assert detection.runs_containers(job) == (bool(container) or b"srun" in (script or b""))
 
 
 START = Start(["exec"], [], "image.sif", ["python"])
-CH_RUN = RUNTIMES["ch-run"]
 
 
 @pytest.fixture
@@ -160,12 +191,12 @@ def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def why(runtime: Path, start: Start = START) -> str:
     with pytest.raises(CannotEnterError) as caught:
-        refusals.check("ch-run", str(runtime), CH_RUN, start)
+        refusals.check(str(runtime), start)
     return str(caught.value)
 
 
 def test_nothing_stands_in_the_way_of_an_ordinary_user(user: Path) -> None:
-    refusals.check("ch-run", str(user), CH_RUN, START)
+    refusals.check(str(user), START)
 
 
 def test_root_is_not_an_ordinary_user(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +213,7 @@ def test_an_image_file_needs_fuse_and_a_folder_does_not(user: Path, monkeypatch:
     monkeypatch.setattr(os, "access", lambda path, _: path != "/dev/fuse")
     assert "/dev/fuse, which this user cannot open here: an administrator would allow it" in why(user)
     assert why(user).endswith("or the image can be unpacked to a folder")
-    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="."))
+    refusals.check(str(user), START._replace(image="."))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +247,7 @@ def test_an_image_for_another_machine_type(user: Path, monkeypatch: pytest.Monke
     (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little") + bytes(44))
     assert why(user, START._replace(image="image")) == "the image is for aarch64, and this machine is x86_64"
     (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little") + bytes(44))
-    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="image"))
+    refusals.check(str(user), START._replace(image="image"))
 
 
 def test_a_script_in_an_oci_bundle(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, live_progress
 from xmem_slurm.dryrun.budget import Spent
-from xmem_slurm.dryrun.containers import detection, oci_bundle, shim
+from xmem_slurm.dryrun.containers import detection, oci_bundle, pyxis, shim
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -80,10 +80,10 @@ def run(order: DryRunOrder) -> DryRunResult:
         for each in (traces, folder / shim.ASIDE, folder / shim.IMAGE):
             each.mkdir()
         script = _write_program(folder / "slurm_script", job.script)
-        environ = _environment(order, folder, traces)
+        environ = _environment(order, folder, traces) | pyxis.variables(job.container)
         with build_server.serving(folder), live_progress.told(folder) as heard_by:
             outcome = sandbox.run(
-                _command(job, script, folder / "bin"),
+                _command(job, script, folder / "bin", environ),
                 cwd=job.folder,
                 environ=environ | heard_by,
                 limits=order.budget.limits(),
@@ -102,13 +102,16 @@ def run(order: DryRunOrder) -> DryRunResult:
             return DryRunResult(error, spent, outcome)
 
 
-def _command(job: Job, script: Path, shims: Path) -> list[str]:
+def _command(job: Job, script: Path, shims: Path, environ: Mapping[str, str]) -> list[str]:
     """Return what is started: the script, in its container where the job is one."""
     command = [str(script), *job.arguments]
-    if not job.bundle:
+    if not job.container:
         return command
-    runtime, *words = oci_bundle.started(job.folder / job.bundle, job.folder, command)
-    return [str(shims / runtime), *words]
+    if "container" in job.container:
+        command = oci_bundle.started(job.folder / job.container["container"], job.folder, command)
+    else:
+        command = pyxis.started(job.container, command, environ)
+    return [str(shims / command[0]), *command[1:]]
 
 
 def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:

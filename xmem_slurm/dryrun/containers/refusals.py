@@ -17,15 +17,24 @@ class CannotEnterError(Exception):
     """Why a dry run cannot go inside, and what would help: one line."""
 
 
-def check(name: str, program: str, runtime: Runtime, start: command_line.Start) -> None:
+def check_registry(name: str, runtime: Runtime, start: command_line.Start) -> None:
+    """See that the image need not be fetched.
+
+    Raises:
+        CannotEnterError: it would have to be.
+    """
+    if command_line.from_registry(runtime, start.image):
+        remedy = runtime.remedy.format(name=name)
+        raise CannotEnterError(f"the image is in a registry, and there is no network: {remedy}")
+
+
+def check(program: str, start: command_line.Start) -> None:
     """See that the container can be started here.
 
     Raises:
         CannotEnterError: it cannot.
     """
-    image, remedy = Path(start.image), runtime.remedy.format(name=name)
-    if command_line.from_registry(runtime, start.image):
-        raise CannotEnterError(f"the image is in a registry, and there is no network: {remedy}")
+    image = Path(start.image)
     if Path(program).stat().st_mode & stat.S_ISUID:
         raise CannotEnterError(f"{program} is setuid, and a dry run gains no privileges; one without setuid can")
     if os.getuid() == 0:

@@ -70,7 +70,7 @@ _ENROOT = Runtime(
     setting=("--env", "{name}={value}"),
     outside={"NVIDIA_VISIBLE_DEVICES": "void", "MELLANOX_VISIBLE_DEVICES": "void"},
     registry=("docker", "dockerd", "podman"),
-    remedy="`enroot import` it once, and start the file",
+    remedy="`enroot import` it once, and name the file (with pyxis --container-image=./FILE.sqsh)",
 )
 _PODMAN = Runtime(
     verbs=_words("run"),

@@ -42,6 +42,8 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
     runtime = RUNTIMES.get(name)
     start = command_line.read(runtime, arguments) if runtime else None
     try:
+        if runtime and start:
+            refusals.check_registry(name, runtime, start)
         if program is None:
             raise CannotEnterError(f"there is no {name} on this machine, with which a dry run would")
         if runtime is None:
@@ -66,7 +68,7 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     traces = Path(os.environ["XMEM_TRACE_DIR"])
     run, stand_ins = traces.parent, os.environ[STAND_INS]
     folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
-    refusals.check(name, program, runtime, start)
+    refusals.check(program, start)
     _remember(name, start.image)
     settings = _settings(run)
     if not runtime.lays_over:
