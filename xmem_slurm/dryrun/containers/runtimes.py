@@ -58,7 +58,8 @@ _APPTAINER = Runtime(
     replaced=dict.fromkeys(("-C", "--containall"), ("--contain", "--cleanenv")),
     bind=("--bind", "{0}"),
     prefixes=("APPTAINERENV_", "SINGULARITYENV_"),
-    outside={"APPTAINER_USERNS": "1", "SINGULARITY_USERNS": "1"},  # without the setuid helper, which cannot run here
+    # Without the setuid helper, which cannot run here; the last one is of Singularity 2.
+    outside=dict.fromkeys(("APPTAINER_USERNS", "SINGULARITY_USERNS", "SINGULARITY_NOSUID"), "1"),
     registry=("docker", "library", "oras", "shub", "http", "https", "docker-daemon"),
     remedy="`{name} pull` it once, and name the file",
 )
