@@ -1,9 +1,12 @@
 """Command lines of container runtimes: what is dropped, what is kept, and where our folders and variables go."""
 
+import ast
 import errno
 import json
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,13 @@ from xmem_slurm.slurm import options
 from xmem_slurm.slurm.submission import Submission
 
 ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
+ENROOT_PATH = "--conf /x/enroot.conf"
+CH_RUN = "--bind=/x:/x --set-env=A=1 --set-env=PATH=/x/bin:$PATH"
 OCI = "--runtime-flag cgroup-manager=disabled"
-PODMAN = "--cgroups=no-conmon --pid=host --network=host --user=0:0 --pull=never --volume /x:/x --env A=1"
+PODMAN = (
+    "--cgroups=no-conmon --pid=host --network=host --user=0:0 --pull=never --volume /x:/x --env A=1"
+    " --env PATH=/x/bin:/image"
+)
 ENTERED = {
     "apptainer exec --nv image.sif python train.py": "exec --bind /x image.sif python train.py",
     "apptainer -q exec -eB /a:/b --nv --pwd /w i.sif ls --nv": "-q exec -eB /a:/b --pwd /w --bind /x i.sif ls --nv",
@@ -30,13 +38,17 @@ ENTERED = {
     ),
     "apptainer exec --device=nvidia.com/gpu=0 --network none -c i.sif a": "exec -c --bind /x i.sif a",
     "ch-run -b /a:/b --set-env=C=d --unset-env X /img -- python -b x": (
-        "-b /a:/b --set-env=C=d --unset-env X --bind=/x:/x --set-env=A=1 /img -- python -b x"
+        f"-b /a:/b --set-env=C=d --unset-env X {CH_RUN} /img -- python -b x"
     ),
-    "ch-run -w img.sqsh -- true": "-w --bind=/x:/x --set-env=A=1 img.sqsh -- true",
+    "ch-run --env-no-expand --set-env=A=$B /img true": (
+        "--env-no-expand --set-env=A=$B --bind=/x:/x --set-env=A=1 /img true"
+    ),
+    "ch-run -w img.sqsh -- true": f"-w {CH_RUN} img.sqsh -- true",
     "enroot start -m /a:/b -e FOO --rw torch.sqsh python -e x": (
-        f"start -m /a:/b -e FOO --rw {ENROOT_BIND} --env A=1 torch.sqsh python -e x"
+        f"start -m /a:/b -e FOO --rw {ENROOT_BIND} --env A=1 {ENROOT_PATH} torch.sqsh python -e x"
     ),
-    "enroot start torch -- nvidia-smi": f"start {ENROOT_BIND} --env A=1 torch -- nvidia-smi",
+    "enroot start torch -- nvidia-smi": f"start {ENROOT_BIND} --env A=1 {ENROOT_PATH} torch -- nvidia-smi",
+    "enroot start --conf mine.conf torch": f"start --conf mine.conf {ENROOT_BIND} --env A=1 torch",
     "podman run --rm -it --gpus all --device nvidia.com/gpu=all -v /a:/b -w /b torch:2 python -d": (
         f"{OCI} run --rm -v /a:/b -w /b {PODMAN} torch:2 python -d"
     ),
@@ -52,7 +64,7 @@ def test_ours_is_added_and_the_gpu_is_dropped(line: str) -> None:
     name, *words = line.replace("'", "").split(" ")
     start = command_line.read(RUNTIMES[name], words)
     assert start is not None
-    assert " ".join(command_line.entered(RUNTIMES[name], start, ["/x"], {"A": "1"})) == ENTERED[line]
+    assert " ".join(command_line.entered(RUNTIMES[name], start, ["/x"], {"A": "1"}, "/image")) == ENTERED[line]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +118,24 @@ def test_the_sandbox_allows_what_the_script_names(
 def test_a_runtime_by_its_path_is_found() -> None:
     script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\n$(/sw/bin/apptainer -h)"
     assert detection.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
+
+
+def test_what_is_called_in_a_container_runs_on_the_python_of_its_image() -> None:
+    """Which may be 3.9: no newer syntax, no `X | Y` that is evaluated, no zip(strict=)."""
+    code = "import sys; sys.path.append(sys.argv[1]); from xmem_slurm.dryrun.shims import commands; print(*sys.modules)"
+    root = Path(command_line.__file__).parents[3]
+    loaded = subprocess.check_output([sys.executable, "-I", "-S", "-c", code, root], text=True).split()
+    names = [name.replace(".", "/") for name in loaded if name.startswith("xmem_slurm")]
+    files = [root / f"{name}.py" for name in names if (root / f"{name}.py").is_file()]
+    assert len(files) > 8
+    for file in files:
+        tree = ast.parse(file.read_text(), feature_version=(3, 9))
+        nodes = list(ast.walk(tree))
+        deferred = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in nodes)
+        annotations = [getattr(node, "annotation", None) or getattr(node, "returns", None) for node in nodes]
+        inner = [each for annotation in annotations if annotation is not None for each in ast.walk(annotation)]
+        assert deferred or not any(isinstance(each, ast.BitOr) for each in inner), file
+        assert not any(isinstance(node, ast.keyword) and node.arg == "strict" for node in nodes), file
 
 
 PYXIS = {

@@ -48,6 +48,11 @@ _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"
 )
+_START = f"""#!/bin/sh
+python='{sys.executable}'
+[ -z "${{XMEM_MOUNTS-}}" ] || python=python3
+exec "$python" -I -S -B -c "{_SHIM}" """
+"""It runs by our Python; in a container, which has that variable, by the image's."""
 _EXITS = ("SystemExit", "os._exit")
 """What a script ends by that has said why in its own words."""
 _MOST_NOTED = 1000
@@ -77,8 +82,8 @@ def run(order: DryRunOrder) -> DryRunResult:
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
-        for each in (traces, folder / shim.ASIDE, folder / shim.IMAGE):
-            each.mkdir()
+        traces.mkdir()
+        shim.lay_out(folder)
         script = _write_program(folder / "slurm_script", job.script)
         environ = _environment(order, folder, traces) | pyxis.variables(job.container)
         with build_server.serving(folder), live_progress.told(folder) as heard_by:
@@ -238,7 +243,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
 def _shim_folder(folder: Path, names: Sequence[str]) -> Path:
     folder.mkdir()
     for name in names:
-        _write_program(folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S -c "{_SHIM}" {name} "$@"\n'.encode())
+        _write_program(folder / name, f'{_START}{name} "$@"\n'.encode())
     return folder
 
 

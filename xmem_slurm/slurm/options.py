@@ -7,6 +7,8 @@ option string, which begins with "+": it stops at the first word that is no opti
 This module is on the way of every `xsbatch`, so it imports next to nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 

@@ -40,13 +40,20 @@ def from_registry(runtime: Runtime, image: str) -> bool:
     return bool(named) and scheme in runtime.registry
 
 
-def entered(runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Return the words after the runtime's name with which these folders and variables are inside, too."""
+def entered(
+    runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str], path: str = ""
+) -> list[str]:
+    """Return the words after the runtime's name with which these folders and variables are inside, too.
+
+    The first folder is that of the run, whose shims are first on PATH; `path` is the image's own.
+    """
     words = [*runtime.first, *start.before, *_kept(runtime, start.options), *runtime.added]
     for folder in folders:
         words += [word.format(folder) for word in runtime.bind]
     for name, value in settings.items():
         words += [word.format(name=name, value=value) for word in runtime.setting]
+    if not any(word.startswith(runtime.own_path) for word in start.options):
+        words += [word.format(run=folders[0], path=path) for word in runtime.path]
     return [*words, start.image, *start.command]
 
 

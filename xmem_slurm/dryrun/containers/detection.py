@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
 from xmem_slurm.dryrun.job import Job
 
-_RUNTIME = re.compile(rf"(?<![\w.-])({'|'.join((*RUNTIMES, *ROOT_ONLY))})(?![\w.-])|--container[-=\s]|PYXIS_CONTAINER_".encode())
+_NAMES = "|".join((*RUNTIMES, *ROOT_ONLY))
+_RUNTIME = re.compile(rf"(?<![\w.-])({_NAMES})(?![\w.-])|--container[-=\s]|PYXIS_CONTAINER_".encode())
 _BY_PATH = re.compile(rf"(?<![\w.$}}~-])(/[\w./-]*)/(?:{'|'.join(RUNTIMES)})(?![\w.-])".encode())
 _IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b")
 

@@ -1,7 +1,7 @@
 """What does an image's header say: for which machine type it is, and which image?
 
-Source: SIF's global header, 128 bytes (github.com/apptainer/sif, pkg/sif/sif.go): magic number, machine type, UUID, when
-it was made and changed. A squashfs begins with its superblock, 96 bytes: when it was made, sizes, where its tables are
+Source: SIF's global header, 128 bytes (github.com/apptainer/sif, pkg/sif/sif.go): magic number, machine type, UUID,
+times. A squashfs begins with its superblock, 96 bytes: when it was made, sizes, where its tables are
 (Documentation/filesystems/squashfs.rst of Linux).
 """
 

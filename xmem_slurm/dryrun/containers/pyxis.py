@@ -8,11 +8,16 @@ not given may stand in PYXIS_* variables (since pyxis 0.21).
 Source: pyxis' args.c of 2025 (github.com/NVIDIA/pyxis, 0619349).
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
-from xmem_slurm.slurm.submission import Submission
+
+if TYPE_CHECKING:
+    from xmem_slurm.slurm.submission import Submission
 
 _WITH_VALUE = ("image", "mounts", "workdir", "name", "save", "env", "unshare")
 _FLAGS = ("mount-home", "remap-root", "entrypoint", "writable", "readonly", "entrypoint-log")
@@ -22,12 +27,14 @@ OPTIONS = (
 )
 _SAID = {**dict.fromkeys(("1", "true", "yes", "y"), ""), **dict.fromkeys(("0", "false", "no", "n"), "no-")}
 """What a variable says of a flag (config.c, parse_bool), and how the option for that begins."""
-_OF_IMAGES = re.compile(r"PATH|HOME|SHELL|PWD|LD_LIBRARY_PATH|PYTHONPATH|LD_PRELOAD|XMEM_.*|PYXIS_.*|BASH_FUNC_.*|_|\w*[^\w].*")
+_OF_IMAGES = re.compile(
+    r"PATH|HOME|SHELL|PWD|LD_LIBRARY_PATH|PYTHONPATH|LD_PRELOAD|XMEM_.*|PYXIS_.*|BASH_FUNC_.*|_|\w*[^\w].*"
+)
 """Variables that an image sets itself, which then win, those of the dry run, which go in anyway, and pyxis' own, which
 would ask for a container in the container."""
 
 
-def of_batch_script(job: Submission) -> dict[str, str]:
+def of_batch_script(job: "Submission") -> dict[str, str]:
     """Return the options with which a submission has its batch script run in a container; none where it does not.
 
     Raises:

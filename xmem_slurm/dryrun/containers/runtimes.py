@@ -15,6 +15,8 @@ class Runtime(NamedTuple):
     `verbs` start something in an image; without any, the command itself does. `valued` are its options with a
     value. `dropped` are options that a dry run does without, and whether each has a value; `replaced` are written
     otherwise. `bind` and `setting` are the words for a folder, at the same path inside, and for a variable.
+    `path` are the words by which the shims are first on PATH inside, where no option begins with one of `own_path`:
+    "{run}" is the folder of the run, "{path}" the PATH of the image (for Apptainer a variable does it: PREPEND_PATH).
     `prefixes` are those of variables outside that become variables inside. `first` and `added` are further words,
     before the verb and after it, `outside` variables of the runtime's own. `registry` begins the names of images
     that have to be fetched, and `remedy` is what a user does about that. `lays_over` is whether it makes what is
@@ -28,6 +30,8 @@ class Runtime(NamedTuple):
     setting: Sequence[str] = ()
     verbs: frozenset[str] = frozenset()
     replaced: Mapping[str, Sequence[str]] = MappingProxyType({})
+    path: Sequence[str] = ()
+    own_path: tuple[str, ...] = ()
     prefixes: Sequence[str] = ()
     first: Sequence[str] = ()
     added: Sequence[str] = ()
@@ -69,6 +73,8 @@ _ENROOT = Runtime(
     dropped={},
     bind=("--mount", "{0}:{0}:none:x-create=auto,rbind"),
     setting=("--env", "{name}={value}"),
+    path=("--conf", "{run}/enroot.conf"),
+    own_path=("-c", "--conf"),
     outside={"NVIDIA_VISIBLE_DEVICES": "void", "MELLANOX_VISIBLE_DEVICES": "void"},
     registry=("docker", "dockerd", "podman"),
     remedy="`enroot import` it once, and name the file (with pyxis --container-image=./FILE.sqsh)",
@@ -98,6 +104,8 @@ _PODMAN = Runtime(
     },
     bind=("--volume", "{0}:{0}"),
     setting=("--env", "{name}={value}"),
+    path=("--env", "PATH={run}/bin:{path}"),
+    own_path=("PATH=", "-ePATH=", "--env=PATH="),
     first=("--runtime-flag", "cgroup-manager=disabled"),
     added=("--cgroups=no-conmon", "--pid=host", "--network=host", "--user=0:0", "--pull=never"),
     as_root=True,
@@ -118,6 +126,8 @@ RUNTIMES: Mapping[str, Runtime] = {
         dropped={},
         bind=("--bind={0}:{0}",),
         setting=("--set-env={name}={value}",),
+        path=("--set-env=PATH={run}/bin:$PATH",),
+        own_path=("--env-no-expand",),
         lays_over=False,
     ),
 }

@@ -1,5 +1,7 @@
 """What srun does in a dry run: it starts the first task of each step here, or those that hold a rank asked for."""
 
+from __future__ import annotations
+
 import os
 import shlex
 from collections.abc import Sequence
@@ -107,8 +109,8 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
     """Read srun's command line; nothing where it has no command."""
     steps = []
     colons = [at for at, word in enumerate(arguments) if word == ":"]
-    for index, (start, end) in enumerate(zip([-1, *colons], [*colons, len(arguments)], strict=True)):
-        words = arguments[start + 1 : end]
+    for index, end in enumerate([*colons, len(arguments)]):
+        words = arguments[colons[index - 1] + 1 if index else 0 : end]
         occurrences, command = options.scan(words, options.srun_table().with_options(pyxis.OPTIONS))
         given = {each.name: each.value or "" for each in occurrences}
         group = given.get("het-group") or given.get("pack-group") or str(index)
