@@ -1,7 +1,7 @@
 """Dry runs that go into containers, by real runtimes, as an ordinary user: the same bytes as without a container.
 
 The image is made of this machine's Python and shell, without a compiler and without torch, which a bind brings in. The
-runtimes are Debian's Charliecloud and Podman, and Enroot where it is; docs/limits.md says what was tried beside them.
+runtimes are Debian's Charliecloud and Podman, and, where they are, Enroot, podman-hpc and Singularity 2.6.
 In a mount namespace of the test's own /dev/fuse is everybody's, as udev has it, and control groups are v2's.
 """
 
@@ -124,6 +124,15 @@ class Machine:
         of_singularity = Path(str(shutil.which("singularity"))).parents[1] / "libexec/singularity/bootstrap-scripts"
         shutil.unpack_archive(of_singularity / "environment.tar", self.image, filter="data")
 
+    def import_for_hpc(self) -> dict[str, str]:
+        """Have it in podman-hpc's store, by fuse-overlayfs, as `y`; return the variables that it wants."""
+        home = f"{self.folder}/home"
+        places = {f"PODMANHPC_{name}": f"{home}/{name}" for name in ("SQUASH_DIR", "GRAPH_ROOT", "RUN_ROOT")}
+        environ = {"STORAGE_DRIVER": "overlay", **places}
+        pack = f"tar --owner=0 --group=0 -C {self.image} -cf ../y.tar . && podman-hpc import -q ../y.tar y"
+        self.as_user(["sh", "-c", pack], **environ).check_returncode()
+        return environ
+
     def import_image(self) -> None:
         """Have it in Podman's own store, as `x`, with one user's files: nobody has given this user more numbers."""
         settings = self.folder / "home/.config/containers/storage.conf"
@@ -198,6 +207,7 @@ INSIDE = {
     "ch-run, an image file": ("ch-run", CH_RUN.replace("{form}", ".sqsh") + "sh inside.sh"),
     "ch-run by its path": ("ch-run", CH_RUN.replace("{form}", "").replace("ch-", "/usr/bin/ch-") + "sh inside.sh"),
     "podman": ("podman", PODMAN + "-e PYTHONPATH=/mnt x sh inside.sh"),
+    "podman-hpc": ("podman-hpc", PODMAN.replace("podman", "podman-hpc", 1) + "-e PYTHONPATH=/mnt y sh inside.sh"),
     "an OCI bundle": ("ch-run", "#SBATCH --container={image}-bundle\nPYTHONPATH=/mnt sh inside.sh"),
     "enroot, an image file": ("enroot", ENROOT),
     "singularity, a folder": ("singularity", SINGULARITY + "sh inside.sh"),
@@ -221,16 +231,18 @@ def test_the_peak_is_the_same_inside(way: str, torch: Machine, outside: list[dic
     (bundle / "config.json").write_text(json.dumps({"root": {"path": "../image"}, "mounts": mounts}))
     if program == "podman":
         torch.import_image()
+    environ = torch.import_for_hpc() if program == "podman-hpc" else {}
     if program == "singularity":
         torch.with_helpers()
     named = {"{packages}": torch.packages, "{image}": torch.image, "{job}": torch.job}
     for name, path in named.items():
         script = script.replace(name, str(path))
-    found = torch.run(script, ENROOT_LOGIN_SHELL="no")
+    found = torch.run(script, ENROOT_LOGIN_SHELL="no", **environ)
     assert (found.get("why"), found.get("error")) == (None, None), found["said"]
     assert found["bytes"] == outside
     assert str(torch.job / "train.py") in found["files"]
-    assert not [each for each in found["files"] if each.startswith("/usr/lib/python3")]  # the image's own
+    if program != "podman-hpc":  # a Python program of this machine
+        assert not [each for each in found["files"] if each.startswith("/usr/lib/python3")]  # the image's own
 
 
 @pytest.mark.torch

@@ -55,7 +55,9 @@ ENTERED = {
     "podman --log-level error run --security-opt=label=disable -p 80:80 --entrypoint sh torch -c 'a b'": (
         f"{OCI} --log-level error run --security-opt=label=disable --entrypoint sh {PODMAN} torch -c a b"
     ),
-    "podman-hpc run --gpu --userns=keep-id -u 5:5 torch python x.py": f"{OCI} run {PODMAN} torch python x.py",
+    "podman run --root /r --gpu --userns=keep-id -u 5:5 torch python x.py": (
+        f"{OCI} run --root /r {PODMAN} torch python x.py"
+    ),
 }
 
 
@@ -118,6 +120,13 @@ def test_the_sandbox_allows_what_the_script_names(
 def test_a_runtime_by_its_path_is_found() -> None:
     script = b"/opt/x-1/bin/ch-run /i -- true\n$HOME/bin/podman run x\n/usr/bin/apptainer-x\n$(/sw/bin/apptainer -h)"
     assert detection.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
+
+
+def test_podman_is_asked_for_an_image_where_the_container_would_be_started_from() -> None:
+    words = "--log-level error --root=/r run --storage-opt additionalimagestore=/squash --env A=1 torch true".split()
+    start = command_line.read(RUNTIMES["podman"], words)
+    assert start is not None
+    assert command_line.storage(start) == ["--root=/r", "--storage-opt", "additionalimagestore=/squash"]
 
 
 def test_what_is_called_in_a_container_runs_on_the_python_of_its_image() -> None:

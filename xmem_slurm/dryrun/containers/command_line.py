@@ -7,7 +7,7 @@ where it wins.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from xmem_slurm.dryrun.containers.runtimes import Runtime
+from xmem_slurm.dryrun.containers.runtimes import OF_STORAGE, Runtime
 
 
 class Start(NamedTuple):
@@ -61,6 +61,13 @@ def variables(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the runtime itself: its own, and those that become variables inside."""
     inside = {f"{prefix}{name}": value for prefix in runtime.prefixes for name, value in settings.items()}
     return {**runtime.outside, **inside}
+
+
+def storage(start: Start) -> list[str]:
+    """Return the options of a `podman run` that say where its images are."""
+    words = [*start.before, *start.options]
+    found = [(word, words[at + 1 : at + 2] if "=" not in word else []) for at, word in enumerate(words)]
+    return [each for word, value in found if word.partition("=")[0] in OF_STORAGE for each in (word, *value)]
 
 
 def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:

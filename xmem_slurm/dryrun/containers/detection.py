@@ -6,13 +6,14 @@ What the sandbox allows hangs on that alone (`sandbox.run`): namespaces of the j
 import re
 from collections.abc import Iterator
 
-from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
+from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES, WRAPPERS
 from xmem_slurm.dryrun.job import Job
 
-_NAMES = "|".join((*RUNTIMES, *ROOT_ONLY))
+_NAMES = "|".join((*RUNTIMES, *WRAPPERS, *ROOT_ONLY))
 _RUNTIME = re.compile(rf"(?<![\w.-])({_NAMES})(?![\w.-])|--container[-=\s]|PYXIS_CONTAINER_".encode())
 _BY_PATH = re.compile(rf"(?<![\w.$}}~-])(/[\w./-]*)/(?:{'|'.join(RUNTIMES)})(?![\w.-])".encode())
-_IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b")
+_IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b|(?<![\w.-])podman-hpc(?![\w.-])")
+"""podman-hpc keeps its images as squashfs files."""
 
 
 def runs_containers(job: Job) -> bool:

@@ -1,7 +1,8 @@
 """What is there to know of each container runtime: how its command line is read, and how a folder and a variable go in.
 
 Sources: the manual of each, `apptainer exec --help` (1.4), SingularityCE 4, Singularity 2.6, ch-run(1) (0.31 to 0.40),
-doc/cmd/start.md of enroot (4.1), podman-run(1) (4.3 to 5), podman-hpc 1.1.
+doc/cmd/start.md of enroot (4.1), podman-run(1) (4.3 to 5). podman-hpc (1.1) is a Python program that runs `podman run`
+with where its images are: it is left alone, and that podman is not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,8 @@ _ENROOT = Runtime(
     registry=("docker", "dockerd", "podman"),
     remedy="`enroot import` it once, and name the file (with pyxis --container-image=./FILE.sqsh)",
 )
+OF_STORAGE = ("--root", "--runroot", "--storage-driver", "--storage-opt")
+"""Options by which Podman finds its images; each has a value."""
 _PODMAN = Runtime(
     verbs=_words("run"),
     valued=_words(
@@ -118,7 +121,6 @@ RUNTIMES: Mapping[str, Runtime] = {
     "singularity": _APPTAINER,
     "enroot": _ENROOT,
     "podman": _PODMAN,
-    "podman-hpc": _PODMAN,
     "ch-run": Runtime(
         valued=_words(
             "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag --unset-env"
@@ -134,5 +136,7 @@ RUNTIMES: Mapping[str, Runtime] = {
 """By the name of the command."""
 OF_IMAGES = ("crun", "runc")
 """What Podman starts. They copy themselves to a memory file, which a dry run has not, unless they cannot be written."""
+WRAPPERS = ("podman-hpc",)
+"""These start one of the others."""
 ROOT_ONLY = ("shifter",)
 """These are setuid by their design: they do not run without privileges."""

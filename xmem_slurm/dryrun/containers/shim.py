@@ -93,20 +93,20 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     if runtime.as_root:
         environ |= _become_root()
         if "--rootfs" not in start.options:
-            path = _path_of(program, start.image, environ, runtime.remedy.format(name=name))
+            path = _path_of([program, *command_line.storage(start)], start.image, environ, runtime.remedy.format(name=name))
     environ |= command_line.variables(runtime, settings)
     os.execve(program, [name, *command_line.entered(runtime, start, folders, settings, path)], environ)
 
 
-def _path_of(program: str, image: str, environ: Mapping[str, str], remedy: str) -> str:
+def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], remedy: str) -> str:
     """Return the PATH that Podman's image sets.
 
     Raises:
         CannotEnterError: there is no such image.
     """
-    asked = [program, "image", "inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", image]
+    asked = [*podman, "image", "inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", image]
     shown = subprocess.run(asked, env=environ, capture_output=True, text=True, check=False)
-    if shown.returncode and subprocess.run([program, "image", "exists", image], env=environ, check=False).returncode:
+    if shown.returncode and subprocess.run([*podman, "image", "exists", image], env=environ, check=False).returncode:
         raise CannotEnterError(f"the image is not on this machine: {remedy}")
     return next((line[5:] for line in shown.stdout.splitlines() if line.startswith("PATH=")), _PATH)
 
