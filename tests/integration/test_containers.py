@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,11 @@ import pytest
 from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
 from tests.integration.test_users import SYSTEM_PYTHON, _python
 from xmem_slurm import resources
+from xmem_slurm.errors import NoEstimate, XmemError
+from xmem_slurm.generate import scripts, templates
+from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
 
 pytestmark = pytest.mark.slow(
     covers=[
@@ -291,6 +296,38 @@ def test_the_job_that_is_submitted_runs_in_its_container(torch: Machine, cluster
     done = torch.as_user(command, **slurm)  # its training fails, on no GPU
     assert "TresPerNode=gres:gpu:l4:1" in as_of_22_05(cluster.show(done.stdout.strip())), done.stderr
     assert (torch.job / "inside").read_text() == "inside\n"
+
+
+GENERATED = {
+    "pyxis": ("enroot", "image={image}.sqsh", "mounts={packages}:/mnt"),
+    "apptainer": ("singularity", "image={image}", "bind={packages}:/mnt"),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("template", GENERATED)
+def test_a_generated_script_is_sized_in_its_container(
+    template: str, torch: Machine, outside: list[dict[str, int]]
+) -> None:
+    program, *settings = GENERATED[template]
+    if shutil.which(program) is None:
+        pytest.skip(f"there is no {program} here")
+    torch.program("apptainer", 'exec singularity "$@"')
+    found = list[dict[str, Any]]()
+
+    def size(jobs: Sequence[Submission]) -> list[Sizing | XmemError]:
+        found.extend(torch.run((job.script or b"").decode(), ENROOT_LOGIN_SHELL="no") for job in jobs)
+        return [NoEstimate("it is seen below") for _ in jobs]
+
+    shipped = templates.find(template, templates.folders(None))
+    values = templates.values(
+        shipped, [each.format(image=torch.image, packages=torch.packages) for each in settings]
+    )
+    site = load_site(EXAMPLE_SITE)
+    target = scripts.Target(site, option_gpus(site, load_catalogue()), {})
+    command = ["env", "PYTHONPATH=/mnt", "python3", str(torch.job / "train.py")]
+    scripts.generate(shipped, values, [("", command)], target, size)
+    assert [each.get("bytes") for each in found] == [outside], found
 
 
 REFUSED = {

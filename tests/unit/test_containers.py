@@ -16,6 +16,7 @@ from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
 from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.dryrun.shims import commands
 from xmem_slurm.sandbox import linux
 from xmem_slurm.slurm import options
 from xmem_slurm.slurm.submission import Submission
@@ -127,6 +128,14 @@ def test_podman_is_asked_for_an_image_where_the_container_would_be_started_from(
     start = command_line.read(RUNTIMES["podman"], words)
     assert start is not None
     assert command_line.storage(start) == ["--root=/r", "--storage-opt", "additionalimagestore=/squash"]
+
+
+def test_no_container_is_started_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMEM_TRACE_DIR", str(tmp_path))
+    monkeypatch.setenv("XMEM_MOUNTS", "[]")
+    with pytest.raises(SystemExit):
+        commands.SHIMS["podman"](["run", "torch"])
+    assert "runs a container (podman) in a container" in (tmp_path / "notes.jsonl").read_text()
 
 
 def test_what_is_called_in_a_container_runs_on_the_python_of_its_image() -> None:

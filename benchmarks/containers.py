@@ -1,0 +1,76 @@
+"""What does a dry run cost in a container, beside the same job without one, and is its peak the same to the byte?
+
+    sudo -E python -m benchmarks.containers --python JOB_PYTHON [--repeat 3]
+
+As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python and shell, the job's torch
+bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy slows all
+of them; of each way the least CPU time counts.
+"""
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from benchmarks.text_table import markdown_table
+from tests.integration.test_containers import SYSTEM_PYTHON, Machine
+
+WORKLOAD = Path(__file__).parent / "workloads" / "cost.py"
+MODELS = ("gpt2", "resnet50")
+INSIDE = "python3 cost.py {model}"
+CH_RUN = "PYTHONPATH=/mnt ch-run -b {packages}:/mnt -b $PWD:/srv -c /srv "
+WAYS = {
+    "without": ("sh", f"PYTHONPATH={{packages}} {SYSTEM_PYTHON} cost.py {{model}}"),
+    "ch-run, folder": ("ch-run", f"{CH_RUN} {{image}} -- {INSIDE}"),
+    "ch-run, squashfs": ("ch-run", f"{CH_RUN} {{image}}.sqsh -- {INSIDE}"),
+    "enroot, squashfs": (
+        "enroot",
+        "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh python3 /srv/cost.py {model}",
+    ),
+    "singularity, folder": (
+        "singularity",
+        f"PYTHONPATH=/mnt singularity exec --nv -B {{packages}}:/mnt,$PWD:/srv --pwd /srv {{image}} {INSIDE}",
+    ),
+    "podman, imported": (
+        "podman",
+        f"podman run --rm -v {{packages}}:/mnt -v $PWD:/srv -w /srv -e PYTHONPATH=/mnt x {INSIDE}",
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--repeat", type=int, default=3)
+    given = parser.parse_args()
+    ways = {name: line for name, (program, line) in WAYS.items() if shutil.which(program)}
+    asked = [given.python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+    with tempfile.TemporaryDirectory(prefix="xmem-containers-", dir="/var/tmp") as folder:
+        machine = Machine(Path(folder))
+        machine.packages = Path(subprocess.check_output(asked, text=True).strip())
+        shutil.copy(WORKLOAD, machine.job)
+        machine.with_image()
+        if "podman, imported" in ways:
+            machine.import_image()
+        for model in MODELS:
+            print("\n".join([f"\n{model}\n", *markdown_table(("", "peak, bytes", "CPU s", "more"), _rows(machine, ways, model, given.repeat))]))
+
+
+def _rows(machine: Machine, ways: dict[str, str], model: str, repeat: int) -> list[list[str]]:
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    peaks: dict[str, set[str]] = {name: set() for name in ways}
+    for _ in range(repeat):
+        for name, line in ways.items():
+            script = line.format(packages=machine.packages, image=machine.image, model=model)
+            found = machine.run(script, ENROOT_LOGIN_SHELL="no")
+            peaks[name].add(found.get("why") or f"{found['bytes'][0]['allocated_bytes']:,}")
+            seconds[name].append(found["cpu_seconds"])
+    least = {name: min(each) for name, each in seconds.items()}
+    return [
+        [name, " or ".join(peaks[name]), f"{least[name]:.1f}", f"{least[name] - least['without']:+.1f}"] for name in ways
+    ]
+
+
+if __name__ == "__main__":
+    main()
