@@ -2,14 +2,15 @@
 
     sudo -E python -m benchmarks.containers --python JOB_PYTHON [--repeat 3]
 
-As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python and shell, the job's torch
-bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy slows all
+As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python and shell, the job's
+torch bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy slows all
 of them; of each way the least CPU time counts.
 """
 
 import argparse
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.integration.test_containers import SYSTEM_PYTHON, Machine
 
 WORKLOAD = Path(__file__).parent / "workloads" / "cost.py"
 MODELS = ("gpt2", "resnet50")
+HEADINGS = ("", "peak, bytes", "CPU s", "more")
 INSIDE = "python3 cost.py {model}"
 CH_RUN = "PYTHONPATH=/mnt ch-run -b {packages}:/mnt -b $PWD:/srv -c /srv "
 WAYS = {
@@ -54,22 +56,21 @@ def main() -> None:
         if "podman, imported" in ways:
             machine.import_image()
         for model in MODELS:
-            print("\n".join([f"\n{model}\n", *markdown_table(("", "peak, bytes", "CPU s", "more"), _rows(machine, ways, model, given.repeat))]))
+            print(f"\n{model}\n", *markdown_table(HEADINGS, _rows(machine, ways, model, given.repeat)), sep="\n")
 
 
 def _rows(machine: Machine, ways: dict[str, str], model: str, repeat: int) -> list[list[str]]:
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     peaks: dict[str, set[str]] = {name: set() for name in ways}
-    for _ in range(repeat):
-        for name, line in ways.items():
-            script = line.format(packages=machine.packages, image=machine.image, model=model)
-            found = machine.run(script, ENROOT_LOGIN_SHELL="no")
-            peaks[name].add(found.get("why") or f"{found['bytes'][0]['allocated_bytes']:,}")
-            seconds[name].append(found["cpu_seconds"])
+    for name, line in [*ways.items()] * repeat:
+        script = line.format(packages=machine.packages, image=machine.image, model=model)
+        found = machine.run(script, ENROOT_LOGIN_SHELL="no")
+        peaks[name].add(found.get("why") or f"{found['bytes'][0]['allocated_bytes']:,}")
+        seconds[name].append(found["cpu_seconds"])
+        print(model, name, *peaks[name], found["cpu_seconds"], file=sys.stderr)
     least = {name: min(each) for name, each in seconds.items()}
-    return [
-        [name, " or ".join(peaks[name]), f"{least[name]:.1f}", f"{least[name] - least['without']:+.1f}"] for name in ways
-    ]
+    more = {name: f"{each - least['without']:+.1f}" for name, each in least.items()}
+    return [[name, " or ".join(peaks[name]), f"{least[name]:.1f}", more[name]] for name in ways]
 
 
 if __name__ == "__main__":

@@ -320,9 +320,7 @@ def test_a_generated_script_is_sized_in_its_container(
         return [NoEstimate("it is seen below") for _ in jobs]
 
     shipped = templates.find(template, templates.folders(None))
-    values = templates.values(
-        shipped, [each.format(image=torch.image, packages=torch.packages) for each in settings]
-    )
+    values = templates.values(shipped, [each.format(image=torch.image, packages=torch.packages) for each in settings])
     site = load_site(EXAMPLE_SITE)
     target = scripts.Target(site, option_gpus(site, load_catalogue()), {})
     command = ["env", "PYTHONPATH=/mnt", "python3", str(torch.job / "train.py")]

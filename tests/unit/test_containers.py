@@ -124,8 +124,8 @@ def test_a_runtime_by_its_path_is_found() -> None:
 
 
 def test_podman_is_asked_for_an_image_where_the_container_would_be_started_from() -> None:
-    words = "--log-level error --root=/r run --storage-opt additionalimagestore=/squash --env A=1 torch true".split()
-    start = command_line.read(RUNTIMES["podman"], words)
+    words = "--log-level error --root=/r run --storage-opt additionalimagestore=/squash --env A=1 torch true"
+    start = command_line.read(RUNTIMES["podman"], words.split())
     assert start is not None
     assert command_line.storage(start) == ["--root=/r", "--storage-opt", "additionalimagestore=/squash"]
 

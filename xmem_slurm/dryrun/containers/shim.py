@@ -93,7 +93,9 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     if runtime.as_root:
         environ |= _become_root()
         if "--rootfs" not in start.options:
-            path = _path_of([program, *command_line.storage(start)], start.image, environ, runtime.remedy.format(name=name))
+            path = _path_of(
+                [program, *command_line.storage(start)], start.image, environ, runtime.remedy.format(name=name)
+            )
     environ |= command_line.variables(runtime, settings)
     os.execve(program, [name, *command_line.entered(runtime, start, folders, settings, path)], environ)
 
