@@ -3,8 +3,8 @@
     sudo -E python -m benchmarks.containers --python JOB_PYTHON [--repeat 3]
 
 As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python and shell, the job's
-torch bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy slows all
-of them; of each way the least CPU time counts.
+torch bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy
+slows all of them; of each way the least CPU time counts.
 """
 
 import argparse

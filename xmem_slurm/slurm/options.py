@@ -85,7 +85,7 @@ class Table:
             matching = [option for option in matching if not option.since and not option.until]
         return matching[0] if len(matching) == 1 else None
 
-    def with_options(self, more: Iterable[Option]) -> "Table":
+    def with_options(self, more: Iterable[Option]) -> Table:
         """Return a table that also has the options `more`."""
         return Table((*self.options, *more))
 

@@ -34,7 +34,7 @@ _OF_IMAGES = re.compile(
 would ask for a container in the container."""
 
 
-def of_batch_script(job: "Submission") -> dict[str, str]:
+def of_batch_script(job: Submission) -> dict[str, str]:
     """Return the options with which a submission has its batch script run in a container; none where it does not.
 
     Raises:
