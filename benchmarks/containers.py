@@ -4,7 +4,8 @@
 
 As in `tests/integration/test_containers.py`: an ordinary user, an image of this machine's Python and shell, the job's
 torch bound into it; the runtimes that are on PATH. One round runs every way once, so that a machine that gets busy
-slows all of them; of each way the least CPU time counts.
+slows all of them; of each way the least CPU time counts. What is a package and what the job's own the probe knows by
+the folder's name: so torch has to lie in a site-packages inside, too.
 """
 
 import argparse
@@ -21,22 +22,22 @@ WORKLOAD = Path(__file__).parent / "workloads" / "cost.py"
 MODELS = ("gpt2", "resnet50")
 HEADINGS = ("", "peak, bytes", "CPU s", "more")
 INSIDE = "python3 cost.py {model}"
-CH_RUN = "PYTHONPATH=/mnt ch-run -b {packages}:/mnt -b $PWD:/srv -c /srv "
+CH_RUN = "PYTHONPATH=/opt/site-packages ch-run -b {packages}:/opt/site-packages -b $PWD:/srv -c /srv "
 WAYS = {
     "without": ("sh", f"PYTHONPATH={{packages}} {SYSTEM_PYTHON} cost.py {{model}}"),
     "ch-run, folder": ("ch-run", f"{CH_RUN} {{image}} -- {INSIDE}"),
     "ch-run, squashfs": ("ch-run", f"{CH_RUN} {{image}}.sqsh -- {INSIDE}"),
     "enroot, squashfs": (
         "enroot",
-        "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh python3 /srv/cost.py {model}",
+        "enroot start -m {packages}:/opt/site-packages -m $PWD:/srv -e PYTHONPATH=/opt/site-packages {image}.sqsh python3 /srv/cost.py {model}",
     ),
     "singularity, folder": (
         "singularity",
-        f"PYTHONPATH=/mnt singularity exec --nv -B {{packages}}:/mnt,$PWD:/srv --pwd /srv {{image}} {INSIDE}",
+        f"PYTHONPATH=/opt/site-packages singularity exec --nv -B {{packages}}:/opt/site-packages,$PWD:/srv --pwd /srv {{image}} {INSIDE}",
     ),
     "podman, imported": (
         "podman",
-        f"podman run --rm -v {{packages}}:/mnt -v $PWD:/srv -w /srv -e PYTHONPATH=/mnt x {INSIDE}",
+        f"podman run --rm -v {{packages}}:/opt/site-packages -v $PWD:/srv -w /srv -e PYTHONPATH=/opt/site-packages x {INSIDE}",
     ),
 }
 

@@ -104,7 +104,22 @@ class Machine:
         for name in (
             "usr/bin",
             "usr/lib64",
-            *(["dev", "proc", "sys", "tmp", "etc", "home", "mnt", "srv", "root", "run", "var/tmp", "opt"]),
+            *(
+                [
+                    "dev",
+                    "proc",
+                    "sys",
+                    "tmp",
+                    "etc",
+                    "home",
+                    "mnt",
+                    "srv",
+                    "root",
+                    "run",
+                    "var/tmp",
+                    "opt/site-packages",
+                ]
+            ),
         ):
             (self.image / name).mkdir(parents=True, exist_ok=True)
         shutil.copytree(libraries, self.image / str(libraries)[1:], ignore=shutil.ignore_patterns("test*", "__pyc*"))
