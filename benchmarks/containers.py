@@ -22,23 +22,18 @@ WORKLOAD = Path(__file__).parent / "workloads" / "cost.py"
 MODELS = ("gpt2", "resnet50")
 HEADINGS = ("", "peak, bytes", "CPU s", "more")
 INSIDE = "python3 cost.py {model}"
-CH_RUN = "PYTHONPATH=/opt/site-packages ch-run -b {packages}:/opt/site-packages -b $PWD:/srv -c /srv "
+THERE = "/opt/site-packages"
+CH_RUN = "PYTHONPATH={there} ch-run -b {packages}:{there} -b $PWD:/srv -c /srv "
+SINGULARITY = "PYTHONPATH={there} singularity exec --nv -B {packages}:{there},$PWD:/srv --pwd /srv {image} "
+ENROOT = "enroot start -m {packages}:{there} -m $PWD:/srv -e PYTHONPATH={there} {image}.sqsh "
+PODMAN = "podman run --rm -v {packages}:{there} -v $PWD:/srv -w /srv -e PYTHONPATH={there} x "
 WAYS = {
     "without": ("sh", f"PYTHONPATH={{packages}} {SYSTEM_PYTHON} cost.py {{model}}"),
-    "ch-run, folder": ("ch-run", f"{CH_RUN} {{image}} -- {INSIDE}"),
-    "ch-run, squashfs": ("ch-run", f"{CH_RUN} {{image}}.sqsh -- {INSIDE}"),
-    "enroot, squashfs": (
-        "enroot",
-        "enroot start -m {packages}:/opt/site-packages -m $PWD:/srv -e PYTHONPATH=/opt/site-packages {image}.sqsh python3 /srv/cost.py {model}",
-    ),
-    "singularity, folder": (
-        "singularity",
-        f"PYTHONPATH=/opt/site-packages singularity exec --nv -B {{packages}}:/opt/site-packages,$PWD:/srv --pwd /srv {{image}} {INSIDE}",
-    ),
-    "podman, imported": (
-        "podman",
-        f"podman run --rm -v {{packages}}:/opt/site-packages -v $PWD:/srv -w /srv -e PYTHONPATH=/opt/site-packages x {INSIDE}",
-    ),
+    "ch-run, folder": ("ch-run", CH_RUN + "{image} -- " + INSIDE),
+    "ch-run, squashfs": ("ch-run", CH_RUN + "{image}.sqsh -- " + INSIDE),
+    "enroot, squashfs": ("enroot", ENROOT + "python3 /srv/cost.py {model}"),
+    "singularity, folder": ("singularity", SINGULARITY + INSIDE),
+    "podman, imported": ("podman", PODMAN + INSIDE),
 }
 
 
@@ -64,7 +59,7 @@ def _rows(machine: Machine, ways: dict[str, str], model: str, repeat: int) -> li
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     peaks: dict[str, set[str]] = {name: set() for name in ways}
     for name, line in [*ways.items()] * repeat:
-        script = line.format(packages=machine.packages, image=machine.image, model=model)
+        script = line.format(packages=machine.packages, image=machine.image, model=model, there=THERE)
         found = machine.run(script, ENROOT_LOGIN_SHELL="no")
         peaks[name].add(found.get("why") or f"{found['bytes'][0]['allocated_bytes']:,}")
         seconds[name].append(found["cpu_seconds"])
