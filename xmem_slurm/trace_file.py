@@ -56,7 +56,7 @@ def read(path: Path, allowance: untrusted.Allowance | None = None) -> Trace:
 
 MOST_LOGGED_BYTES = 64 << 20
 """Of files.log: 100 bytes a file, and 4,000 for each Python that imports torch."""
-_LINE = re.compile(rb"([RDAWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
+_LINE = re.compile(rb"([RDAIWT]) (\d{1,18}) (-?\d{1,19}) (.*)", re.DOTALL)
 
 
 def read_files(log: Path) -> list[File]:

@@ -1,7 +1,7 @@
 """Dry runs that go into containers, by real runtimes, as an ordinary user: the same bytes as without a container.
 
 The image is made of this machine's Python and shell, without a compiler and without torch, which a bind brings in. The
-runtimes are Debian's Charliecloud and Podman, and Enroot where it is; docs/limits.md says what was tried beside them.
+runtimes are Debian's Charliecloud and Podman, and, where they are, Enroot, podman-hpc and Singularity 2.6.
 In a mount namespace of the test's own /dev/fuse is everybody's, as udev has it, and control groups are v2's.
 """
 
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,11 @@ import pytest
 from tests.conftest import EXAMPLE_SITE, Cluster, as_of_22_05
 from tests.integration.test_users import SYSTEM_PYTHON, _python
 from xmem_slurm import resources
+from xmem_slurm.errors import NoEstimate, XmemError
+from xmem_slurm.generate import scripts, templates
+from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
+from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.slurm.submission import Submission
 
 pytestmark = pytest.mark.slow(
     covers=[
@@ -50,6 +55,11 @@ for _ in range(8):
     optimizer.step()
     optimizer.zero_grad()
 """
+INSIDE_SCRIPT = """
+case $0 in */*) cd "${0%/*}" ;; esac
+set -- $(nvidia-smi --query-gpu=index --format=csv,noheader)
+[ $# = 4 ] && sbatch next.sh && srun -n 1 python3 train.py
+"""
 DDP = """
 import os, torch
 if "RANK" not in os.environ:
@@ -76,6 +86,7 @@ class Machine:
         self.packages = Path("/nowhere")
         (self.job / "train.py").write_text(TRAIN)
         (self.job / "ddp.py").write_text(DDP)
+        (self.job / "inside.sh").write_text(INSIDE_SCRIPT)
         (folder / "bin").mkdir()
         for path in (folder / "home", *(folder / "home").rglob("*")):
             os.chown(path, 9, 9)
@@ -93,7 +104,22 @@ class Machine:
         for name in (
             "usr/bin",
             "usr/lib64",
-            *(["dev", "proc", "sys", "tmp", "etc", "home", "mnt", "srv", "root", "run", "var/tmp", "opt"]),
+            *(
+                [
+                    "dev",
+                    "proc",
+                    "sys",
+                    "tmp",
+                    "etc",
+                    "home",
+                    "mnt",
+                    "srv",
+                    "root",
+                    "run",
+                    "var/tmp",
+                    "opt/site-packages",
+                ]
+            ),
         ):
             (self.image / name).mkdir(parents=True, exist_ok=True)
         shutil.copytree(libraries, self.image / str(libraries)[1:], ignore=shutil.ignore_patterns("test*", "__pyc*"))
@@ -113,6 +139,20 @@ class Machine:
         pack = ["mksquashfs", self.image, f"{self.image}.sqsh", "-comp", "gzip", "-Xcompression-level", "1", "-quiet"]
         subprocess.run([*pack, "-no-progress"], check=True, capture_output=True)
 
+    def with_helpers(self) -> None:
+        """Put into the image what `singularity build` (2.6) puts into each, which sets PATH."""
+        of_singularity = Path(str(shutil.which("singularity"))).parents[1] / "libexec/singularity/bootstrap-scripts"
+        shutil.unpack_archive(of_singularity / "environment.tar", self.image, filter="data")
+
+    def import_for_hpc(self) -> dict[str, str]:
+        """Have it in podman-hpc's store, by fuse-overlayfs, as `y`; return the variables that it wants."""
+        home = f"{self.folder}/home"
+        places = {f"PODMANHPC_{name}": f"{home}/{name}" for name in ("SQUASH_DIR", "GRAPH_ROOT", "RUN_ROOT")}
+        environ = {"STORAGE_DRIVER": "overlay", **places}
+        pack = f"tar --owner=0 --group=0 -C {self.image} -cf ../y.tar . && podman-hpc import -q ../y.tar y"
+        self.as_user(["sh", "-c", pack], **environ).check_returncode()
+        return environ
+
     def import_image(self) -> None:
         """Have it in Podman's own store, as `x`, with one user's files: nobody has given this user more numbers."""
         settings = self.folder / "home/.config/containers/storage.conf"
@@ -126,7 +166,7 @@ class Machine:
         """Run a command as that user, or as root."""
         identity = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"] if user else []
         home = str(self.folder / "home")
-        variables = {"HOME": home, "USER": USER, "PATH": f"{self.folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+        variables = {"HOME": home, "USER": USER, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
         return subprocess.run(
             ["unshare", "--mount", "sh", "-c", AS_EVERYWHERE.replace("{home}", home), "sh", *identity, *command],
             cwd=self.job, env=variables | environ, capture_output=True, text=True, check=False,
@@ -178,25 +218,28 @@ def outside(torch: Machine) -> list[dict[str, int]]:
 
 CH_RUN = "export PYTHONPATH=/mnt\nch-run -c $PWD -b {packages}:/mnt -b $HOME:/srv -c /srv/job {image}{form} -- "
 PODMAN = "podman run --rm --device nvidia.com/gpu=all --user $(id -u) -v {packages}:/mnt -v $PWD:/srv -w /srv "
-ENROOT = "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh python3 /srv/train.py"
+ENROOT = "enroot start -m {packages}:/mnt -m $PWD:/srv -e PYTHONPATH=/mnt {image}.sqsh sh /srv/inside.sh"
+SINGULARITY = "export PYTHONPATH=/mnt\nsingularity exec --nv -B {packages}:/mnt,$PWD:/srv --pwd /srv {image} "
 SRUN = "export PYTHONPATH=/mnt\nsrun --container-image={image}.sqsh --container-mounts={packages}:/mnt,$PWD:/srv:ro"
+SBATCH = "#SBATCH --container-image={image}.sqsh --container-mounts={packages}:/mnt,{job}:/srv\nPYTHONPATH=/mnt "
 INSIDE = {
-    "ch-run, a folder": ("ch-run", CH_RUN.replace("{form}", "") + "python3 train.py"),
-    "ch-run, an image file": ("ch-run", CH_RUN.replace("{form}", ".sqsh") + "python3 train.py"),
-    "ch-run by its path": (
-        "ch-run",
-        CH_RUN.replace("{form}", "").replace("ch-run", "/usr/bin/ch-run") + "python3 train.py",
-    ),
-    "podman": ("podman", PODMAN + "-e PYTHONPATH=/mnt x python3 train.py"),
-    "an OCI bundle": ("ch-run", "#SBATCH --container={image}-bundle\nPYTHONPATH=/mnt python3 train.py"),
+    "ch-run, a folder": ("ch-run", CH_RUN.replace("{form}", "") + "sh inside.sh"),
+    "ch-run, an image file": ("ch-run", CH_RUN.replace("{form}", ".sqsh") + "sh inside.sh"),
+    "ch-run by its path": ("ch-run", CH_RUN.replace("{form}", "").replace("ch-", "/usr/bin/ch-") + "sh inside.sh"),
+    "podman": ("podman", PODMAN + "-e PYTHONPATH=/mnt x sh inside.sh"),
+    "podman-hpc": ("podman-hpc", PODMAN.replace("podman", "podman-hpc", 1) + "-e PYTHONPATH=/mnt y sh inside.sh"),
+    "an OCI bundle": ("ch-run", "#SBATCH --container={image}-bundle\nPYTHONPATH=/mnt sh inside.sh"),
     "enroot, an image file": ("enroot", ENROOT),
-    "srun with pyxis": ("enroot", f"{SRUN} --container-env=PYTHONPATH --container-workdir=/srv python3 train.py"),
+    "singularity, a folder": ("singularity", SINGULARITY + "sh inside.sh"),
+    "srun with pyxis": ("enroot", f"{SRUN} --container-env=PYTHONPATH --container-workdir=/srv sh inside.sh"),
+    "a batch script with pyxis": ("enroot", SBATCH + "sh /srv/inside.sh"),
 }
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("way", INSIDE)
 def test_the_peak_is_the_same_inside(way: str, torch: Machine, outside: list[dict[str, int]]) -> None:
+    """What a script calls inside is answered as outside: nvidia-smi, sbatch, srun."""
     program, script = INSIDE[way]
     if shutil.which(program) is None:
         pytest.skip(f"there is no {program} here")
@@ -208,14 +251,18 @@ def test_the_peak_is_the_same_inside(way: str, torch: Machine, outside: list[dic
     (bundle / "config.json").write_text(json.dumps({"root": {"path": "../image"}, "mounts": mounts}))
     if program == "podman":
         torch.import_image()
-    found = torch.run(
-        script.replace("{packages}", str(torch.packages)).replace("{image}", str(torch.image)),
-        ENROOT_LOGIN_SHELL="no",
-    )
+    environ = torch.import_for_hpc() if program == "podman-hpc" else {}
+    if program == "singularity":
+        torch.with_helpers()
+    named = {"{packages}": torch.packages, "{image}": torch.image, "{job}": torch.job}
+    for name, path in named.items():
+        script = script.replace(name, str(path))
+    found = torch.run(script, ENROOT_LOGIN_SHELL="no", **environ)
     assert (found.get("why"), found.get("error")) == (None, None), found["said"]
     assert found["bytes"] == outside
     assert str(torch.job / "train.py") in found["files"]
-    assert not [each for each in found["files"] if each.startswith("/usr/lib/python3")]  # the image's own
+    if program != "podman-hpc":  # a Python program of this machine
+        assert not [each for each in found["files"] if each.startswith("/usr/lib/python3")]  # the image's own
 
 
 @pytest.mark.torch
@@ -266,6 +313,36 @@ def test_the_job_that_is_submitted_runs_in_its_container(torch: Machine, cluster
     assert (torch.job / "inside").read_text() == "inside\n"
 
 
+GENERATED = {
+    "pyxis": ("enroot", "image={image}.sqsh", "mounts={packages}:/mnt"),
+    "apptainer": ("singularity", "image={image}", "bind={packages}:/mnt"),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("template", GENERATED)
+def test_a_generated_script_is_sized_in_its_container(
+    template: str, torch: Machine, outside: list[dict[str, int]]
+) -> None:
+    program, *settings = GENERATED[template]
+    if shutil.which(program) is None:
+        pytest.skip(f"there is no {program} here")
+    torch.program("apptainer", 'exec singularity "$@"')
+    found = list[dict[str, Any]]()
+
+    def size(jobs: Sequence[Submission]) -> list[Sizing | XmemError]:
+        found.extend(torch.run((job.script or b"").decode(), ENROOT_LOGIN_SHELL="no") for job in jobs)
+        return [NoEstimate("it is seen below") for _ in jobs]
+
+    shipped = templates.find(template, templates.folders(None))
+    values = templates.values(shipped, [each.format(image=torch.image, packages=torch.packages) for each in settings])
+    site = load_site(EXAMPLE_SITE)
+    target = scripts.Target(site, option_gpus(site, load_catalogue()), {})
+    command = ["env", "PYTHONPATH=/mnt", "python3", str(torch.job / "train.py")]
+    scripts.generate(shipped, values, [("", command)], target, size)
+    assert [each.get("bytes") for each in found] == [outside], found
+
+
 REFUSED = {
     "an image of a registry": (
         "apptainer exec --nv docker://nvcr.io/nvidia/pytorch:26.01-py3 python train.py",
@@ -273,6 +350,10 @@ REFUSED = {
     ),
     "a name of pyxis": (
         "srun --container-image=nvcr.io#nvidia/pytorch:26.01-py3 python train.py",
+        "is in a registry, and there is no network: `enroot import` it once, and name the file",
+    ),
+    "a batch script in an image of a registry": (
+        "#SBATCH --container-image=nvcr.io\\#nvidia/pytorch:26.01-py3\npython train.py",
         "is in a registry, and there is no network: `enroot import` it once, and name the file",
     ),
     "under srun": ("srun singularity run --nv library://a/b", "`singularity pull` it once"),

@@ -1,9 +1,12 @@
 """Command lines of container runtimes: what is dropped, what is kept, and where our folders and variables go."""
 
+import ast
 import errno
 import json
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +15,20 @@ from xmem_slurm.dryrun.containers import command_line, detection, oci_bundle, py
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
-from xmem_slurm.dryrun.job import Job
+from xmem_slurm.dryrun.job import Job, from_submission
+from xmem_slurm.dryrun.shims import commands
 from xmem_slurm.sandbox import linux
 from xmem_slurm.slurm import options
+from xmem_slurm.slurm.submission import Submission
 
 ENROOT_BIND = "--mount /x:/x:none:x-create=auto,rbind"
+ENROOT_PATH = "--conf /x/enroot.conf"
+CH_RUN = "--bind=/x:/x --set-env=A=1 --set-env=PATH=/x/bin:$PATH"
 OCI = "--runtime-flag cgroup-manager=disabled"
-PODMAN = "--cgroups=no-conmon --pid=host --network=host --user=0:0 --pull=never --volume /x:/x --env A=1"
+PODMAN = (
+    "--cgroups=no-conmon --pid=host --network=host --user=0:0 --pull=never --volume /x:/x --env A=1"
+    " --env PATH=/x/bin:/image"
+)
 ENTERED = {
     "apptainer exec --nv image.sif python train.py": "exec --bind /x image.sif python train.py",
     "apptainer -q exec -eB /a:/b --nv --pwd /w i.sif ls --nv": "-q exec -eB /a:/b --pwd /w --bind /x i.sif ls --nv",
@@ -29,20 +39,26 @@ ENTERED = {
     ),
     "apptainer exec --device=nvidia.com/gpu=0 --network none -c i.sif a": "exec -c --bind /x i.sif a",
     "ch-run -b /a:/b --set-env=C=d --unset-env X /img -- python -b x": (
-        "-b /a:/b --set-env=C=d --unset-env X --bind=/x:/x --set-env=A=1 /img -- python -b x"
+        f"-b /a:/b --set-env=C=d --unset-env X {CH_RUN} /img -- python -b x"
     ),
-    "ch-run -w img.sqsh -- true": "-w --bind=/x:/x --set-env=A=1 img.sqsh -- true",
+    "ch-run --env-no-expand --set-env=A=$B /img true": (
+        "--env-no-expand --set-env=A=$B --bind=/x:/x --set-env=A=1 /img true"
+    ),
+    "ch-run -w img.sqsh -- true": f"-w {CH_RUN} img.sqsh -- true",
     "enroot start -m /a:/b -e FOO --rw torch.sqsh python -e x": (
-        f"start -m /a:/b -e FOO --rw {ENROOT_BIND} --env A=1 torch.sqsh python -e x"
+        f"start -m /a:/b -e FOO --rw {ENROOT_BIND} --env A=1 {ENROOT_PATH} torch.sqsh python -e x"
     ),
-    "enroot start torch -- nvidia-smi": f"start {ENROOT_BIND} --env A=1 torch -- nvidia-smi",
+    "enroot start torch -- nvidia-smi": f"start {ENROOT_BIND} --env A=1 {ENROOT_PATH} torch -- nvidia-smi",
+    "enroot start --conf mine.conf torch": f"start --conf mine.conf {ENROOT_BIND} --env A=1 torch",
     "podman run --rm -it --gpus all --device nvidia.com/gpu=all -v /a:/b -w /b torch:2 python -d": (
         f"{OCI} run --rm -v /a:/b -w /b {PODMAN} torch:2 python -d"
     ),
     "podman --log-level error run --security-opt=label=disable -p 80:80 --entrypoint sh torch -c 'a b'": (
         f"{OCI} --log-level error run --security-opt=label=disable --entrypoint sh {PODMAN} torch -c a b"
     ),
-    "podman-hpc run --gpu --userns=keep-id -u 5:5 torch python x.py": f"{OCI} run {PODMAN} torch python x.py",
+    "podman run --root /r --gpu --userns=keep-id -u 5:5 torch python x.py": (
+        f"{OCI} run --root /r {PODMAN} torch python x.py"
+    ),
 }
 
 
@@ -51,7 +67,7 @@ def test_ours_is_added_and_the_gpu_is_dropped(line: str) -> None:
     name, *words = line.replace("'", "").split(" ")
     start = command_line.read(RUNTIMES[name], words)
     assert start is not None
-    assert " ".join(command_line.entered(RUNTIMES[name], start, ["/x"], {"A": "1"})) == ENTERED[line]
+    assert " ".join(command_line.entered(RUNTIMES[name], start, ["/x"], {"A": "1"}, "/image")) == ENTERED[line]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +123,39 @@ def test_a_runtime_by_its_path_is_found() -> None:
     assert detection.folders(Job(script, (), Path(), {})) == ["/opt/x-1/bin", "/sw/bin"]
 
 
+def test_podman_is_asked_for_an_image_where_the_container_would_be_started_from() -> None:
+    words = "--log-level error --root=/r run --storage-opt additionalimagestore=/squash --env A=1 torch true"
+    start = command_line.read(RUNTIMES["podman"], words.split())
+    assert start is not None
+    assert command_line.storage(start) == ["--root=/r", "--storage-opt", "additionalimagestore=/squash"]
+
+
+def test_no_container_is_started_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMEM_TRACE_DIR", str(tmp_path))
+    monkeypatch.setenv("XMEM_MOUNTS", "[]")
+    with pytest.raises(SystemExit):
+        commands.SHIMS["podman"](["run", "torch"])
+    assert "runs a container (podman) in a container" in (tmp_path / "notes.jsonl").read_text()
+
+
+def test_what_is_called_in_a_container_runs_on_the_python_of_its_image() -> None:
+    """Which may be 3.9: no newer syntax, no `X | Y` that is evaluated, no zip(strict=)."""
+    code = "import sys; sys.path.append(sys.argv[1]); from xmem_slurm.dryrun.shims import commands; print(*sys.modules)"
+    root = Path(command_line.__file__).parents[3]
+    loaded = subprocess.check_output([sys.executable, "-I", "-S", "-c", code, root], text=True).split()
+    names = [name.replace(".", "/") for name in loaded if name.startswith("xmem_slurm")]
+    files = [root / f"{name}.py" for name in names if (root / f"{name}.py").is_file()]
+    assert len(files) > 8
+    for file in files:
+        tree = ast.parse(file.read_text(), feature_version=(3, 9))
+        nodes = list(ast.walk(tree))
+        deferred = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in nodes)
+        annotations = [getattr(node, "annotation", None) or getattr(node, "returns", None) for node in nodes]
+        inner = [each for annotation in annotations if annotation is not None for each in ast.walk(annotation)]
+        assert deferred or not any(isinstance(each, ast.BitOr) for each in inner), file
+        assert not any(isinstance(node, ast.keyword) and node.arg == "strict" for node in nodes), file
+
+
 PYXIS = {
     "--container-image=./t.sqsh": "--rw --root ./t.sqsh",
     "--container-image /i/t.sqsh --no-container-remap-root --no-container-mount-home": "--rw /i/t.sqsh",
@@ -136,14 +185,44 @@ def test_pyxis_takes_the_job_s_variables_in_and_an_image_s_own_win() -> None:
 
 
 def test_an_image_of_a_registry_is_imported_once() -> None:
-    with pytest.raises(
-        CannotEnterError, match=r"nvcr.io#nvidia/pytorch:26.01 is in a registry.*`enroot import` it once"
-    ):
-        pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})
+    words = pyxis.started({"container-image": "nvcr.io#nvidia/pytorch:26.01"}, ["python"], {})
+    start = command_line.read(RUNTIMES["enroot"], words[1:])
+    assert start is not None
+    with pytest.raises(CannotEnterError, match=r"in a registry, and there is no network: `enroot import` it once"):
+        refusals.check_registry("enroot", RUNTIMES["enroot"], start)
+
+
+IN_IMAGE = b"#!/bin/sh\n#SBATCH --container-image /i.sqsh\n#SBATCH --no-container-remap-root\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "script", "environ", "container"),
+    [
+        (("job.sh",), b"#!/bin/sh\nsrun --container-image=./x python\n", {}, {}),
+        (("job.sh",), IN_IMAGE, {}, {"container-image": "/i.sqsh", "no-container-remap-root": ""}),
+        (("--container-image=./b", "job.sh"), IN_IMAGE, {}, {"container-image": "./b", "no-container-remap-root": ""}),
+        (("--container-image", "./b", "--wrap=x"), None, {}, {"container-image": "./b"}),
+        (("--container-mounts=/a", "job.sh"), b"#!/bin/sh\n", {"PYXIS_CONTAINER_MOUNT_HOME": "1"}, {}),
+        (
+            ("--container-mounts=/a", "job.sh"),
+            b"#!/bin/sh\n",
+            {"PYXIS_CONTAINER_IMAGE": "./e", "PYXIS_CONTAINER_MOUNTS": "/b", "PYXIS_CONTAINER_MOUNT_HOME": "no"},
+            {"container-image": "./e", "container-mounts": "/a", "no-container-mount-home": ""},
+        ),
+        (("--container=bundle", "job.sh"), b"#!/bin/sh\n", {}, {"container": "bundle"}),
+    ],
+)
+def test_the_container_of_the_batch_script_itself(
+    argv: tuple[str, ...], script: bytes | None, environ: dict[str, str], container: dict[str, str]
+) -> None:
+    """By sbatch's options and by variables, whether or not this site's sbatch was asked for its plugins."""
+    for plugins in ((), pyxis.OPTIONS):
+        job = from_submission(Submission(argv, environ, script, plugins))
+        assert job.container == container
+        assert detection.runs_containers(job) == (bool(container) or b"srun" in (script or b""))
 
 
 START = Start(["exec"], [], "image.sif", ["python"])
-CH_RUN = RUNTIMES["ch-run"]
 
 
 @pytest.fixture
@@ -160,12 +239,12 @@ def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def why(runtime: Path, start: Start = START) -> str:
     with pytest.raises(CannotEnterError) as caught:
-        refusals.check("ch-run", str(runtime), CH_RUN, start)
+        refusals.check(str(runtime), start)
     return str(caught.value)
 
 
 def test_nothing_stands_in_the_way_of_an_ordinary_user(user: Path) -> None:
-    refusals.check("ch-run", str(user), CH_RUN, START)
+    refusals.check(str(user), START)
 
 
 def test_root_is_not_an_ordinary_user(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +261,7 @@ def test_an_image_file_needs_fuse_and_a_folder_does_not(user: Path, monkeypatch:
     monkeypatch.setattr(os, "access", lambda path, _: path != "/dev/fuse")
     assert "/dev/fuse, which this user cannot open here: an administrator would allow it" in why(user)
     assert why(user).endswith("or the image can be unpacked to a folder")
-    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="."))
+    refusals.check(str(user), START._replace(image="."))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +295,7 @@ def test_an_image_for_another_machine_type(user: Path, monkeypatch: pytest.Monke
     (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little") + bytes(44))
     assert why(user, START._replace(image="image")) == "the image is for aarch64, and this machine is x86_64"
     (folder / "usr" / "bin" / "sh").write_bytes(b"\x7fELF" + bytes(14) + (62).to_bytes(2, "little") + bytes(44))
-    refusals.check("ch-run", str(user), CH_RUN, START._replace(image="image"))
+    refusals.check(str(user), START._replace(image="image"))
 
 
 def test_a_script_in_an_oci_bundle(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.dryrun.containers import images
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
@@ -105,6 +106,26 @@ def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
     made = File("R", 5, 5, str(model.with_name("made.json")))
     assert known.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
     assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB.but(argv=("other.sh",)))).exists()
+
+
+def test_an_image_with_another_header_is_another_image(model: Path) -> None:
+    """Also where its path, size and time are the same; what follows the header is not read."""
+    image = model.with_name("image.sif")
+    image.write_bytes(bytes(images.HEADER_BYTES) + b"a")
+    os.utime(image, ns=(5, 5))
+    name = keep(known.as_it_is(image), File("I", images.identity(image), 0, str(image)))
+    image.write_bytes(bytes(images.HEADER_BYTES) + b"b")
+    os.utime(image, ns=(5, 5))
+    assert known.look_up(name, JOB) is not None
+    image.write_bytes(bytes(images.HEADER_BYTES - 1) + b"1a")
+    os.utime(image, ns=(5, 5))
+    assert known.look_up(name, JOB) is None
+
+
+def test_of_an_image_only_a_regular_file_is_opened(model: Path) -> None:
+    """The job may have named anything."""
+    os.mkfifo(model.with_name("fifo"))
+    assert images.identity(model.with_name("fifo")) == images.identity(model.with_name("none")) == 0
 
 
 @pytest.mark.parametrize(

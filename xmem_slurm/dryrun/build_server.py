@@ -108,21 +108,27 @@ def _answer(connection: socket.socket, known: dict[tuple[str, ...], list[str]]) 
         if len(known) == MOST_TORCHES:
             return ["", f"stand-ins for more than {MOST_TORCHES} torches in one dry run"]
         try:
-            root = os.open(f"/proc/{asker}/root", os.O_PATH | os.O_DIRECTORY)
-            try:
-                wanted = _read_there(root, Path(torch), Path(cudnn) if cudnn else None)
-            finally:
-                os.close(root)
+            with _opened(f"/proc/{asker}/root", os.O_PATH) as root, _opened(f"/proc/{asker}/ns/user") as user:
+                wanted = _read_there((root, user), Path(torch), Path(cudnn) if cudnn else None)
             known[question] = [str(builder.make(wanted)), ""]
         except XmemError as error:
             known[question] = ["", str(error)]
     return known[question]
 
 
-def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
-    """Read what a torch needs, as one who has `root` for the root folder."""
+@contextmanager
+def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_there(place: tuple[int, int], torch: Path, cudnn: Path | None) -> needs.Needs:
+    """Read what a torch needs, as one at this place: its root folder and its user namespace."""
     receiving, sending = os.pipe()
-    reader = _fork(lambda: _read(root, torch, cudnn, sending))
+    reader = _fork(lambda: _read(place, torch, cudnn, sending))
     os.close(sending)
     with os.fdopen(receiving, "rb") as file:
         text = file.read(_ANSWER_BYTES)
@@ -137,12 +143,12 @@ def _read_there(root: int, torch: Path, cudnn: Path | None) -> needs.Needs:
         raise DeviceBuildError(f"torch in {torch}: its files could not be read") from error
 
 
-def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
+def _read(place: tuple[int, int], torch: Path, cudnn: Path | None, sending: int) -> None:
     """Be the reader: go where the asker is, read what its torch needs, and send that, or why not, as JSON."""
     signal.alarm(READ_SECONDS)
     linux.lower_limit(resource.RLIMIT_AS, READ_BYTES)
     linux.lower_limit(resource.RLIMIT_CPU, READ_SECONDS)
-    _enter(root)
+    _enter(*place)
     answer: dict[str, Any]
     try:
         answer = {"needs": _NEEDS.dump_python(needs.read(torch.resolve(), cudnn), mode="json")}
@@ -154,9 +160,12 @@ def _read(root: int, torch: Path, cudnn: Path | None, sending: int) -> None:
         file.write(json.dumps(answer).encode())
 
 
-def _enter(root: int) -> None:
-    """Make `root` this process's root folder: whoever has no privileges may in a user namespace of his own."""
+def _enter(root: int, user: int) -> None:
+    """Make `root` this process's root folder: whoever has no privileges may in the user namespace of who asks.
+
+    It has to be that one: a file system that is served there (an image by FUSE) is read from within alone.
+    """
     if mounts.needs_user_namespace():
-        linux.unshare(linux.CLONE_NEWUSER)
+        linux.join(user)
     os.chdir(root)
     os.chroot(".")

@@ -8,10 +8,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from xmem_slurm.cluster import client
+from xmem_slurm.dryrun.containers import pyxis
 from xmem_slurm.dryrun.shims import slurm_queries
 from xmem_slurm.slurm import gres
 from xmem_slurm.slurm.request import Request
@@ -55,8 +56,9 @@ _LOGIN_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TERM", 
 class Job:
     """A batch job, ready to be run here. `environ` is complete: what it exports and the SLURM_* variables.
 
-    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only component. `bundle`
-    is the OCI bundle in which the script runs, if it does.
+    `gpus` says for each component how many GPUs its first node has; an ordinary job is its own only component.
+    `container` holds the options of sbatch by which the script itself runs in a container: --container (an OCI bundle),
+    or pyxis'.
     """
 
     script: bytes
@@ -64,7 +66,7 @@ class Job:
     folder: Path
     environ: Mapping[str, str]
     gpus: Sequence[int] = (1,)
-    bundle: str = ""
+    container: Mapping[str, str] = field(default_factory=dict)
 
     def as_task(self, number: int) -> "Job":
         """Return it as this task of its array."""
@@ -80,8 +82,9 @@ def from_submission(job: Submission) -> Job:
     )
     known = {slurm_queries.FACTS: json.dumps(facts(job, folder))}
     environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
-    bundle = request.value("container") or ""
-    return Job(script, command_line.script_arguments, folder, environ, _gpus(request), bundle)
+    bundle = request.value("container")
+    container = pyxis.of_batch_script(job) if bundle is None else {"container": bundle}
+    return Job(script, command_line.script_arguments, folder, environ, _gpus(request), container)
 
 
 def facts(job: Submission, folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import build_server, gpu_environment, live_progress
 from xmem_slurm.dryrun.budget import Spent
-from xmem_slurm.dryrun.containers import detection, oci_bundle, shim
+from xmem_slurm.dryrun.containers import detection, oci_bundle, pyxis, shim
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -48,6 +48,11 @@ _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"
 )
+_START = f"""#!/bin/sh
+python='{sys.executable}'
+[ -z "${{XMEM_MOUNTS-}}" ] || python=python3
+exec "$python" -I -S -B -c "{_SHIM}" """
+"""It runs by our Python; in a container, which has that variable, by the image's."""
 _EXITS = ("SystemExit", "os._exit")
 """What a script ends by that has said why in its own words."""
 _MOST_NOTED = 1000
@@ -77,13 +82,13 @@ def run(order: DryRunOrder) -> DryRunResult:
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
     with throwaway.made(_temporary_folder(), "xmem-dry-run-") as folder:
         traces = folder / "traces"
-        for each in (traces, folder / shim.ASIDE, folder / shim.IMAGE):
-            each.mkdir()
+        traces.mkdir()
+        shim.lay_out(folder)
         script = _write_program(folder / "slurm_script", job.script)
-        environ = _environment(order, folder, traces)
+        environ = _environment(order, folder, traces) | pyxis.variables(job.container)
         with build_server.serving(folder), live_progress.told(folder) as heard_by:
             outcome = sandbox.run(
-                _command(job, script, folder / "bin"),
+                _command(job, script, folder / "bin", environ),
                 cwd=job.folder,
                 environ=environ | heard_by,
                 limits=order.budget.limits(),
@@ -102,13 +107,16 @@ def run(order: DryRunOrder) -> DryRunResult:
             return DryRunResult(error, spent, outcome)
 
 
-def _command(job: Job, script: Path, shims: Path) -> list[str]:
+def _command(job: Job, script: Path, shims: Path, environ: Mapping[str, str]) -> list[str]:
     """Return what is started: the script, in its container where the job is one."""
     command = [str(script), *job.arguments]
-    if not job.bundle:
+    if not job.container:
         return command
-    runtime, *words = oci_bundle.started(job.folder / job.bundle, job.folder, command)
-    return [str(shims / runtime), *words]
+    if "container" in job.container:
+        command = oci_bundle.started(job.folder / job.container["container"], job.folder, command)
+    else:
+        command = pyxis.started(job.container, command, environ)
+    return [str(shims / command[0]), *command[1:]]
 
 
 def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
@@ -235,7 +243,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
 def _shim_folder(folder: Path, names: Sequence[str]) -> Path:
     folder.mkdir()
     for name in names:
-        _write_program(folder / name, f'#!/bin/sh\nexec "{sys.executable}" -I -S -c "{_SHIM}" {name} "$@"\n'.encode())
+        _write_program(folder / name, f'{_START}{name} "$@"\n'.encode())
     return folder
 
 

@@ -69,6 +69,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
+def join(namespace: int) -> None:
+    """Move this process into the namespace that is open as a descriptor (os.setns is of Python 3.12)."""
+    _check(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(0)), "setns")
+
+
 def mount(source: StrPath, target: StrPath, kind: str | None, flags: int, options: str = "") -> None:
     """Mount `source` on `target`."""
     result = _libc.mount(

@@ -7,6 +7,8 @@ option string, which begins with "+": it stops at the first word that is no opti
 This module is on the way of every `xsbatch`, so it imports next to nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -83,7 +85,7 @@ class Table:
             matching = [option for option in matching if not option.since and not option.until]
         return matching[0] if len(matching) == 1 else None
 
-    def with_options(self, more: Iterable[Option]) -> "Table":
+    def with_options(self, more: Iterable[Option]) -> Table:
         """Return a table that also has the options `more`."""
         return Table((*self.options, *more))
 

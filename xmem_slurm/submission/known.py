@@ -125,11 +125,11 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
 
 def lasting(files: "Iterable[File]") -> "list[File] | None":
     """Return what of these is of this machine; None where one of them is not as it was, or not all were seen."""
-    first = dict[str, "File"]()
+    first = dict[tuple[str, bool], "File"]()
     for file in files:
         if file.kind == "T":
             return None
-        first.setdefault(file.path, file)
+        first.setdefault((file.path, file.kind == "I"), file)
     of_machine = [file for file in first.values() if file.kind != "W"]
     return of_machine if unchanged(of_machine) else None
 
@@ -158,6 +158,10 @@ def _is_unchanged(kind: str, size: int, mtime_ns: int, path: str) -> bool:
         return kind == "A"
     if kind == "A":
         return False
+    if kind == "I":
+        from xmem_slurm.dryrun.containers import images  # noqa: PLC0415 - few jobs have one
+
+        return images.identity(Path(path)) == size
     return status.st_mtime_ns == mtime_ns and (kind == "D" or status.st_size == size)
 
 

@@ -7,7 +7,7 @@ where it wins.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from xmem_slurm.dryrun.containers.runtimes import Runtime
+from xmem_slurm.dryrun.containers.runtimes import OF_STORAGE, Runtime
 
 
 class Start(NamedTuple):
@@ -40,13 +40,20 @@ def from_registry(runtime: Runtime, image: str) -> bool:
     return bool(named) and scheme in runtime.registry
 
 
-def entered(runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str]) -> list[str]:
-    """Return the words after the runtime's name with which these folders and variables are inside, too."""
+def entered(
+    runtime: Runtime, start: Start, folders: Sequence[str], settings: Mapping[str, str], path: str = ""
+) -> list[str]:
+    """Return the words after the runtime's name with which these folders and variables are inside, too.
+
+    The first folder is that of the run, whose shims are first on PATH; `path` is the image's own.
+    """
     words = [*runtime.first, *start.before, *_kept(runtime, start.options), *runtime.added]
     for folder in folders:
         words += [word.format(folder) for word in runtime.bind]
     for name, value in settings.items():
         words += [word.format(name=name, value=value) for word in runtime.setting]
+    if not any(word.startswith(runtime.own_path) for word in start.options):
+        words += [word.format(run=folders[0], path=path) for word in runtime.path]
     return [*words, start.image, *start.command]
 
 
@@ -54,6 +61,13 @@ def variables(runtime: Runtime, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the runtime itself: its own, and those that become variables inside."""
     inside = {f"{prefix}{name}": value for prefix in runtime.prefixes for name, value in settings.items()}
     return {**runtime.outside, **inside}
+
+
+def storage(start: Start) -> list[str]:
+    """Return the options of a `podman run` that say where its images are."""
+    words = [*start.before, *start.options]
+    found = [(word, words[at + 1 : at + 2] if "=" not in word else []) for at, word in enumerate(words)]
+    return [each for word, value in found if word.partition("=")[0] in OF_STORAGE for each in (word, *value)]
 
 
 def _kept(runtime: Runtime, options: Sequence[str]) -> list[str]:

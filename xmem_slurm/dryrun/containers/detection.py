@@ -6,17 +6,19 @@ What the sandbox allows hangs on that alone (`sandbox.run`): namespaces of the j
 import re
 from collections.abc import Iterator
 
-from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
+from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES, WRAPPERS
 from xmem_slurm.dryrun.job import Job
 
-_RUNTIME = re.compile(rf"(?<![\w.-])({'|'.join((*RUNTIMES, *ROOT_ONLY))})(?![\w.-])|--container[-=\s]".encode())
+_NAMES = "|".join((*RUNTIMES, *WRAPPERS, *ROOT_ONLY))
+_RUNTIME = re.compile(rf"(?<![\w.-])({_NAMES})(?![\w.-])|--container[-=\s]|PYXIS_CONTAINER_".encode())
 _BY_PATH = re.compile(rf"(?<![\w.$}}~-])(/[\w./-]*)/(?:{'|'.join(RUNTIMES)})(?![\w.-])".encode())
-_IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b")
+_IMAGE_FILE = re.compile(r"\.(sif|simg|img|sqsh|sqfs|squashfs)\b|(?<![\w.-])podman-hpc(?![\w.-])")
+"""podman-hpc keeps its images as squashfs files."""
 
 
 def runs_containers(job: Job) -> bool:
     """Whether it is a container, or the batch script names a runtime."""
-    return bool(job.bundle) or _RUNTIME.search(job.script) is not None
+    return bool(job.container) or _RUNTIME.search(job.script) is not None
 
 
 def folders(job: Job) -> list[str]:
@@ -32,4 +34,5 @@ def has_image_files(job: Job) -> bool:
 def _texts(job: Job) -> Iterator[str]:
     yield job.script.decode(errors="replace")
     yield from job.arguments
+    yield from job.container.values()
     yield from job.environ.values()

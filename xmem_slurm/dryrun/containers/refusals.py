@@ -4,34 +4,37 @@ import errno
 import os
 import platform
 import stat
-import struct
 from pathlib import Path
 
-from xmem_slurm.dryrun.containers import command_line
+from xmem_slurm.dryrun.containers import command_line, images
 from xmem_slurm.dryrun.containers.runtimes import Runtime
 from xmem_slurm.sandbox import linux
 
 FUSE = "/dev/fuse"
-# SIF's header (github.com/apptainer/sif, pkg/sif/sif.go): its magic number, and machine types by their code there.
-_SIF_MAGIC, _SIF_MAGIC_AT, _SIF_MACHINE_AT = b"SIF_MAGIC\0", 32, 45
-_SIF_MACHINES = {b"02": "x86_64", b"04": "aarch64", b"06": "ppc64le", b"11": "riscv64"}
-# ELF's e_machine (elf(5)).
-_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
 
 
 class CannotEnterError(Exception):
     """Why a dry run cannot go inside, and what would help: one line."""
 
 
-def check(name: str, program: str, runtime: Runtime, start: command_line.Start) -> None:
+def check_registry(name: str, runtime: Runtime, start: command_line.Start) -> None:
+    """See that the image need not be fetched.
+
+    Raises:
+        CannotEnterError: it would have to be.
+    """
+    if command_line.from_registry(runtime, start.image):
+        remedy = runtime.remedy.format(name=name)
+        raise CannotEnterError(f"the image is in a registry, and there is no network: {remedy}")
+
+
+def check(program: str, start: command_line.Start) -> None:
     """See that the container can be started here.
 
     Raises:
         CannotEnterError: it cannot.
     """
-    image, remedy = Path(start.image), runtime.remedy.format(name=name)
-    if command_line.from_registry(runtime, start.image):
-        raise CannotEnterError(f"the image is in a registry, and there is no network: {remedy}")
+    image = Path(start.image)
     if Path(program).stat().st_mode & stat.S_ISUID:
         raise CannotEnterError(f"{program} is setuid, and a dry run gains no privileges; one without setuid can")
     if os.getuid() == 0:
@@ -42,7 +45,7 @@ def check(name: str, program: str, runtime: Runtime, start: command_line.Start) 
             f"an image file needs {FUSE}, which this user cannot open here: an administrator would allow it"
             " (mode 0666), or the image can be unpacked to a folder"
         )
-    machine = _machine(image)
+    machine = images.machine(image)
     if machine not in (None, platform.machine()):
         raise CannotEnterError(f"the image is for {machine}, and this machine is {platform.machine()}")
 
@@ -73,30 +76,3 @@ def check_namespaces() -> None:
         )
     if code:
         raise CannotEnterError(f"user namespaces are refused ({os.strerror(code)})")
-
-
-def _machine(image: Path) -> str | None:
-    """Return for which machine type an image is, by its header or its shell; None where that does not say."""
-    try:
-        if image.is_dir():
-            return _machine_of_program(image)
-        header = _header(image)
-    except OSError:
-        return None
-    if header[_SIF_MAGIC_AT:].startswith(_SIF_MAGIC):
-        return _SIF_MACHINES.get(header[_SIF_MACHINE_AT : _SIF_MACHINE_AT + 2])
-    return None
-
-
-def _machine_of_program(image: Path) -> str | None:
-    """Return for which machine type the programs of a folder are."""
-    for place in ("bin/sh", "usr/bin/sh", "usr/bin/env"):
-        program = image / place
-        if program.is_file():
-            return _ELF_MACHINES.get(struct.unpack_from("<H", _header(program), 18)[0])
-    return None
-
-
-def _header(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(128).ljust(128, b"\0")

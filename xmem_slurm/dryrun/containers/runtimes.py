@@ -1,7 +1,8 @@
 """What is there to know of each container runtime: how its command line is read, and how a folder and a variable go in.
 
 Sources: the manual of each, `apptainer exec --help` (1.4), SingularityCE 4, Singularity 2.6, ch-run(1) (0.31 to 0.40),
-doc/cmd/start.md of enroot (4.1), podman-run(1) (4.3 to 5), podman-hpc 1.1.
+doc/cmd/start.md of enroot (4.1), podman-run(1) (4.3 to 5). podman-hpc (1.1) is a Python program that runs `podman run`
+with where its images are: it is left alone, and that podman is not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ class Runtime(NamedTuple):
     `verbs` start something in an image; without any, the command itself does. `valued` are its options with a
     value. `dropped` are options that a dry run does without, and whether each has a value; `replaced` are written
     otherwise. `bind` and `setting` are the words for a folder, at the same path inside, and for a variable.
+    `path` are the words by which the shims are first on PATH inside, where no option begins with one of `own_path`:
+    "{run}" is the folder of the run, "{path}" the PATH of the image (for Apptainer a variable does it: PREPEND_PATH).
     `prefixes` are those of variables outside that become variables inside. `first` and `added` are further words,
     before the verb and after it, `outside` variables of the runtime's own. `registry` begins the names of images
     that have to be fetched, and `remedy` is what a user does about that. `lays_over` is whether it makes what is
@@ -28,6 +31,8 @@ class Runtime(NamedTuple):
     setting: Sequence[str] = ()
     verbs: frozenset[str] = frozenset()
     replaced: Mapping[str, Sequence[str]] = MappingProxyType({})
+    path: Sequence[str] = ()
+    own_path: tuple[str, ...] = ()
     prefixes: Sequence[str] = ()
     first: Sequence[str] = ()
     added: Sequence[str] = ()
@@ -58,7 +63,8 @@ _APPTAINER = Runtime(
     replaced=dict.fromkeys(("-C", "--containall"), ("--contain", "--cleanenv")),
     bind=("--bind", "{0}"),
     prefixes=("APPTAINERENV_", "SINGULARITYENV_"),
-    outside={"APPTAINER_USERNS": "1", "SINGULARITY_USERNS": "1"},  # without the setuid helper, which cannot run here
+    # Without the setuid helper, which cannot run here; the last one is of Singularity 2.
+    outside=dict.fromkeys(("APPTAINER_USERNS", "SINGULARITY_USERNS", "SINGULARITY_NOSUID"), "1"),
     registry=("docker", "library", "oras", "shub", "http", "https", "docker-daemon"),
     remedy="`{name} pull` it once, and name the file",
 )
@@ -68,10 +74,14 @@ _ENROOT = Runtime(
     dropped={},
     bind=("--mount", "{0}:{0}:none:x-create=auto,rbind"),
     setting=("--env", "{name}={value}"),
+    path=("--conf", "{run}/enroot.conf"),
+    own_path=("-c", "--conf"),
     outside={"NVIDIA_VISIBLE_DEVICES": "void", "MELLANOX_VISIBLE_DEVICES": "void"},
     registry=("docker", "dockerd", "podman"),
-    remedy="`enroot import` it once, and start the file",
+    remedy="`enroot import` it once, and name the file (with pyxis --container-image=./FILE.sqsh)",
 )
+OF_STORAGE = ("--root", "--runroot", "--storage-driver", "--storage-opt")
+"""Options by which Podman finds its images; each has a value."""
 _PODMAN = Runtime(
     verbs=_words("run"),
     valued=_words(
@@ -97,6 +107,8 @@ _PODMAN = Runtime(
     },
     bind=("--volume", "{0}:{0}"),
     setting=("--env", "{name}={value}"),
+    path=("--env", "PATH={run}/bin:{path}"),
+    own_path=("PATH=", "-ePATH=", "--env=PATH="),
     first=("--runtime-flag", "cgroup-manager=disabled"),
     added=("--cgroups=no-conmon", "--pid=host", "--network=host", "--user=0:0", "--pull=never"),
     as_root=True,
@@ -109,7 +121,6 @@ RUNTIMES: Mapping[str, Runtime] = {
     "singularity": _APPTAINER,
     "enroot": _ENROOT,
     "podman": _PODMAN,
-    "podman-hpc": _PODMAN,
     "ch-run": Runtime(
         valued=_words(
             "-b --bind -c --cd -g --gid -m --mount -s --storage -u --uid --join-ct --join-pid --join-tag --unset-env"
@@ -117,11 +128,15 @@ RUNTIMES: Mapping[str, Runtime] = {
         dropped={},
         bind=("--bind={0}:{0}",),
         setting=("--set-env={name}={value}",),
+        path=("--set-env=PATH={run}/bin:$PATH",),
+        own_path=("--env-no-expand",),
         lays_over=False,
     ),
 }
 """By the name of the command."""
 OF_IMAGES = ("crun", "runc")
 """What Podman starts. They copy themselves to a memory file, which a dry run has not, unless they cannot be written."""
+WRAPPERS = ("podman-hpc",)
+"""These start one of the others."""
 ROOT_ONLY = ("shifter",)
 """These are setuid by their design: they do not run without privileges."""

@@ -10,11 +10,11 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from xmem_slurm.dryrun.containers import command_line, layout, refusals
+from xmem_slurm.dryrun.containers import command_line, images, layout, refusals
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES, Runtime
 from xmem_slurm.dryrun.shims import fetchers
@@ -31,7 +31,21 @@ _OF_PODMAN = "containers/storage/*-images/images.json"
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PSEUDO = ("/proc", "/sys", "/dev")
 _CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", *fetchers.ONCE)
-_OUTSIDE_ONLY = ("XMEM_SHIMS", "XMEM_JOB")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where runtimes look in an image that says nothing."""
+_ENROOT_CONF = """hooks() {{
+    path=$(sed -n s/^PATH=//p "$ENROOT_ENVIRON" | tail -n 1)
+    echo "PATH={shims}:${{path:-{usual}}}" >> "$ENROOT_ENVIRON"
+}}
+"""
+"""Enroot's file of environment, after the image's, is its hooks' to change (doc/cmd/start.md)."""
+
+
+def lay_out(run: Path) -> None:
+    """Make what is here for containers in the folder of a run, before it is read-only."""
+    (run / ASIDE).mkdir()
+    (run / IMAGE).mkdir()
+    (run / "enroot.conf").write_text(_ENROOT_CONF.format(shims=run / "bin", usual=_PATH), encoding="utf-8")
 
 
 def container(name: str, arguments: Sequence[str]) -> NoReturn:
@@ -42,6 +56,8 @@ def container(name: str, arguments: Sequence[str]) -> NoReturn:
     runtime = RUNTIMES.get(name)
     start = command_line.read(runtime, arguments) if runtime else None
     try:
+        if runtime and start:
+            refusals.check_registry(name, runtime, start)
         if program is None:
             raise CannotEnterError(f"there is no {name} on this machine, with which a dry run would")
         if runtime is None:
@@ -66,18 +82,35 @@ def _enter(name: str, program: str, runtime: Runtime, start: command_line.Start)
     traces = Path(os.environ["XMEM_TRACE_DIR"])
     run, stand_ins = traces.parent, os.environ[STAND_INS]
     folders, environ = [str(run), str(traces), stand_ins, str(_PACKAGE)], _outside()
-    refusals.check(name, program, runtime, start)
+    refusals.check(program, start)
     _remember(name, start.image)
-    settings = _settings(run)
+    settings, path = _settings(run), _PATH
+    if runtime.prefixes:
+        before = [environ[name] for name in (f"{each}PREPEND_PATH" for each in runtime.prefixes) if name in environ]
+        settings["PREPEND_PATH"] = os.pathsep.join([os.environ["XMEM_SHIMS"], *before[:1]])
     if not runtime.lays_over:
         start = start._replace(image=str(layout.laid_over(Path(start.image), run / IMAGE, folders, environ)))
     if runtime.as_root:
         environ |= _become_root()
-        asked = subprocess.run([program, "image", "exists", start.image], env=environ, check=False)
-        if asked.returncode == 1 and "--rootfs" not in start.options:
-            raise CannotEnterError(f"the image is not on this machine: {runtime.remedy.format(name=name)}")
+        if "--rootfs" not in start.options:
+            path = _path_of(
+                [program, *command_line.storage(start)], start.image, environ, runtime.remedy.format(name=name)
+            )
     environ |= command_line.variables(runtime, settings)
-    os.execve(program, [name, *command_line.entered(runtime, start, folders, settings)], environ)
+    os.execve(program, [name, *command_line.entered(runtime, start, folders, settings, path)], environ)
+
+
+def _path_of(podman: Sequence[str], image: str, environ: Mapping[str, str], remedy: str) -> str:
+    """Return the PATH that Podman's image sets.
+
+    Raises:
+        CannotEnterError: there is no such image.
+    """
+    asked = [*podman, "image", "inspect", "--format", "{{range .Config.Env}}{{println .}}{{end}}", image]
+    shown = subprocess.run(asked, env=environ, capture_output=True, text=True, check=False)
+    if shown.returncode and subprocess.run([*podman, "image", "exists", image], env=environ, check=False).returncode:
+        raise CannotEnterError(f"the image is not on this machine: {remedy}")
+    return next((line[5:] for line in shown.stdout.splitlines() if line.startswith("PATH=")), _PATH)
 
 
 def _become_root() -> dict[str, str]:
@@ -99,9 +132,11 @@ def _remember(name: str, image: str) -> None:
     stores += home.glob(_OF_PODMAN) if name.startswith("podman") else []
     for path in {each.resolve() for each in stores if each.exists()}:
         status = path.stat()
-        kind = "D" if stat.S_ISDIR(status.st_mode) else "R"
+        noted = [("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns)]
+        noted += [("I", images.identity(path), 0)] if path.is_file() else []
         with (Path(os.environ["XMEM_TRACE_DIR"]) / "files.log").open("ab") as file:
-            file.write(b"%s %d %d %s\0" % (kind.encode(), status.st_size, status.st_mtime_ns, os.fsencode(path)))
+            for kind, size, mtime_ns in noted:
+                file.write(b"%s %d %d %s\0" % (kind.encode(), size, mtime_ns, os.fsencode(path)))
 
 
 def _settings(run: Path) -> dict[str, str]:
@@ -112,7 +147,7 @@ def _settings(run: Path) -> dict[str, str]:
     ours["XMEM_MOUNTS"] = json.dumps([each for each in mounts if not each[2].startswith(_PSEUDO)][::-1])
     to_probe = "LD_PRELOAD" if "LD_PRELOAD" in os.environ else "PYTHONPATH"  # which the image or the job may set anew
     ours |= {to_probe: os.environ[to_probe]} if to_probe in os.environ else {}
-    return {name: value for name, value in ours.items() if name not in _OUTSIDE_ONLY}
+    return ours
 
 
 def _outside() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What launchers and Slurm's commands do in a dry run: start ranks here, and never talk to the cluster or the network.
 
 The runner puts a folder first on PATH in which each of these names starts `main`. It runs with the wrapper's Python,
-isolated (-I -S), and replaces itself by the command that it finds, in the job's own environment.
+isolated (-I -S), and replaces itself by the command that it finds, in the job's own environment. In a container it is
+the image's Python, 3.9 or newer: what is imported here keeps to that.
 """
 
 import os
@@ -9,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from xmem_slurm.dryrun.containers import shim
 from xmem_slurm.dryrun.containers.runtimes import ROOT_ONLY, RUNTIMES
 from xmem_slurm.dryrun.shims import fetchers, slurm_queries
 from xmem_slurm.dryrun.shims.launchers import deepspeed, mpirun, torchrun
@@ -50,6 +50,16 @@ def sbatch(_arguments: Sequence[str]) -> None:
     print("Submitted batch job 0")  # noqa: T201
 
 
+def container(name: str, arguments: Sequence[str]) -> None:
+    """Start the job's container, as its runtime does."""
+    if "XMEM_MOUNTS" in os.environ:
+        note(f"the script runs a container ({name}) in a container, and the dry run cannot go inside")
+        sys.exit(f"{name}: a dry run starts no container in a container")
+    from xmem_slurm.dryrun.containers import shim  # noqa: PLC0415 - not in the Python of an image
+
+    shim.container(name, arguments)
+
+
 def nothing(_arguments: Sequence[str]) -> None:
     """Do nothing, well."""
 
@@ -66,7 +76,7 @@ SHIMS: dict[str, Callable[[Sequence[str]], None]] = {
     "sbatch": sbatch,
     "squeue": slurm_queries.squeue,
     **dict.fromkeys(("sacct", "scancel", "sinfo"), nothing),
-    **{name: partial(shim.container, name) for name in CONTAINERS},
+    **{name: partial(container, name) for name in CONTAINERS},
     **{name: partial(fetchers.fetch, name) for name in fetchers.FETCHERS},
 }
 

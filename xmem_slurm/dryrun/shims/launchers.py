@@ -1,5 +1,7 @@
 """What torchrun, deepspeed and mpirun do in a dry run: they become their first rank, or those that are asked for."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from functools import partial

@@ -65,9 +65,9 @@ def squeue(arguments: Sequence[str]) -> None:
     values = dict[str, str]()
     names = {"-j": "jobs", "--job": "jobs", "-o": "format", "-O": "Format", "-h": "noheader"}
     words = [part for word in arguments for part in _apart(word)]
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for at, word in enumerate(words, 1):
         if word.startswith("-"):
-            values[names.get(word, word.lstrip("-"))] = following
+            values[names.get(word, word.lstrip("-"))] = "".join(words[at : at + 1])
     facts = known(os.environ, time.time())
     form = _of_names(values["Format"]) if "Format" in values else values.get("format", _DEFAULT)
     heads = {letter: _HEADS.get(letter, name.upper()) for letter, name in _LETTERS.items()}

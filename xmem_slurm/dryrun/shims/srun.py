@@ -1,5 +1,7 @@
 """What srun does in a dry run: it starts the first task of each step here, or those that hold a rank asked for."""
 
+from __future__ import annotations
+
 import os
 import shlex
 from collections.abc import Sequence
@@ -8,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from xmem_slurm.dryrun.containers import pyxis
-from xmem_slurm.dryrun.containers.refusals import CannotEnterError
-from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, note
+from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of
 from xmem_slurm.slurm import options
 
 
@@ -108,8 +109,8 @@ def _steps(arguments: Sequence[str]) -> list[_Step]:
     """Read srun's command line; nothing where it has no command."""
     steps = []
     colons = [at for at, word in enumerate(arguments) if word == ":"]
-    for index, (start, end) in enumerate(zip([-1, *colons], [*colons, len(arguments)], strict=True)):
-        words = arguments[start + 1 : end]
+    for index, end in enumerate([*colons, len(arguments)]):
+        words = arguments[colons[index - 1] + 1 if index else 0 : end]
         occurrences, command = options.scan(words, options.srun_table().with_options(pyxis.OPTIONS))
         given = {each.name: each.value or "" for each in occurrences}
         group = given.get("het-group") or given.get("pack-group") or str(index)
@@ -147,17 +148,11 @@ def _start(step: _Step, steps: Sequence[_Step], number: int) -> NoReturn:
         _see_gpus(range(int(count)))
     if of_task:  # Slurm shows such a task its own GPUs only (srun(1), --gpus-per-task)
         _see_gpus(range(local * of_task, (local + 1) * of_task))
-    become(step.command_of(number) if not pyxis.is_container(step.given) else _in_container(step, number))
-
-
-def _in_container(step: _Step, number: int) -> Sequence[str]:
-    """Return the command that starts a task in the container that options of the pyxis plugin ask for."""
-    os.environ.update(pyxis.variables(step.given))
-    try:
-        return pyxis.started(step.given, step.command_of(number), os.environ)
-    except CannotEnterError as error:
-        note(f"the script runs a container (srun), and the dry run cannot go inside: {error}")
-        raise SystemExit(1) from None
+    command, container = step.command_of(number), pyxis.asked(step.given, os.environ)
+    if container:
+        os.environ.update(pyxis.variables(container))
+        command = pyxis.started(container, command, os.environ)
+    become(command)
 
 
 def _see_gpus(numbers: range) -> None:

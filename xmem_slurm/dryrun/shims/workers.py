@@ -6,6 +6,8 @@ mpirun finds in XMEM_TASK which one that is ("1/2"). XMEM_LAUNCHER tells the out
 XMEM_NODE the nodes that processes stand on.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys

@@ -6,6 +6,7 @@ meets a path, written at once, as a process may be ended at any time. A line is 
     R   was there when it was opened for reading (or loaded as an extension module); its size and time as of then
     D   a folder that was listed; by the import system: only where packages are installed
     A   was not there
+    I   a container's image: for SIZE the number of its header (dryrun/containers/images.py), beside its own line
     W   opened for writing, or renamed to: what is read there later is the job's own
     T   there were too many: what follows is not noted
 
