@@ -53,6 +53,9 @@ class Wishes(NamedTuple):
     engine: str | None = None
     ranks: str | None = None
     array_tasks: str | None = None
+    record: bool | None = None
+    """Whether what the job uses is recorded; None as the site has it."""
+    summary: bool = False
     given: Sequence[str] = ()
     """What of these an option or a variable said, by the option's name: no script and no file goes before it."""
 
@@ -90,9 +93,15 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         Busy: its turn to be run dry did not come in time.
     """
     not_sized = _not_sized(job.request)
+    from xmem_slurm.outcomes import history  # noqa: PLC0415
     from xmem_slurm.submission import known  # noqa: PLC0415
 
-    sized_by = wishes._replace(fresh=False, verbose=False, hold=False, report=None, html=None, given=())
+    sized_by = wishes._replace(
+        fresh=False, verbose=False, hold=False, report=None, html=None, record=None, summary=False, given=()
+    )
+    ran_out = history.ran_out(job)
+    if ran_out is not None:
+        name = known.key(job, [name or sized_by, ran_out])
     name = name or known.key(job, sized_by)
     drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
     kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
@@ -117,7 +126,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
             from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
-            return by_sizing.decide(job, not_sized, wishes, tell, name)
+            return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=ran_out)
     return left_alone(job)  # sbatch says so itself
 
 

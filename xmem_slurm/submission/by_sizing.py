@@ -13,12 +13,14 @@ from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
+from xmem_slurm.outcomes import learned, prediction
 from xmem_slurm.report import decided, terminal
 from xmem_slurm.rewriting import job_steps, sharing
 from xmem_slurm.rewriting.rewrite import Change, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
@@ -29,8 +31,18 @@ if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
 
 
-def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell: "Tell", name: str) -> Decision:
+def decide(
+    job: Submission,
+    not_sized: Mapping[int, str],
+    wishes: "Wishes",
+    *,
+    tell: "Tell",
+    name: str,
+    ran_out: RanOut | None,
+) -> Decision:
     """Size each component that is not `not_sized`, decide what becomes of it, and keep that under `name`.
+
+    `ran_out` is what is known of a script that ran out of GPU memory before.
 
     Raises:
         NoEstimate: there is none for any component.
@@ -40,9 +52,10 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
     site_file = places.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
     site = site.without_shares() if wishes.whole else site
-    basis = basis_of(job, site_file, site.templates)
+    basis = basis_of(job, site_file, site.templates, learned.files(site))
     gpus = loading.option_gpus(site, loading.load_catalogue())
-    sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell)
+    experience = Experience(learned.margins(site), ran_out)
+    sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell, experience=experience)
     sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
     errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}
     left = {**not_sized, **{index: str(error) for index, error in errors.items()}}
@@ -55,7 +68,11 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
     full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
-    decision = decision._replace(lines=full, brief=brief)
+    before = [ran_out.words] if ran_out is not None else []
+    decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
+    if not job.request.others:
+        gpu = gpus[sized[0].estimate.gpu_name]
+        decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu))
     known.keep(name, decision, *_lasts(decision, site, basis))
     last_estimates.keep(job.argv, sized, left, several=bool(job.request.others))
     return decision
@@ -69,6 +86,7 @@ def _sizings(
     gpus: Mapping[str, Gpu],
     *,
     tell: "Tell",
+    experience: Experience,
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry when its turn has come, and return what that says of each component that is sized."""
     budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
@@ -89,6 +107,7 @@ def _sizings(
                 origins=wishes.report is not None or wishes.html is not None,
             ),
             ask_slurm=True,
+            experience=experience,
         )
         return dispatch.one(orders, site.dry_run)
 
@@ -125,11 +144,13 @@ def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tupl
     return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
 
 
-def basis_of(job: Submission, site_file: Path | None, templates: Path | None) -> list[File] | None:
+def basis_of(
+    job: Submission, site_file: Path | None, templates: Path | None, margins: Sequence[Path]
+) -> list[File] | None:
     """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
 
     The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
-    own folder `templates`, too), and what the batch script names.
+    own folder `templates`, too), the files of learned `margins`, and what the batch script names.
     """
     try:
         folder = Path(job.request.chdir or ".").absolute()
@@ -141,6 +162,7 @@ def basis_of(job: Submission, site_file: Path | None, templates: Path | None) ->
         *([site_file.absolute()] if site_file else []),
         *resources.tree("site-config").glob("*.toml"),
         *places.site_places(),
+        *margins,
     }
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
     return [known.as_it_is(path) for path in facts | named]

@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING
 
 from xmem_slurm import __version__
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.outcomes import prediction
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
 if TYPE_CHECKING:
     from xmem_slurm.trace import File
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _FOLDER = "estimates"
 _DAY = 86_400
 MOST_DAYS = 7
@@ -88,6 +89,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             lines=[*map(str, kept["lines"])],
             brief=[*map(str, kept["brief"])],
             known_since=float(kept["made"]),
+            prediction=None if kept["prediction"] is None else prediction.parse(kept["prediction"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -116,6 +118,7 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
         "removed": [k for k in before if k not in after],
         "lines": list(decision.lines),
         "brief": list(decision.brief),
+        "prediction": None if decision.prediction is None else decision.prediction._asdict(),
     }
     with contextlib.suppress(OSError):
         folder = own_files.make(own_files.cache_folder(_FOLDER))

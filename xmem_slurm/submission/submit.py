@@ -45,6 +45,8 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
     decision = _held(decision) if wishes.hold else decision
+    if not wishes.dry_run:
+        decision = _recorded(decision, wishes)
     _tell_of(decision, wishes)
     with contextlib.suppress(Exception):  # no submission fails by its report
         _write_reports(decision, wishes)
@@ -130,6 +132,16 @@ def _write_reports(decision: Decision, wishes: Wishes) -> None:
         failure = files.failure(Path(name), sized, templates, writer) if name else None
         if failure or (name and not decision.written.command_line.has("quiet")):
             tell([failure or f"report: {name}"])
+
+
+def _recorded(decision: Decision, wishes: Wishes) -> Decision:
+    """Have what the job uses recorded, where that is wanted: no submission fails by it."""
+    with contextlib.suppress(Exception):
+        if decision.written.request.asks_for_gpu:
+            from xmem_slurm.submission import recording  # noqa: PLC0415
+
+            return recording.recorded(recording.sampled(decision, wishes), wishes)
+    return decision
 
 
 def _tell_of(decision: Decision, wishes: Wishes) -> None:

@@ -1,0 +1,69 @@
+"""Did this very script run out of GPU memory before, and how much does it need at least?
+
+By the outcomes of jobs with the same script and arguments (`records.script_key`). An OOM counts as long as no later job
+of the script ran to its end in what was too little; a later one that took more says how much it is.
+"""
+
+from collections.abc import Sequence
+
+from xmem_slurm.outcomes import records
+from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.sizing.margins import RanOut
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.units import MIB, human
+
+_MORE = 2 * MIB
+"""Beyond what was too little: the least that torch's allocator asks the driver for."""
+
+
+def ran_out(job: Submission) -> RanOut | None:
+    """Return what is known of the script of a job that ran out; None where it did not, or nothing is kept of it."""
+    try:
+        place = records.folder()
+        if not place.is_dir():
+            return None
+        key = records.script_key(job, place)
+        return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _script(each) == key])
+    except OSError:
+        return None
+
+
+def of_script(found: Sequence[Outcome]) -> RanOut | None:
+    """Return what the outcomes of one script say, the latest last."""
+    counts: Outcome | None = None
+    later: list[Outcome] = []
+    for each in found:
+        if each.ran_out:
+            if counts is None or each.limit_bytes >= counts.limit_bytes:
+                counts, later = each, []
+        elif counts is not None and each.finished:
+            if each.device.reserved <= counts.limit_bytes:
+                counts, later = None, []
+            else:
+                later.append(each)
+    if counts is None:
+        return None
+    where = _given(counts)
+    words = f"job {counts.job} ran out of memory on {where} at {human(counts.device.limit or counts.device.reserved)}"
+    shares = [_lacked(counts, counts.limit_bytes + _MORE, of_peak=False)]
+    shares += [_lacked(each, each.device.reserved, of_peak=True) for each in later]
+    known = [share for share in shares if share is not None]
+    least = max([counts.limit_bytes + _MORE, *(each.device.reserved for each in later)])
+    return RanOut(words, max(known) if shares[0] is not None else None, least)
+
+
+def _lacked(outcome: Outcome, needed_bytes: int, *, of_peak: bool) -> float | None:
+    predicted = outcome.prediction
+    base = 0 if predicted is None else predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
+    return needed_bytes / base - 1 if base else None
+
+
+def _given(outcome: Outcome) -> str:
+    """Return what the GPU is called where the job asked for it, else its own name."""
+    given = outcome.prediction.given if outcome.prediction is not None else ()
+    kinds = [entry.split(":")[1] for entry in given if entry.count(":") == 2 and ":any:" not in entry]
+    return kinds[0] if kinds else outcome.device.name
+
+
+def _script(outcome: Outcome) -> str:
+    return outcome.prediction.script if outcome.prediction is not None else ""
