@@ -16,6 +16,15 @@ _MORE = 2 * MIB
 """Beyond what was too little: the least that torch's allocator asks the driver for."""
 
 
+def _too_little(outcome: Outcome) -> int:
+    """Return what is too little: what there was, and no less than there was thought to be on such a GPU.
+
+    More than was thought may lie on it beside the allocator, and does so the next time, too.
+    """
+    outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
+    return max(outcome.limit_bytes, outcome.device.total - outside if outside else 0)
+
+
 def ran_out(job: Submission) -> RanOut | None:
     """Return what is known of the script of a job that ran out; None where it did not, or nothing is kept of it."""
     try:
@@ -34,21 +43,20 @@ def of_script(found: Sequence[Outcome]) -> RanOut | None:
     later: list[Outcome] = []
     for each in found:
         if each.ran_out:
-            if counts is None or each.limit_bytes >= counts.limit_bytes:
+            if counts is None or _too_little(each) >= _too_little(counts):
                 counts, later = each, []
         elif counts is not None and each.finished:
-            if each.device.reserved <= counts.limit_bytes:
+            if each.device.reserved <= _too_little(counts):
                 counts, later = None, []
             else:
                 later.append(each)
     if counts is None:
         return None
-    where = _given(counts)
-    words = f"job {counts.job} ran out of memory on {where} at {human(counts.device.limit or counts.device.reserved)}"
-    shares = [_lacked(counts, counts.limit_bytes + _MORE, of_peak=False)]
+    words = f"job {counts.job} ran out of memory on {_given(counts)} at {human(counts.limit_bytes)}"
+    shares = [_lacked(counts, _too_little(counts) + _MORE, of_peak=False)]
     shares += [_lacked(each, each.device.reserved, of_peak=True) for each in later]
     known = [share for share in shares if share is not None]
-    least = max([counts.limit_bytes + _MORE, *(each.device.reserved for each in later)])
+    least = max([_too_little(counts) + _MORE, *(each.device.reserved for each in later)])
     return RanOut(words, max(known) if shares[0] is not None else None, least)
 
 

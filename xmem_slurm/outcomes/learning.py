@@ -131,9 +131,9 @@ def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMar
 
 @dataclass(frozen=True)
 class Drift:
-    """How often the margins of the last jobs with a promise were enough, against what they promised on average."""
+    """How often the margins of the last scripts with a promise were enough, against what they promised on average."""
 
-    jobs: int
+    scripts: int
     enough: int
     promised: float
 
@@ -141,14 +141,14 @@ class Drift:
     def is_one(self) -> bool:
         """Whether so many shortfalls are a surprise: by the binomial distribution, rarer than `SURPRISE`."""
         chance = sum(
-            math.comb(self.jobs, k) * self.promised**k * (1 - self.promised) ** (self.jobs - k)
+            math.comb(self.scripts, k) * self.promised**k * (1 - self.promised) ** (self.scripts - k)
             for k in range(self.enough + 1)
         )
-        return self.jobs > 0 and chance < SURPRISE
+        return self.scripts > 0 and chance < SURPRISE
 
 
 def drift(said: Sequence[Lesson]) -> Drift:
-    """Hold the promises that the last jobs were given against what they needed; `said` has the latest last."""
-    last = [each for each in said if each.promise is not None][-LAST:]
+    """Hold the promises that the last jobs were given against what they needed, a script once; `said` ends with now."""
+    last = votes([each for each in said if each.promise is not None][-LAST:])
     enough = sum(not each.censored and each.shortfall <= each.margin for each in last)
     return Drift(len(last), enough, sum(each.promise or 0 for each in last) / max(1, len(last)))

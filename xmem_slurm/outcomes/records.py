@@ -118,12 +118,8 @@ class Outcome:
 
     @property
     def limit_bytes(self) -> int:
-        """What torch's allocator could have had of that GPU: what it would have needed is more where it ran out.
-
-        Other processes may have had a part of it; on another GPU of the kind there is as much as was thought.
-        """
-        predicted = self.device.total - self.prediction.outside_bytes if self.prediction else 0
-        return max(self.device.limit or self.device.reserved, predicted)
+        """What torch's allocator could have had of that GPU beside all else on it: who ran out needed more."""
+        return self.device.reserved if self.device.limit is None else max(self.device.limit, self.device.reserved)
 
 
 def folder() -> Path:

@@ -85,8 +85,19 @@ OWN_OPTIONS = (
     OwnOption("xmem-html", "file", "write charts and tables, one HTML file", file="written"),
 )
 BY_NAME = {option.name: option for option in OWN_OPTIONS}
-ANYWHERE = ("policy", "budget", "margin", "engine", "ranks", "array-tasks")
-ANYWHERE += ("verbose", "hold", "keep-type", "record", "summary")
+ANYWHERE = (
+    "policy",
+    "budget",
+    "margin",
+    "engine",
+    "ranks",
+    "array-tasks",
+    "verbose",
+    "hold",
+    "keep-type",
+    "record",
+    "summary",
+)
 """What the user's file and an #XMEM line can set, too."""
 
 
