@@ -56,6 +56,8 @@ class Wishes(NamedTuple):
     record: bool | None = None
     """Whether what the job uses is recorded; None as the site has it."""
     summary: bool = False
+    retry: float = 0
+    """On how many larger GPUs it is tried if it runs out of memory."""
     given: Sequence[str] = ()
     """What of these an option or a variable said, by the option's name: no script and no file goes before it."""
 

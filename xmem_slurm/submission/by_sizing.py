@@ -4,6 +4,7 @@ Everything heavy is imported here, where a GPU job waits seconds anyway.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,8 @@ def decide(
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
     if not job.request.others:
         gpu = gpus[sized[0].estimate.gpu_name]
-        decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu))
+        retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if wishes.retry else ()
+        decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
     known.keep(name, decision, *_lasts(decision, site, basis))
     last_estimates.keep(job.argv, sized, left, several=bool(job.request.others))
     return decision
@@ -208,6 +210,21 @@ def _with_parts(
         ready = changed if allowed else ready
     kinds = {part.kind for part in parts.values()}
     return Decision(next(kind for kind in Kind if kind in kinds), job, ready, parts)
+
+
+def _larger(job: Submission, site: Site, gpus: Mapping[str, Gpu], sized: Sizing, most: int) -> Sequence[Submission]:
+    """Return the job on larger GPUs than the one that was chosen for it, each larger than the one before."""
+    placement, found = sized.placement, list[Submission]()
+    size = max((gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice), default=None)
+    whole = (v for v in placement.verdicts if v.share is None and v.fits is not False)
+    for verdict in sorted(whole, key=lambda v: (v.gpu.total_bytes, site.option[v.name].cost)):
+        if size is None or verdict.gpu.total_bytes <= size or len(found) == most:
+            continue
+        size, reason = verdict.gpu.total_bytes, f"for the case that {placement.choice} is too small"
+        option = site.option[verdict.name]
+        with suppress(UsageError):
+            found.append(rewrite(job, option, reason, spelled=site.dialect, templates=site.templates)[0])
+    return found
 
 
 def _rewritten(

@@ -72,8 +72,8 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
 
 def is_wanted(decision: Decision, wishes: Wishes) -> bool:
     """Whether the user wants it, or, where they do not say, their site does, of this share of its users."""
-    if wishes.record is not None or wishes.summary:
-        return bool(wishes.record) or wishes.summary
+    if wishes.record is not None or wishes.summary or wishes.retry:
+        return bool(wishes.record) or wishes.summary or wishes.retry > 0
     tables = _tables(decision, wishes)
     try:
         share = float(tables.get("share_of_users", 1))

@@ -57,7 +57,21 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
         _record(decision, wishes, began)
     if refused:
         raise SystemExit(1)
+    if wishes.retry and decision.ready != written:
+        _retry(sbatch, decision, wishes)
     _hand_over(sbatch, decision.ready)
+
+
+def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
+    """Submit the job and those for the case that it runs out of GPU memory; without them it is handed over as ever."""
+    from xmem_slurm.submission import recording, retrying  # noqa: PLC0415
+
+    reason = retrying.why_not(decision)
+    if reason is not None:
+        tell([f"no retry: {reason}"])
+        return
+    others = [recording.recorded(decision._replace(ready=each), wishes).ready for each in decision.retries]
+    raise SystemExit(retrying.submit(sbatch, decision.ready, others, tell))
 
 
 def _sbatch(job: Submission, wishes: Wishes) -> Path:
