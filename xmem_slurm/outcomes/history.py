@@ -1,6 +1,6 @@
 """Did this very script run out of GPU memory before, and how much does it need at least?
 
-By the outcomes of jobs with the same script and arguments (`records.script_key`). An OOM counts as long as no later job
+By the outcomes of jobs with the same script and arguments (`records.keys`). An OOM counts as long as no later job
 of the script ran to its end in what was too little; a later one that took more says how much it is.
 """
 
@@ -31,8 +31,8 @@ def ran_out(job: Submission) -> RanOut | None:
         place = records.folder()
         if not place.is_dir():
             return None
-        key = records.script_key(job, place)
-        return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _script(each) == key])
+        _, key = records.keys(job, place)
+        return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key])
     except OSError:
         return None
 
@@ -73,5 +73,5 @@ def _given(outcome: Outcome) -> str:
     return kinds[0] if kinds else outcome.device.name
 
 
-def _script(outcome: Outcome) -> str:
-    return outcome.prediction.script if outcome.prediction is not None else ""
+def _run(outcome: Outcome) -> str:
+    return outcome.prediction.run if outcome.prediction is not None else ""

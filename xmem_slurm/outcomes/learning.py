@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.sizing import conformal
 from xmem_slurm.sizing.margins import LearnedMargin, Margin
 from xmem_slurm.units import MIB
 
@@ -103,16 +104,13 @@ def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | No
     voted = votes(members)
     if len(voted) < LEAST_SCRIPTS:
         return None
-    seen = sorted(each.shortfall for each in voted if not each.censored)
-    n, rank = len(voted), math.ceil((len(voted) + 1) * coverage)
-    if rank <= len(seen):
-        share, promise = seen[rank - 1], coverage
-    elif len(seen) < n and seen:
-        share = max([*seen, *(each.shortfall for each in voted if each.censored)])
-        promise = math.floor(100 * len(seen) / (n + 1)) / 100
-    else:
+    share: float | None = conformal.margin([math.inf if each.censored else each.shortfall for each in voted], coverage)
+    promise, seen = coverage, sum(not each.censored for each in voted)
+    if share == math.inf and seen:
+        share, promise = max(each.shortfall for each in voted), math.floor(100 * seen / (len(voted) + 1)) / 100
+    if share is None or share == math.inf:
         return None
-    return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), n)
+    return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), len(voted))
 
 
 def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:

@@ -13,12 +13,13 @@ class Prediction(NamedTuple):
 
     `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`), `margin` a share of
     `fits_in_bytes` and `promise` the probability that it is enough, None where it is a prior. `uses_bytes` is what the
-    job takes of a GPU that has room for everything. `script` is the salted hash of `records.script_key`.
+    job takes of a GPU that has room for everything. `script` and `run` are the salted hashes of `records.keys`.
     `asked` and `given` are what the job asked for and what it was given, as the site's record has it
     (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are known.
     """
 
     script: str = ""
+    run: str = ""
     gpu: str = ""
     capability: str = ""
     engine: str = ""

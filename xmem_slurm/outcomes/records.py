@@ -140,8 +140,8 @@ def make_folder() -> Path:
     return place
 
 
-def script_key(job: Submission, place: Path) -> str:
-    """Return what stands for a job's script and the arguments that it gets: nobody else can tell from which.
+def keys(job: Submission, place: Path) -> tuple[str, str]:
+    """Return what stands for a job's script, and for it with the arguments that it gets: nobody else can tell which.
 
     The salt is the user's own and lies in `place`. Options of sbatch do not count.
 
@@ -149,13 +149,15 @@ def script_key(job: Submission, place: Path) -> str:
         OSError: there is no salt there, and none can be made.
     """
     line = job.command_line
-    words = [line.wrap or ""] if line.script_index is None else job.argv[line.script_index + 1 :]
     try:
         salt = own_files.read(place / _SALT, 100)
     except FileNotFoundError:
         salt = secrets.token_hex(16).encode()
         own_files.write(place / _SALT, salt)
-    return hashlib.sha256(salt + json.dumps([*words, (job.script or b"").hex()]).encode()).hexdigest()[:24]
+    script = line.wrap or (job.script or b"").hex()
+    words = () if line.script_index is None else job.argv[line.script_index + 1 :]
+    of_script, of_run = (hashlib.sha256(salt + json.dumps(what).encode()) for what in ([script], [script, *words]))
+    return of_script.hexdigest()[:24], of_run.hexdigest()[:24]
 
 
 def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[Outcome]:

@@ -12,6 +12,7 @@ from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
 from xmem_slurm.errors import NoEstimate, Refused, XmemError
 from xmem_slurm.report import decided
+from xmem_slurm.slurm import services
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
@@ -94,7 +95,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         NoEstimate: nothing of it can be estimated.
         Busy: its turn to be run dry did not come in time.
     """
-    not_sized = _not_sized(job.request)
+    not_sized = _not_sized(job)
     from xmem_slurm.outcomes import history  # noqa: PLC0415
     from xmem_slurm.submission import known  # noqa: PLC0415
 
@@ -166,16 +167,20 @@ def own_words(job: Submission) -> Mapping[str, int]:
     return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
 
 
-def _not_sized(request: Request) -> Mapping[int, str]:
+def _not_sized(job: Submission) -> Mapping[int, str]:
     """Return why components that ask for GPUs are not sized, by their number; an ordinary job is its only one.
 
     Raises:
         NoEstimate: there is none that could be.
     """
+    request = job.request
     if request.for_another_user:
         raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
     if request.foreign is not None:
         raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
+    waits = services.service(job.command_line.wrap or (job.script or b"").decode(errors="replace"))
+    if waits is not None:
+        raise NoEstimate(f"{waits} waits for work that others give it: what that needs is not known here")
     reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
     not_sized = {index: why for index, why in reasons.items() if why is not None}
     if len(not_sized) == len(reasons):

@@ -49,8 +49,10 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
         own = records.make_folder()
         spool = _tables(decision, wishes).get("spool")
         spool = spool if isinstance(spool, str) and Path(spool).is_dir() else None
+        script, run = records.keys(written, own)
         predicted = (decision.prediction or Prediction())._replace(
-            script=records.script_key(written, own),
+            script=script,
+            run=run,
             asked=audit.asks_for(written.request),
             given=audit.asks_for(ready.request),
         )
