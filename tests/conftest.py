@@ -155,12 +155,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running_lab(site_file: Path, hooks: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+def running_lab(
+    site_file: Path, hooks: Mapping[str, str] | None = None, *, accounting: bool = False
+) -> Iterator[Cluster]:
     """Bring up a real Slurm cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
         Path(parent).chmod(0o755)
         folder = Path(parent, "lab")
-        lab.up(load_site(site_file), folder, hooks=hooks)
+        lab.up(load_site(site_file), folder, accounting=accounting, hooks=hooks)
         yield Cluster(folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site_file)})
         lab.down(folder)
 

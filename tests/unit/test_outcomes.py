@@ -13,7 +13,7 @@ import pytest
 
 from xmem_slurm.outcomes import history, learned, learning, records
 from xmem_slurm.outcomes.learning import Lesson
-from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
@@ -39,7 +39,7 @@ def line(reserved: float = 10 * GIB, predicted: dict[str, Any] | None = None, **
     return {**LINE, **fields, "devices": [device], "prediction": {**PREDICTED, **(predicted or {})}}
 
 
-def written(folder: Path, *lines: Any, user: int | None = None) -> list[Outcome]:
+def written(folder: Path, *lines: Any, user: int | None = None) -> list[JobOutcome]:
     folder.mkdir(exist_ok=True)
     texts = (each if isinstance(each, str) else json.dumps(each) for each in lines)
     (folder / f"{os.getuid() if user is None else user}-n1.jsonl").write_text("\n".join([*texts, ""]))

@@ -110,7 +110,7 @@ def test_a_kept_decision_has_its_prediction_and_its_retries(tmp_path: Path, monk
     kept = known.look_up("k", WRITTEN)
     assert kept is not None
     assert kept.prediction == PREDICTED._replace(asked=[], given=[])
-    assert kept.retries == [retry]
+    assert kept.retries == (retry,)
 
 
 def test_a_retry_begins_if_the_job_fails_and_goes_on_if_that_ran_out(state: Path) -> None:

@@ -16,7 +16,7 @@ from xmem_slurm.cluster import client
 from xmem_slurm.errors import SiteError, SlurmError, UsageError
 from xmem_slurm.outcomes import learned, learning, records, sources
 from xmem_slurm.outcomes import waste as wasted
-from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.report import outcomes as told
 from xmem_slurm.report import waste as report
@@ -90,7 +90,7 @@ def explain_job(job: str, *, as_json: bool) -> bool:
     return True
 
 
-def _learn(found: Sequence[Outcome], days: float, coverage: float, whose: str, place: Path) -> None:
+def _learn(found: Sequence[JobOutcome], days: float, coverage: float, whose: str, place: Path) -> None:
     """Learn, say what, and write it, if it is anything."""
     said, nothing = learning.lessons(records.since(found, days))
     margins = learning.learn(said, coverage)
@@ -108,7 +108,7 @@ def _learn(found: Sequence[Outcome], days: float, coverage: float, whose: str, p
 
 
 def _waste(
-    site: Site, found: Sequence[Outcome], days: float, *, everybody: bool, as_json: bool, html_file: Path | None
+    site: Site, found: Sequence[JobOutcome], days: float, *, everybody: bool, as_json: bool, html_file: Path | None
 ) -> None:
     """Report the waste of a site's jobs, by its accounting; where it has none, by what was recorded alone."""
     gpus = loading.option_gpus(site, loading.load_catalogue())
@@ -128,14 +128,14 @@ def _waste(
             raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
 
 
-def _own() -> list[Outcome]:
+def _own() -> list[JobOutcome]:
     """Return the user's own outcomes: those in their folder, and those in the site's spool, where it names one."""
     spool = _gpus()[0]
     folders = [records.folder(), *([spool] if spool is not None else [])]
     return records.merged(*(records.outcomes(each, os.geteuid()) for each in folders if each.is_dir()))
 
 
-def _of_site(site: Site) -> list[Outcome]:
+def _of_site(site: Site) -> list[JobOutcome]:
     """Return all outcomes of a site.
 
     Raises:

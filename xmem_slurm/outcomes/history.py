@@ -7,7 +7,7 @@ of the script ran to its end in what was too little; a later one that took more 
 from collections.abc import Sequence
 
 from xmem_slurm.outcomes import records
-from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.sizing.margins import RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB, human
@@ -16,7 +16,7 @@ _MORE = 2 * MIB
 """Beyond what was too little: the least that torch's allocator asks the driver for."""
 
 
-def _too_little(outcome: Outcome) -> int:
+def _too_little(outcome: JobOutcome) -> int:
     """Return what is too little: what there was, and no less than there was thought to be on such a GPU.
 
     More than was thought may lie on it beside the allocator, and does so the next time, too.
@@ -37,10 +37,10 @@ def ran_out(job: Submission) -> RanOut | None:
         return None
 
 
-def of_script(found: Sequence[Outcome]) -> RanOut | None:
+def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
     """Return what the outcomes of one script say, the latest last."""
-    counts: Outcome | None = None
-    later: list[Outcome] = []
+    counts: JobOutcome | None = None
+    later: list[JobOutcome] = []
     for each in found:
         if each.ran_out:
             if counts is None or _too_little(each) >= _too_little(counts):
@@ -60,18 +60,18 @@ def of_script(found: Sequence[Outcome]) -> RanOut | None:
     return RanOut(words, max(known) if shares[0] is not None else None, least)
 
 
-def _lacked(outcome: Outcome, needed_bytes: int, *, of_peak: bool) -> float | None:
+def _lacked(outcome: JobOutcome, needed_bytes: int, *, of_peak: bool) -> float | None:
     predicted = outcome.prediction
     base = 0 if predicted is None else predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
     return needed_bytes / base - 1 if base else None
 
 
-def _given(outcome: Outcome) -> str:
+def _given(outcome: JobOutcome) -> str:
     """Return what the GPU is called where the job asked for it, else its own name."""
     given = outcome.prediction.given if outcome.prediction is not None else ()
     kinds = [entry.split(":")[1] for entry in given if entry.count(":") == 2 and ":any:" not in entry]
     return kinds[0] if kinds else outcome.device.name
 
 
-def _run(outcome: Outcome) -> str:
+def _run(outcome: JobOutcome) -> str:
     return outcome.prediction.run if outcome.prediction is not None else ""

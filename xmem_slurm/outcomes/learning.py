@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.sizing import conformal
 from xmem_slurm.sizing.margins import LearnedMargin, Margin
 from xmem_slurm.units import MIB
@@ -43,7 +43,7 @@ class Lesson:
     promise: float | None
 
 
-def lesson(outcome: Outcome) -> Lesson | str:
+def lesson(outcome: JobOutcome) -> Lesson | str:
     """Return what a job says, or why it says nothing."""
     predicted, device = outcome.prediction, outcome.device
     if predicted is None or not predicted.reserved_bytes or not predicted.fits_in_bytes:
@@ -72,7 +72,7 @@ def lesson(outcome: Outcome) -> Lesson | str:
     )
 
 
-def lessons(found: Iterable[Outcome]) -> tuple[list[Lesson], Counter[str]]:
+def lessons(found: Iterable[JobOutcome]) -> tuple[list[Lesson], Counter[str]]:
     """Return what jobs say, and how often they say nothing, for which reason."""
     said: list[Lesson] = []
     nothing = Counter[str]()

@@ -34,7 +34,7 @@ _DAY = 86_400
 STATES = ("running", "exit", "error", "oom")
 
 
-class Device(NamedTuple):
+class UsedGpu(NamedTuple):
     """What a process took of a GPU, in bytes: its allocator's peaks; at the end also what was `used` of it in all.
 
     `limit` is what the allocator could have had at the end; `used` and `limit` are None where the driver did not say.
@@ -51,7 +51,7 @@ class Device(NamedTuple):
     limit: int | None
 
 
-class Process(NamedTuple):
+class RecordedProcess(NamedTuple):
     """The last line of a process. `array` is as `4711_3`, empty where the job is none."""
 
     user: int
@@ -65,15 +65,15 @@ class Process(NamedTuple):
     time: float
     state: str
     torch: str
-    devices: Sequence[Device]
+    devices: Sequence[UsedGpu]
     prediction: Prediction | None
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """What became of a job, by the lines of its processes that used a GPU."""
 
-    processes: Sequence[Process]
+    processes: Sequence[RecordedProcess]
 
     @property
     def job(self) -> str:
@@ -101,7 +101,7 @@ class Outcome:
         return next((each.prediction for each in self.processes if each.prediction is not None), None)
 
     @cached_property
-    def device(self) -> Device:
+    def device(self) -> UsedGpu:
         """The GPU of which the most was taken: of the process that ran out, where one did."""
         failed = [each for each in self.processes if each.state == "oom"]
         return max((d for each in failed or self.processes for d in each.devices), key=lambda device: device.reserved)
@@ -160,36 +160,36 @@ def keys(job: Submission, place: Path) -> tuple[str, str]:
     return of_script.hexdigest()[:24], of_run.hexdigest()[:24]
 
 
-def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[Outcome]:
+def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
     """Return what is known of each job, the latest last: of one user, or of all; `wanted` stands in each line read.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    last = dict[tuple[int, str, str, int, float], Process]()
+    last = dict[tuple[int, str, str, int, float], RecordedProcess]()
     for each in _lines(place, user, wanted):
         key = each.user, each.job, each.host, each.process, each.began
         if key not in last or last[key].time <= each.time:
             last[key] = each
-    jobs = dict[tuple[int, str], list[Process]]()
+    jobs = dict[tuple[int, str], list[RecordedProcess]]()
     for each in last.values():
         if each.job and each.devices:
             jobs.setdefault((each.user, each.job), []).append(each)
-    return sorted((Outcome(members) for members in jobs.values()), key=lambda each: each.ended)
+    return sorted((JobOutcome(members) for members in jobs.values()), key=lambda each: each.ended)
 
 
-def merged(*lists: Iterable[Outcome]) -> list[Outcome]:
+def merged(*lists: Iterable[JobOutcome]) -> list[JobOutcome]:
     """Return each job once, the latest last."""
     found = {(each.user, each.job): each for members in lists for each in members}
     return sorted(found.values(), key=lambda each: each.ended)
 
 
-def since(found: Iterable[Outcome], days: float) -> list[Outcome]:
+def since(found: Iterable[JobOutcome], days: float) -> list[JobOutcome]:
     """Return the jobs that ended within the last days."""
     return [each for each in found if each.ended >= time.time() - days * _DAY]
 
 
-def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[Process]:
+def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedProcess]:
     for path in sorted(place.iterdir()):
         named = _NAME.fullmatch(path.name)
         if named is None or (user is not None and int(named[1]) != user):
@@ -204,7 +204,7 @@ def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[Process]:
                         yield _process(status.st_uid, json.loads(line))
 
 
-def _process(user: int, line: Mapping[str, Any]) -> Process:
+def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
     """Return what a line says.
 
     Raises:
@@ -213,7 +213,7 @@ def _process(user: int, line: Mapping[str, Any]) -> Process:
     if line["state"] not in STATES:
         raise ValueError("no such state")
     predicted = line["prediction"]
-    return Process(
+    return RecordedProcess(
         user,
         _word(line["job"]),
         _word(line["array"]),
@@ -230,7 +230,7 @@ def _process(user: int, line: Mapping[str, Any]) -> Process:
     )
 
 
-def _device(content: Mapping[str, Any]) -> Device:
+def _device(content: Mapping[str, Any]) -> UsedGpu:
     def size(name: str) -> int | None:
         return None if content.get(name) is None else int(content[name])
 
@@ -241,7 +241,7 @@ def _device(content: Mapping[str, Any]) -> Device:
     if not name.isprintable():
         raise ValueError("no name")
     capability = _word(content["capability"])
-    return Device(name, capability, total, reserved, allocated, retries, ooms, size("used"), size("limit"))
+    return UsedGpu(name, capability, total, reserved, allocated, retries, ooms, size("used"), size("limit"))
 
 
 _WORD: Callable[[str], Any] = re.compile(r"[A-Za-z0-9._+-]{0,100}").fullmatch

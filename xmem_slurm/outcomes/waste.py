@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.site.schema import Gpu, Site
 
@@ -19,7 +19,7 @@ MOST_SCRIPTS = 10
 
 
 @dataclass(frozen=True)
-class Spent:
+class SpentHours:
     """The GPU hours of one job, by name of an option: what was `asked` for, `had`, and what would have `done`.
 
     `done` is empty where that is not known, and `why` then says why not. `used_bytes` is of one GPU. `replayed`: what
@@ -68,11 +68,11 @@ def smallest(used_bytes: int, site: Site, gpus: Mapping[str, Gpu]) -> str:
 
 def spent(
     accounted: Iterable[Accounted],
-    outcomes: Iterable[Outcome],
+    outcomes: Iterable[JobOutcome],
     site: Site,
     gpus: Mapping[str, Gpu],
     replayed: Mapping[str, int] | None = None,
-) -> list[Spent]:
+) -> list[SpentHours]:
     """Return what each job spent; `replayed` has bytes, by job, of those whose scripts were estimated again."""
     by_number = {process.job: outcome for outcome in outcomes for process in outcome.processes}
     found = []
@@ -82,19 +82,19 @@ def spent(
         kinds = [option_of(kind, site) for kind in each.gpus]
         had = kinds[0] if len(kinds) == 1 else NOT_LISTED
         asked = _asked(outcome, site) or had
-        job = Spent(each.job, each.name, hours, asked, had)
+        job = SpentHours(each.job, each.name, hours, asked, had)
         used, source, why = _used(each, outcome, (replayed or {}).get(each.job))
         if used is not None:
             done = smallest(used, site, gpus)
             why = "" if done else "no option of the site file has so much"
-            job = Spent(each.job, each.name, hours, asked, had, done, why, used, source)
+            job = SpentHours(each.job, each.name, hours, asked, had, done, why, used, source)
         else:
-            job = Spent(each.job, each.name, hours, asked, had, why=why)
+            job = SpentHours(each.job, each.name, hours, asked, had, why=why)
         found.append(job)
     return found
 
 
-def _used(each: Accounted, outcome: Outcome | None, replayed: int | None) -> tuple[int | None, str, str]:
+def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> tuple[int | None, str, str]:
     """Return what was used of a GPU, who says so, and else why it is not known."""
     if outcome is not None and outcome.ran_out:
         return None, "", "ran out of GPU memory"
@@ -111,7 +111,7 @@ def _used(each: Accounted, outcome: Outcome | None, replayed: int | None) -> tup
     return None, "", "nothing recorded it, or it used no GPU with torch"
 
 
-def as_accounted(outcome: Outcome) -> Accounted:
+def as_accounted(outcome: JobOutcome) -> Accounted:
     """Return a job as accounting would have it, from its records alone: its time is that of its use of GPUs."""
     given = outcome.prediction.given if outcome.prediction is not None else ()
     parts = [entry.split(":") for entry in given if entry.count(":") == 2]
@@ -130,20 +130,20 @@ def option_of(kind: str, site: Site) -> str:
     return named[0] if len(named) == 1 else kind if kind in site.option else NOT_LISTED
 
 
-def _asked(outcome: Outcome | None, site: Site) -> str:
+def _asked(outcome: JobOutcome | None, site: Site) -> str:
     asked = outcome.prediction.asked if outcome is not None and outcome.prediction is not None else ()
     kinds = {entry.split(":")[1] for entry in asked if entry.count(":") == 2}
     return option_of(kinds.pop(), site) if len(kinds) == 1 else ""
 
 
-def summed(found: Sequence[Spent], site: Site) -> Waste:
+def summed(found: Sequence[SpentHours], site: Site) -> Waste:
     """Return the sums over jobs."""
     known = [each for each in found if each.done]
 
     def cost(name: str, hours: float) -> float:
         return hours * (site.option[name].cost if name in site.option else 0.0)
 
-    scripts = defaultdict[str, list[Spent]](list)
+    scripts = defaultdict[str, list[SpentHours]](list)
     for each in found:
         scripts[each.script].append(each)
     listed = [

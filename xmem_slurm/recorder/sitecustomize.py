@@ -29,6 +29,7 @@ class _UntilTorch:
     """Finds `torch` as who comes next on sys.meta_path does, once, and has the recorder begin when it is imported."""
 
     def find_spec(self, name, path=None, target=None):
+        """Return torch's own, whose execution ends with the recorder's beginning; None of all else."""
         if name != "torch":
             return None
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xmem_slurm.outcomes.learning import LAST, LEAST_SCRIPTS, Drift, Lesson
-from xmem_slurm.outcomes.records import Outcome
+from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import LIMITS, Accounted
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.margins import LearnedMargin
@@ -20,7 +20,7 @@ _STATES = {
 }
 
 
-def job_lines(outcome: Outcome, gpus: Mapping[str, Gpu]) -> list[str]:
+def job_lines(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
     """Return what is known of a job, for one screen; `gpus` are the site's options, or the catalogue."""
     device, predicted = outcome.device, outcome.prediction
     state = next(state for state in ("oom", "error", "running", "exit") if state in _of(outcome))
@@ -51,11 +51,11 @@ def job_lines(outcome: Outcome, gpus: Mapping[str, Gpu]) -> list[str]:
     return lines
 
 
-def _of(outcome: Outcome) -> set[str]:
+def _of(outcome: JobOutcome) -> set[str]:
     return {each.state for each in outcome.processes}
 
 
-def _processes(outcome: Outcome) -> str:
+def _processes(outcome: JobOutcome) -> str:
     count = len(outcome.processes)
     return "1 process" if count == 1 else f"{count} processes"
 
@@ -69,7 +69,7 @@ def _would(reserved: int, outside: int, gpu: Gpu) -> str:
     return f"would have fitted; {human(spare)} to spare" if spare >= 0 else f"{human(-spare)} too small"
 
 
-def job_document(outcome: Outcome) -> dict[str, Any]:
+def job_document(outcome: JobOutcome) -> dict[str, Any]:
     """Return what is known of a job, as one JSON object; sizes in bytes."""
     processes = [
         {**each._asdict(), "devices": [device._asdict() for device in each.devices], "prediction": None}

@@ -87,7 +87,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             lines=[*map(str, kept["lines"])],
             brief=[*map(str, kept["brief"])],
             known_since=float(kept["made"]),
-            retries=[_restored(job, each) for each in kept["retries"]],
+            retries=tuple(_restored(job, each) for each in kept["retries"]),
             prediction=None if kept["prediction"] is None else prediction.parse(kept["prediction"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
