@@ -164,6 +164,7 @@ def test_margins_are_of_a_gpu_where_it_has_enough_jobs_and_of_all_where_not() ->
     of_a, of_b = found.of("device", "A", frozenset()), found.of("device", "B", frozenset())
     assert of_a == Margin(0.01, 0.95, 30, 30)
     assert of_b == Margin(0.3, 0.95, 35, 35)
+    assert found.of("device", "C", frozenset()) is None  # what it does otherwise was not seen
     assert found.of("profile", "A", frozenset()) is found.of("device", "A", {"cudnn-plan"}) is None
 
 

@@ -1,19 +1,23 @@
 """`xmem-slurm learn` and `waste`, of one's own jobs and of a site's: what jobs really used."""
 
+import contextlib
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from xmem_slurm import estimating
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.cluster import client
-from xmem_slurm.errors import SiteError, SlurmError, UsageError
+from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
+from xmem_slurm.estimating import Wanted
 from xmem_slurm.outcomes import learned, learning, records, sources
 from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
@@ -22,6 +26,7 @@ from xmem_slurm.report import outcomes as told
 from xmem_slurm.report import waste as report
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
 Since = Annotated[str, typer.Option("--since", help="How long ago the oldest job ended: 30d, 12w.")]
@@ -55,12 +60,17 @@ def waste(
     site: SiteFile = None,
     since: Since = "30d",
     *,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Estimate stored scripts again, where nothing recorded their jobs.")
+    ] = False,
     as_json: AsJson = False,
     html_file: HtmlFile = None,
 ) -> None:
     """Say which GPUs your jobs asked for, had, and would have done with, in hours."""
     loaded = loading.load_site(places.site_file(site))
-    _waste(loaded, _own(), _days(since), everybody=False, as_json=as_json, html_file=html_file)
+    if replay and os.geteuid() == 0:
+        raise UsageError("--replay runs scripts dry, which root does for nobody: call it as their user")
+    _waste(loaded, _own(), _days(since), everybody=False, replay=replay, as_json=as_json, html_file=html_file)
 
 
 def site_waste(
@@ -72,7 +82,7 @@ def site_waste(
 ) -> None:
     """Say which GPUs the site's jobs asked for, had, and would have done with, in hours."""
     loaded = loading.load_site(places.site_file(site))
-    _waste(loaded, _of_site(loaded), _days(since), everybody=True, as_json=as_json, html_file=html_file)
+    _waste(loaded, _of_site(loaded), _days(since), everybody=True, replay=False, as_json=as_json, html_file=html_file)
 
 
 def explain_job(job: str, *, as_json: bool) -> bool:
@@ -108,7 +118,14 @@ def _learn(found: Sequence[JobOutcome], days: float, coverage: float, whose: str
 
 
 def _waste(
-    site: Site, found: Sequence[JobOutcome], days: float, *, everybody: bool, as_json: bool, html_file: Path | None
+    site: Site,
+    found: Sequence[JobOutcome],
+    days: float,
+    *,
+    everybody: bool,
+    replay: bool,
+    as_json: bool,
+    html_file: Path | None,
 ) -> None:
     """Report the waste of a site's jobs, by its accounting; where it has none, by what was recorded alone."""
     gpus = loading.option_gpus(site, loading.load_catalogue())
@@ -118,7 +135,11 @@ def _waste(
     except SlurmError as error:
         typer.echo(f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}", err=True)
         accounted = [wasted.as_accounted(each) for each in found]
-    sums = wasted.summed(wasted.spent(accounted, found, site, gpus), site)
+    spent = wasted.spent(accounted, found, site, gpus)
+    if replay:
+        replayed = _replayed(wasted.to_replay(spent, accounted))
+        spent = wasted.spent(accounted, found, site, gpus, replayed)
+    sums = wasted.summed(spent, site)
     typer.echo(json.dumps(report.document(sums, days), indent=2) if as_json else "\n".join(report.lines(sums, days)))
     sys.stdout.flush()
     if html_file is not None:
@@ -126,6 +147,24 @@ def _waste(
             own_files.write_for_user(html_file, report.page(sums, days, site.templates).encode())
         except OSError as error:
             raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
+
+
+def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
+    """Estimate jobs by the scripts that Slurm has kept, each in its folder; return what they need, by name."""
+    found = {}
+    for each in jobs:
+        stored = sources.stored(each.number)
+        if stored is None or not Path(stored.folder).is_dir():
+            typer.echo(f"xmem-slurm: {each.name}: its script is not kept, or its folder is gone", err=True)
+            continue
+        with contextlib.chdir(stored.folder):
+            job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
+            try:
+                estimated = estimating.estimate(job, Wanted(), partial(typer.echo, err=True))
+                found[each.name] = max(sized.estimate.required_bytes for sized in estimated.sized.values())
+            except XmemError as error:
+                typer.echo(f"xmem-slurm: {each.name}: {error}", err=True)
+    return found
 
 
 def _own() -> list[JobOutcome]:

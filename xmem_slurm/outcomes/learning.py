@@ -114,16 +114,17 @@ def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | No
 
 
 def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:
-    """Return the margin of each engine, GPU and class of doubt that has enough votes, and of all GPUs together."""
+    """Return the margin of each engine, GPU and class of doubt that has enough votes, and of all its GPUs together."""
+    classes = dict[tuple[str, frozenset[str]], list[Lesson]]()
+    for each in said:
+        classes.setdefault((each.engine, each.unseen), []).append(each)
     found = []
-    kinds = {(each.engine, gpus, each.unseen) for each in said for gpus in (frozenset({each.gpu}), frozenset[str]())}
-    for engine, gpus, unseen in sorted(kinds, key=lambda kind: (kind[0], sorted(kind[2]), sorted(kind[1]))):
-        members = [
-            each for each in said if each.engine == engine and each.unseen == unseen and (not gpus or each.gpu in gpus)
-        ]
-        of_kind = margin(members, coverage)
-        if of_kind is not None:
-            found.append(LearnedMargin(engine, gpus, unseen, of_kind))
+    for (engine, unseen), members in sorted(classes.items(), key=lambda item: (item[0][0], sorted(item[0][1]))):
+        every = frozenset(each.gpu for each in members)
+        for gpus in dict.fromkeys([*(frozenset({gpu}) for gpu in sorted(every)), every]):
+            of_kind = margin([each for each in members if each.gpu in gpus], coverage)
+            if of_kind is not None:
+                found.append(LearnedMargin(engine, gpus, unseen, of_kind))
     return found
 
 

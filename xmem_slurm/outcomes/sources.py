@@ -8,13 +8,15 @@ import base64
 import gzip
 import json
 import re
+import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, NamedTuple
 
 from xmem_slurm.cluster import client
+from xmem_slurm.errors import SlurmError
 
 SACCT_SECONDS = 120.0
 LIMITS: Mapping[str, str] = {
@@ -119,3 +121,29 @@ def ran_out(lines: Iterable[str]) -> float | None:
     """Return of how many GiB the GPU was on which a job ran out, by torch's message in its output; None: it did not."""
     found = [match for line in lines if (match := _OUT_OF_MEMORY.search(line))]
     return float(found[-1][1]) if found else None
+
+
+class StoredJob(NamedTuple):
+    """A job's script as Slurm has kept it, the words after `sbatch`, and the folder that it ran in."""
+
+    argv: Sequence[str]
+    script: bytes
+    folder: str
+
+
+def stored(job: str) -> StoredJob | None:
+    """Ask sacct for a job as it was submitted; None where it is not kept (AccountingStoreFlags=job_script).
+
+    Its environment may be kept, too, and is not asked for: there are passwords in some.
+    """
+    try:
+        words = ["sacct", "--noheader", "--parsable2", "--delimiter=\x1f", "--allocations", "--jobs", job]
+        line, _, folder = client.run([*words, "--format=SubmitLine,WorkDir"], SACCT_SECONDS).strip().partition("\x1f")
+        text = client.run(["sacct", "--batch-script", "--jobs", job], SACCT_SECONDS)
+        argv = shlex.split(line)[1:]
+    except (SlurmError, ValueError):
+        return None
+    _, rule, script = text.partition("\n" + 80 * "-" + "\n")
+    if not rule or not script.startswith("#!") or not argv:
+        return None
+    return StoredJob(argv, script.encode(errors="surrogateescape"), folder)

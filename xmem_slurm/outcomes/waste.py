@@ -15,6 +15,7 @@ from xmem_slurm.site.schema import Gpu, Site
 
 NOT_LISTED = "other"
 """A type that the site file does not have."""
+NOT_RECORDED = "nothing recorded it, or it used no GPU with torch"
 MOST_SCRIPTS = 10
 
 
@@ -22,8 +23,7 @@ MOST_SCRIPTS = 10
 class SpentHours:
     """The GPU hours of one job, by name of an option: what was `asked` for, `had`, and what would have `done`.
 
-    `done` is empty where that is not known, and `why` then says why not. `used_bytes` is of one GPU. `replayed`: what
-    was used is an estimate, made again.
+    `done` is empty where that is not known, and `why` then says why not. `used_bytes` is of one GPU, by `source`.
     """
 
     job: str
@@ -73,7 +73,7 @@ def spent(
     gpus: Mapping[str, Gpu],
     replayed: Mapping[str, int] | None = None,
 ) -> list[SpentHours]:
-    """Return what each job spent; `replayed` has bytes, by job, of those whose scripts were estimated again."""
+    """Return what each job spent; `replayed` has bytes, by name, of those that were estimated again."""
     by_number = {process.job: outcome for outcome in outcomes for process in outcome.processes}
     found = []
     for each in accounted:
@@ -83,7 +83,7 @@ def spent(
         had = kinds[0] if len(kinds) == 1 else NOT_LISTED
         asked = _asked(outcome, site) or had
         job = SpentHours(each.job, each.name, hours, asked, had)
-        used, source, why = _used(each, outcome, (replayed or {}).get(each.job))
+        used, source, why = _used(each, outcome, (replayed or {}).get(each.name))
         if used is not None:
             done = smallest(used, site, gpus)
             why = "" if done else "no option of the site file has so much"
@@ -92,6 +92,13 @@ def spent(
             job = SpentHours(each.job, each.name, hours, asked, had, why=why)
         found.append(job)
     return found
+
+
+def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> list[Accounted]:
+    """Return the latest job of each script that ran to its end and of which nothing is known, the most hours first."""
+    hours = {each.job: each.hours for each in found if each.why == NOT_RECORDED}
+    latest = {each.name: each for each in accounted if each.job in hours}
+    return sorted(latest.values(), key=lambda each: -hours[each.job])[:MOST_SCRIPTS]
 
 
 def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> tuple[int | None, str, str]:
@@ -108,7 +115,7 @@ def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> 
         return replayed, "replay", ""
     if outcome is not None or each.state != "COMPLETED":
         return None, "", "did not run to its end"
-    return None, "", "nothing recorded it, or it used no GPU with torch"
+    return None, "", NOT_RECORDED
 
 
 def as_accounted(outcome: JobOutcome) -> Accounted:

@@ -100,7 +100,7 @@ def learned_lines(
     lines = [f"{len(said)} jobs of {scripts} scripts say how much they needed"]
     lines += [f"{count} jobs say nothing: {why}" for why, count in nothing.most_common()]
     for each in found:
-        where, what = ", ".join(sorted(each.gpus)) or "any GPU", ", ".join(sorted(each.unseen)) or "no doubts"
+        where, what = ", ".join(sorted(each.gpus)), ", ".join(sorted(each.unseen)) or "no doubts"
         margin = each.margin
         lines.append(
             f"{each.engine}, {where}, {what}: + {margin.share:.2%} is enough for {margin.probability:.0%}"

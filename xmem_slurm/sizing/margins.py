@@ -56,7 +56,7 @@ class MeasuredMargin:
 
 @dataclass(frozen=True)
 class LearnedMargin:
-    """The margin of jobs that were run: of this engine, with just these doubts, on a GPU of these names; none: any."""
+    """The margin of jobs that were run: of this engine, with just these doubts, on GPUs of these names."""
 
     engine: str
     gpus: frozenset[str]
@@ -65,7 +65,7 @@ class LearnedMargin:
 
     def covers(self, engine: str, gpu: str, unseen: AbstractSet[str]) -> bool:
         """Whether a run is like these."""
-        return engine == self.engine and unseen == self.unseen and (not self.gpus or gpu in self.gpus)
+        return engine == self.engine and unseen == self.unseen and gpu in self.gpus
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Experience:
     def of(self, engine: str, gpu: str, unseen: AbstractSet[str]) -> Margin | None:
         """Return the margin of the jobs that a run is like, if there are such."""
         alike = [each for each in self.margins if each.covers(engine, gpu, unseen)]
-        return max(alike, key=lambda each: bool(each.gpus)).margin if alike else None
+        return min(alike, key=lambda each: len(each.gpus)).margin if alike else None
 
 
 NO_EXPERIENCE = Experience()
