@@ -48,7 +48,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         gpu = gpu_environment.environment(load_catalogue()["l4"], 1, Path(folder), python_path=None)
         for name, script in WAYS.items():
-            plain = {**os.environ, **(gpu if "CUDA" in name else {"PYTHONPATH": ""})}
+            plain = {**os.environ, **(gpu if "torch" in name else {"PYTHONPATH": ""})}
             path = os.pathsep.join(filter(None, [str(RECORDER), plain["PYTHONPATH"]]))
             recorded = {**plain, "PYTHONPATH": path, "XMEM_RECORD_TO": folder}
             pairs = [(cpu_seconds(script, plain), cpu_seconds(script, recorded)) for _ in range(rounds)]

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -152,7 +151,7 @@ def keys(job: Submission, place: Path) -> tuple[str, str]:
     try:
         salt = own_files.read(place / _SALT, 100)
     except FileNotFoundError:
-        salt = secrets.token_hex(16).encode()
+        salt = os.urandom(16).hex().encode()
         own_files.write(place / _SALT, salt)
     script = line.wrap or (job.script or b"").hex()
     words = () if line.script_index is None else job.argv[line.script_index + 1 :]

@@ -6,7 +6,7 @@ else what sizing it says (`by_sizing`). Imports here are few: a job without a GP
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
@@ -16,6 +16,10 @@ from xmem_slurm.slurm import services
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
+
+if TYPE_CHECKING:
+    from xmem_slurm.sizing.margins import RanOut
 
 OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
@@ -96,13 +100,12 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         Busy: its turn to be run dry did not come in time.
     """
     not_sized = _not_sized(job)
-    from xmem_slurm.outcomes import history  # noqa: PLC0415
     from xmem_slurm.submission import known  # noqa: PLC0415
 
     sized_by = wishes._replace(
         fresh=False, verbose=False, hold=False, report=None, html=None, record=None, summary=False, given=()
     )
-    ran_out = history.ran_out(job)
+    ran_out = _ran_out(job)
     if ran_out is not None:
         name = known.key(job, [name or sized_by, ran_out.words])
     name = name or known.key(job, sized_by)
@@ -131,6 +134,15 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
 
             return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=ran_out)
     return left_alone(job)  # sbatch says so itself
+
+
+def _ran_out(job: Submission) -> "RanOut | None":
+    """Return what is known of a script that ran out of GPU memory before, where anything is recorded."""
+    if not own_files.record_folder("outcomes").is_dir():
+        return None
+    from xmem_slurm.outcomes import history  # noqa: PLC0415
+
+    return history.ran_out(job)
 
 
 def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
