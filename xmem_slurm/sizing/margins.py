@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xmem_slurm import resources
+from xmem_slurm.allocator.fit import RESOLUTION
 
 FILE = "margins.toml"
 
@@ -81,8 +82,9 @@ class RanOut:
     least_bytes: int
 
     def share_of(self, allocator_bytes: int) -> float:
-        """Return what to add to an estimate of now, as a share of it: more than was too little."""
-        return max(0.0, self.share if self.share is not None else self.least_bytes / allocator_bytes - 1)
+        """Return what to add to an estimate of now, as a share of it: more than was too little, as exactly as it is."""
+        share = self.share if self.share is not None else self.least_bytes / allocator_bytes - 1
+        return max(0.0, share) + 1 / RESOLUTION
 
 
 @dataclass(frozen=True)
