@@ -100,12 +100,13 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         UsageError: the catalogue has no such GPU.
         SiteError: the site file is wrong, or the one that was named is not there.
     """
-    key = known.key(job, wanted._replace(verbose=False, fresh=False))
+    ran_out = history.ran_out(job)
+    key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out and ran_out.words])
     last = None if wanted.fresh else last_estimates.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
     where, wanted = _where(wanted, tell)
-    answers = _answers(job, wanted, where, tell)
+    answers = _answers(job, wanted, where, Experience(learned.margins(where), ran_out), tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
     if not sized:
@@ -160,14 +161,13 @@ def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
 
 
 def _answers(
-    job: Submission, wanted: Wanted, where: Site | None, tell: Callable[[str], None]
+    job: Submission, wanted: Wanted, where: Site | None, experience: Experience, tell: Callable[[str], None]
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)
-    experience = Experience(learned.margins(where), history.ran_out(job))
     if where is not None:
         orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked, experience=experience)
     else:

@@ -127,7 +127,6 @@ def test_a_retry_begins_if_the_job_fails_and_goes_on_if_that_ran_out(state: Path
 @pytest.mark.parametrize(
     "changes",
     [
-        {"ready": WRITTEN},
         {"retries": []},
         {"ready": READY.but(script=b"#!/usr/bin/python3\n#SBATCH --gres=gpu:l4:1\n")},
         {"written": WRITTEN.but(argv=("--array=1-3", *WRITTEN.argv))},

@@ -73,7 +73,8 @@ def decide(
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
     if not job.request.others:
         gpu = gpus[sized[0].estimate.gpu_name]
-        retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if wishes.retry else ()
+        may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
+        retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
         decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
     known.keep(name, decision, *_lasts(decision, site, basis))
     last_estimates.keep(job.argv, sized, left, several=bool(job.request.others))

@@ -33,7 +33,7 @@ def sampled(decision: Decision, wishes: Wishes) -> Decision:
         share = float(_tables(decision, wishes)["as_written"])
         if random.random() < share and is_wanted(decision, wishes):  # noqa: S311 - a sample, no secret
             of_sample = decision.prediction._replace(sampled=True)
-            as_written = decision._replace(ready=decision.written, prediction=of_sample)
+            as_written = decision._replace(ready=decision.written, prediction=of_sample, retries=())
             return as_written.noting(
                 f"submitted as written: one of the {share:.1%} that the site leaves so, to compare"
             )

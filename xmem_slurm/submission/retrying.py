@@ -14,6 +14,7 @@ from pathlib import Path
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision
+from xmem_slurm.errors import SlurmError
 from xmem_slurm.outcomes import records
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import handover
@@ -27,8 +28,8 @@ def why_not(decision: Decision) -> str | None:
     """Return why no job is submitted beside this one, or None."""
     request = decision.written.request
     script = decision.ready.parsed_script
-    if decision.ready == decision.written or not decision.retries:
-        return "there is no larger GPU to try, or the request was not changed"
+    if not decision.retries:
+        return "there is no larger GPU to try, or its request is not to be changed"
     if script is None or decision.ready.command_line.script_index is None or script.interpreter not in SHELLS:
         return "its script is no file for a shell, which could see why the job before it failed"
     if request.value("array") is not None or decision.written.command_line.has("wait"):
@@ -54,24 +55,33 @@ def submit(sbatch: Path, first: Submission, others: Sequence[Submission], tell: 
     if done.returncode or found is None:
         return done.returncode
     before = [found[1]]
-    for other in others:
-        job = after(other, before)
-        made = subprocess.run(
-            [sbatch, "--parsable", *job.argv],
-            input=job.script,
-            env=client.guarded(job.environ, sbatch),
-            capture_output=True,
-            pass_fds=marks,
-            timeout=_SECONDS,
-            check=False,
-        )
-        if made.returncode:
-            tell([f"no retry of job {before[-1]}: {made.stderr.decode(errors='replace').strip()}"])
-            break
-        number = made.stdout.decode(errors="replace").strip().partition(";")[0]
-        tell([f"job {number} is for the case that job {before[-1]} runs out of GPU memory"])
-        before.append(number)
+    try:
+        for other in others:
+            before.append(_submitted(sbatch, after(other, before), marks))
+            tell([f"job {before[-1]} is for the case that job {before[-2]} runs out of GPU memory"])
+    except (SlurmError, OSError, subprocess.SubprocessError) as error:
+        tell([f"there is no retry of job {before[-1]}: {error}"])
     return 0
+
+
+def _submitted(sbatch: Path, job: Submission, marks: Sequence[int]) -> str:
+    """Submit a job from standard input; return its number.
+
+    Raises:
+        SlurmError: sbatch refuses it.
+    """
+    made = subprocess.run(
+        [sbatch, "--parsable", *job.argv],
+        input=job.script,
+        env=client.guarded(job.environ, sbatch),
+        capture_output=True,
+        pass_fds=marks,
+        timeout=_SECONDS,
+        check=False,
+    )
+    if made.returncode:
+        raise SlurmError(made.stderr.decode(errors="replace").strip())
+    return made.stdout.decode(errors="replace").strip().partition(";")[0]
 
 
 def after(job: Submission, before: Sequence[str]) -> Submission:

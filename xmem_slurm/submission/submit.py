@@ -57,7 +57,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
         _record(decision, wishes, began)
     if refused:
         raise SystemExit(1)
-    if wishes.retry and decision.ready != written:
+    if wishes.retry and decision.kind is not Kind.LEFT_ALONE:
         _retry(sbatch, decision, wishes)
     _hand_over(sbatch, decision.ready)
 
@@ -66,11 +66,14 @@ def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
     """Submit the job and those for the case that it runs out of GPU memory; without them it is handed over as ever."""
     from xmem_slurm.submission import recording, retrying  # noqa: PLC0415
 
-    reason = retrying.why_not(decision)
+    try:
+        reason = retrying.why_not(decision)
+        others = [recording.recorded(decision._replace(ready=each), wishes).ready for each in decision.retries]
+    except Exception as error:  # a fault of ours must not cost the user a job
+        reason, others = f"{type(error).__name__}: {error}", []
     if reason is not None:
-        tell([f"no retry: {reason}"])
+        tell([f"there is no retry of this job: {reason}"])
         return
-    others = [recording.recorded(decision._replace(ready=each), wishes).ready for each in decision.retries]
     raise SystemExit(retrying.submit(sbatch, decision.ready, others, tell))
 
 
