@@ -39,6 +39,7 @@ complete -c xmem-slurm -n '__fish_seen_subcommand_from learn' -l since -r -d 'Ho
 complete -c xmem-slurm -n '__fish_seen_subcommand_from learn' -l coverage -r -d 'The share of jobs for which a margin is to be enough'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from waste' -l site -r -d 'The site file; else XMEM_SITE, /etc/xmem-slurm, yours'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from waste' -l since -r -d 'How long ago the oldest job ended: 30d, 12w'
+complete -c xmem-slurm -n '__fish_seen_subcommand_from waste' -l replay -d 'Estimate stored scripts again, where nothing recorded their jobs'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from waste' -l json -d 'One JSON object on stdout'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from waste' -l html -r -d 'Write the tables, one HTML file'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from generate' -l template -r -d 'The template\'s name'
