@@ -174,6 +174,13 @@ def cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def accounts() -> Iterator[Cluster]:
+    """Bring up one that keeps accounts, for what asks sacct."""
+    with running_lab(EXAMPLE_SITE, accounting=True) as running:
+        yield running
+
+
 def own_cache(folder: Path) -> dict[str, str]:
     """Return the variable for a cache of its own in a folder, with the stand-ins that earlier tests built."""
     built, own = platformdirs.user_cache_path("xmem-slurm") / "device", folder / "cache" / "xmem-slurm" / "device"

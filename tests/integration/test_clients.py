@@ -32,20 +32,20 @@ def packages(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def environ(cluster: Cluster, packages: Path, tmp_path: Path) -> dict[str, str]:
+def environ(accounts: Cluster, packages: Path, tmp_path: Path) -> dict[str, str]:
     """A PATH on which xsbatch is sbatch, and on which srun finds the cluster without SLURM_CONF, as on most sites."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "sbatch").symlink_to(XSBATCH)
-    srun = f'#!/bin/sh\nSLURM_CONF={cluster.environ["SLURM_CONF"]} exec /usr/bin/srun "$@"\n'
+    srun = f'#!/bin/sh\nSLURM_CONF={accounts.environ["SLURM_CONF"]} exec /usr/bin/srun "$@"\n'
     (programs / "srun").write_text(srun)
     (programs / "srun").chmod(0o755)
-    path = os.pathsep.join([str(programs), str(packages / "bin"), cluster.environ["PATH"]])
+    path = os.pathsep.join([str(programs), str(packages / "bin"), accounts.environ["PATH"]])
     return own_cache(tmp_path) | {"PATH": path, "XMEM_BUDGET": "300", "XDG_STATE_HOME": str(tmp_path / "state")}
 
 
 def test_submitit_has_its_results_and_its_jobs_are_sized(
-    cluster: Cluster, environ: dict[str, str], packages: Path, job_python: Path, tmp_path: Path
+    accounts: Cluster, environ: dict[str, str], packages: Path, job_python: Path, tmp_path: Path
 ) -> None:
     submits = """
     import submitit
@@ -66,17 +66,17 @@ def test_submitit_has_its_results_and_its_jobs_are_sized(
     for name in ("submitit", "cloudpickle", "typing_extensions.py"):
         (only / name).symlink_to(site / name)
     path = f"{only}{os.pathsep}{tmp_path}"
-    done = cluster.run(str(job_python), "submits.py", cwd=tmp_path, PYTHONPATH=path, **environ)
+    done = accounts.run(str(job_python), "submits.py", cwd=tmp_path, PYTHONPATH=path, **environ)
     assert done.returncode == 0, done.stderr
     one, first, second, *reserved = done.stdout.split()
     assert reserved == ["256", "64", "128"]
     assert (first.partition("_")[2], second.partition("_")[2]) == ("0", "1")
     for job in (one, first.partition("_")[0]):
-        assert "gres:gpu:l4:1" in cluster.ended(job)
+        assert "gres:gpu:l4:1" in accounts.ended(job)
 
 
 def test_snakemake_runs_its_rule_in_a_job_that_is_sized(
-    cluster: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
+    accounts: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "Snakefile").write_text(
@@ -87,13 +87,13 @@ rule train:
     shell: "{job_python} train.py && scontrol show job $SLURM_JOB_ID >{{output}}"
 """
     )
-    done = cluster.run("snakemake", "--executor", "slurm", "--jobs", "1", cwd=tmp_path, **environ)
+    done = accounts.run("snakemake", "--executor", "slurm", "--jobs", "1", cwd=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
     assert "gpu:l4" in (tmp_path / "done.txt").read_text()
 
 
 def test_workers_of_dask_are_passed_on_at_once(
-    cluster: Cluster, environ: dict[str, str], packages: Path, tmp_path: Path
+    accounts: Cluster, environ: dict[str, str], packages: Path, tmp_path: Path
 ) -> None:
     scales = """
     from dask.distributed import Client
@@ -108,13 +108,13 @@ def test_workers_of_dask_are_passed_on_at_once(
         cluster.close()
     """
     (tmp_path / "scales.py").write_text(textwrap.dedent(scales))
-    done = cluster.run(str(packages / "bin" / "python"), "scales.py", cwd=tmp_path, **environ)
+    done = accounts.run(str(packages / "bin" / "python"), "scales.py", cwd=tmp_path, **environ)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
     assert not (tmp_path / "cache" / "xmem-slurm" / "estimates").exists()  # no dry run, so no answer to keep
 
 
 def test_a_task_of_nextflow_is_submitted_by_a_script_without_a_name_of_its_own(
-    cluster: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
+    accounts: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
 ) -> None:
     """`sbatch .command.run`, in the task's folder: directives, functions and a trap; the last line starts it all."""
     (tmp_path / "train.py").write_text(TRAIN)
@@ -138,9 +138,9 @@ nxf_main() {{
 nxf_main
 """
     )
-    done = cluster.run("sbatch", ".command.run", cwd=tmp_path, **environ)
+    done = accounts.run("sbatch", ".command.run", cwd=tmp_path, **environ)
     number = done.stdout.removeprefix("Submitted batch job ").strip()
     assert number.isdecimal(), done.stderr
-    shown = cluster.ended(number)
+    shown = accounts.ended(number)
     assert "gres:gpu:l4:1" in shown
     assert (tmp_path / ".exitcode").read_text() == "0"
