@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jinja2
 
-from benchmarks import conformal, cudnn_plans, paper, published_dry_runs, published_rows
+from benchmarks import cudnn_plans, paper, published_dry_runs, published_rows
 from benchmarks.campaign import configs
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
@@ -23,6 +23,7 @@ from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
 from xmem_slurm.doubts import Doubt
+from xmem_slurm.sizing import conformal
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 TEMPLATE = Path(__file__).with_name("accuracy.md.j2")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import conformal, gpus, published_dry_runs, published_rows
+from benchmarks import gpus, published_dry_runs, published_rows
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
@@ -22,7 +22,7 @@ from benchmarks.real_runs import page
 from benchmarks.real_runs.sources import peft
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.sizing import margins
+from xmem_slurm.sizing import conformal, margins
 
 COVERAGE = 0.9
 """The least that a margin promises..."""

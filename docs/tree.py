@@ -26,7 +26,7 @@ def lines() -> Iterator[str]:
         "contracts"
     ]
     layers = next(each["layers"] for each in contracts if each["type"] == "layers")
-    for layer in [*layers, "probe"]:
+    for layer in [*layers, "probe", "recorder"]:
         for name in map(str.strip, layer.split("|")):
             yield from _room(ROOT / "xmem_slurm" / name)
 

@@ -155,12 +155,14 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running_lab(site_file: Path, hooks: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+def running_lab(
+    site_file: Path, hooks: Mapping[str, str] | None = None, *, accounting: bool = False
+) -> Iterator[Cluster]:
     """Bring up a real Slurm cluster of its own."""
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as parent:
         Path(parent).chmod(0o755)
         folder = Path(parent, "lab")
-        lab.up(load_site(site_file), folder, hooks=hooks)
+        lab.up(load_site(site_file), folder, accounting=accounting, hooks=hooks)
         yield Cluster(folder, {**os.environ, **lab.environment(folder), "XMEM_SITE": str(site_file)})
         lab.down(folder)
 
@@ -169,6 +171,13 @@ def running_lab(site_file: Path, hooks: Mapping[str, str] | None = None) -> Iter
 def cluster() -> Iterator[Cluster]:
     """Bring up a real Slurm cluster of the example site, shared by all tests of a run."""
     with running_lab(EXAMPLE_SITE) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def accounts() -> Iterator[Cluster]:
+    """Bring up one that keeps accounts, for what asks sacct."""
+    with running_lab(EXAMPLE_SITE, accounting=True) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ from xmem_slurm.errors import NoEstimate, Refused, XmemError
 from xmem_slurm.slurm.submission import Submission
 
 if TYPE_CHECKING:
+    from xmem_slurm.outcomes.prediction import Prediction
     from xmem_slurm.rewriting.rewrite import Change
     from xmem_slurm.sizing.sizing import Sizing
 
@@ -61,7 +62,8 @@ class Decision(NamedTuple):
     It was sized from its `parts`, by component, which are empty where nothing was sized now: at the time `known_since`
     it was, where that is not None. Components that are `left` go as written; why, by their number. `why` and `error`,
     the name of an error's class, are of a job that goes as written or is refused. `lines` is what `report` made of the
-    sizes as they were decided, `brief` the same in short.
+    sizes as they were decided, `brief` the same in short. `prediction` is of an ordinary job that was sized; `retries`
+    are the same job on larger GPUs, the smallest first, where they are wanted.
     """
 
     kind: Kind
@@ -74,6 +76,8 @@ class Decision(NamedTuple):
     lines: Sequence[str] = ()
     known_since: float | None = None
     brief: Sequence[str] = ()
+    prediction: "Prediction | None" = None
+    retries: Sequence[Submission] = ()
 
     def noting(self, line: str) -> "Decision":
         """Return the same with a line more."""

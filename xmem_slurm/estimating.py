@@ -9,15 +9,18 @@ from typing import NamedTuple
 from xmem_slurm.cluster import guess
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
+from xmem_slurm.outcomes import history, learned
 from xmem_slurm.plan.levers import BatchLever
 from xmem_slurm.plan.max_batch import MaxBatch, largest
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Gpu, Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.margins import Experience
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import by_sizing, known, last_estimates
@@ -97,19 +100,21 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         UsageError: the catalogue has no such GPU.
         SiteError: the site file is wrong, or the one that was named is not there.
     """
-    key = known.key(job, wanted._replace(verbose=False, fresh=False))
+    ran_out = history.ran_out(job)
+    key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out and ran_out.words])
     last = None if wanted.fresh else last_estimates.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.sized, last.left, last.several, known_since=last.made)
     where, wanted = _where(wanted, tell)
-    answers = _answers(job, wanted, where, tell)
+    answers = _answers(job, wanted, where, Experience(learned.margins(where), ran_out), tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
     if not sized:
         raise next(iter(errors.values()))
     left = {component: str(error) for component, error in errors.items()}
     found = Estimated(sized, left, bool(job.request.others), where.templates if where is not None else None)
-    last_estimates.keep(job.argv, sized, left, several=found.several, key=key, files=_lasting(job, wanted, found))
+    rests_on = _lasting(job, wanted, where, found)
+    last_estimates.keep(job.argv, sized, left, several=found.several, key=key, files=rests_on)
     return found
 
 
@@ -156,7 +161,7 @@ def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
 
 
 def _answers(
-    job: Submission, wanted: Wanted, where: Site | None, tell: Callable[[str], None]
+    job: Submission, wanted: Wanted, where: Site | None, experience: Experience, tell: Callable[[str], None]
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
@@ -164,28 +169,31 @@ def _answers(
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)
     if where is not None:
-        orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked)
+        orders = sizing.size_components(job, components, where, gpus, allowance, asked=asked, experience=experience)
     else:
         ((name, gpu),) = gpus.items()
-        orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked)
+        orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked, experience=experience)
     seconds = allowance.within(rules).seconds
     with admission.turn(rules, None, tell), terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
         answers = dispatch.one(orders, rules)
     if not wanted.advice:
         return answers
+
+    def advice(sized: Sizing, component: int) -> Orders[Sizing]:
+        budget = allowance.within(rules)
+        return sizing.advised(sized, job, component, budget, asked=asked, experience=experience)
+
     with admission.turn(rules, None, tell), terminal.progress("running it dry again with one change at a time"):
         return {
-            number: dispatch.one(sizing.advised(each, job, number, allowance.within(rules), asked=asked), rules)
-            if isinstance(each, Sizing)
-            else each
+            number: dispatch.one(advice(each, number), rules) if isinstance(each, Sizing) else each
             for number, each in answers.items()
         }
 
 
-def _lasting(job: Submission, wanted: Wanted, found: Estimated) -> Sequence[File] | None:
+def _lasting(job: Submission, wanted: Wanted, where: Site | None, found: Estimated) -> Sequence[File] | None:
     """Return what an estimate rests on, as it is; None where that cannot be told, or another run may see more."""
     site_file = places.site_file(wanted.site) if wanted.gpu is None else None
-    basis = by_sizing.basis_of(job, site_file, found.templates)
+    basis = by_sizing.basis_of(job, site_file, found.templates, learned.files(where))
     traces = [rank.trace for each in found.sized.values() for rank in each.estimate.ranks]
     if basis is None or found.left or not all(trace.files and trace.is_whole for trace in traces):
         return None

@@ -102,6 +102,7 @@ def test_the_reference_has_every_key_of_a_site_file_and_no_other() -> None:
         "[dry_run]": schema.DryRuns,
         "[filter]": schema.Filter,
         "[audit]": schema.Audit,
+        "[outcomes]": schema.Outcomes,
         "[job_submit]": schema.JobSubmit,
     }
     for title, model in tables.items():

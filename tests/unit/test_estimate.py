@@ -11,10 +11,11 @@ from xmem_slurm.allocator.fit import RESOLUTION
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.report import terminal
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import estimate, nccl
-from xmem_slurm.sizing.margins import measured
+from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin, RanOut, measured
 from xmem_slurm.trace import Category, Noted, Trace
 from xmem_slurm.units import GIB, MIB
 
@@ -107,6 +108,34 @@ def test_a_doubt_widens_the_margin_and_is_told() -> None:
     assert doubtful.largest.margin.probability is not None
     assert doubtful.confidence == "medium"
     assert any("cuDNN" in reason for reason in doubtful.reasons)
+
+
+def test_what_jobs_here_taught_goes_before_what_ships_and_says_so() -> None:
+    own = Margin(0.01, 0.95, 312, 40, of="jobs of this site (2026-11-23)")
+    learned = Experience([LearnedMargin("device", frozenset({H200.cuda_name}), frozenset(), own)])
+    found = estimate.estimate([GPT2], "h200", H200, learned)
+    assert found.largest.margin == own
+    told = terminal.estimate_lines(found)[-1]
+    assert "the margin is enough for 95% of 312 jobs of this site (2026-11-23)" in told
+    doubtful = changed(doubts=[Noted(Doubt.NCCL, "", share=0.3)])
+    assert estimate.estimate([doubtful], "h200", H200, learned).largest.margin.probability is None
+
+
+def test_a_script_that_ran_out_is_not_sent_to_where_it_did() -> None:
+    needs = estimate.estimate([GPT2], "h200", H200)
+    small = gpu_of(needs.required_bytes, H200.context_bytes)
+    assert needs.fits(small)
+    there_was = estimate.capacity_for(small, 0)
+    for ran_out in (
+        RanOut("job 7 ran out", (there_was + 2 * MIB) / needs.largest.fits_in_bytes - 1, 0),
+        RanOut("job 7 ran out", None, there_was + 2 * MIB),
+    ):
+        again = estimate.estimate([GPT2], "h200", H200, Experience(ran_out=ran_out))
+        assert not again.fits(small)
+        assert again.fits(
+            gpu_of(needs.required_bytes + needs.largest.fits_in_bytes // RESOLUTION + 8 * MIB, H200.context_bytes)
+        )
+        assert (again.confidence, again.reasons) == ("medium", ["job 7 ran out"])
 
 
 def test_a_run_cut_off_by_the_budget_is_doubtful_and_promises_nothing() -> None:

@@ -172,9 +172,9 @@ def test_a_job_with_gpus_finds_stand_ins_of_its_node_held_to_their_memory(tmp_pa
     assert found["PYTHONPATH"].endswith("/probe:/mine")
 
 
-def test_a_job_without_gpus_finds_nothing(tmp_path):
-    assert prologue(tmp_path, SLURMD_NODENAME="t1") == {}
-    assert prologue(tmp_path, SLURMD_NODENAME="c1", CUDA_VISIBLE_DEVICES="0") == {}
+def test_a_job_without_gpus_finds_its_cluster_and_nothing_else(tmp_path):
+    assert prologue(tmp_path, SLURMD_NODENAME="t1") == {"SLURM_CONF": "/tmp/lab/slurm.conf"}
+    assert set(prologue(tmp_path, SLURMD_NODENAME="c1", CUDA_VISIBLE_DEVICES="0")) == {"SLURM_CONF"}
 
 
 def test_accounting_is_asked_for_or_absent():

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import conformal, published_rows
+from benchmarks import published_rows
 from benchmarks.published_metrics import Judged, Scores, quantile, score
 from benchmarks.published_rows import RowError, read
+from xmem_slurm.sizing import conformal
 
 CSV = Path(__file__).parents[2] / "benchmarks" / "data" / "published_runs.csv"
 ROWS = read(CSV)

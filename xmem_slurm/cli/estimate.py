@@ -4,6 +4,7 @@ import difflib
 import inspect
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from xmem_slurm import estimating
+from xmem_slurm.cli.outcomes import explain_job
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.dryrun import Engine
 from xmem_slurm.errors import UsageError
@@ -51,6 +53,9 @@ PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write mem
 
 _MOST_READ = 1 << 20
 """Bytes of a script in which an option would be named."""
+
+
+_JOB = re.compile(r"\d+(_\d+)?")
 
 
 def estimate(
@@ -143,7 +148,9 @@ def _wishes(job: Submission, typed: Mapping[str, Any]) -> Wishes:
 
 
 def explain(
-    script: Annotated[str | None, typer.Argument(help="One of its files; else the last estimate of all.")] = None,
+    script: Annotated[
+        str | None, typer.Argument(help="One of its files, or a job's number; else the last estimate of all.")
+    ] = None,
     *,
     as_json: AsJson = False,
     report_file: ReportFile = None,
@@ -151,9 +158,15 @@ def explain(
     snapshot_file: SnapshotFile = None,
     perfetto_file: PerfettoFile = None,
 ) -> None:
-    """Show the last estimate again, with all that is known of it, in any form; nothing is run."""
+    """Show the last estimate again, with all that is known of it, in any form; of a job, what it really used."""
     reports = _Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
+    if script is not None and _JOB.fullmatch(script) and not Path(script).exists():
+        if not explain_job(script, as_json=as_json):
+            raise UsageError(
+                f"job {script}: nothing is known of it here; `xsbatch --xmem-record` records what jobs use"
+            )
+        return
     last = _last(script)
     typed = last.command[1] if last.command[0] == "--wrap" else shlex.join(last.command)
     typer.echo(f"xmem-slurm: {typed}, in {last.folder}, {_when(last.made)}", err=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NoReturn
 import typer
 
 from xmem_slurm import __version__, lab
+from xmem_slurm.cli import outcomes
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.estimate import compare, estimate, explain
 from xmem_slurm.cli.generate import generate
@@ -35,9 +36,13 @@ _AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 app.command("estimate", context_settings=_AS_TYPED)(estimate)
 app.command("explain")(explain)
 app.command("compare")(compare)
+app.command("learn")(outcomes.learn)
+app.command("waste")(outcomes.waste)
 app.command("generate", context_settings=_AS_TYPED)(generate)
 app.add_typer(lab_app, name="lab", no_args_is_help=True)
 app.add_typer(device_app, name="device", no_args_is_help=True)
+site_verbs.app.command("learn")(outcomes.site_learn)
+site_verbs.app.command("waste")(outcomes.site_waste)
 app.add_typer(site_verbs.app, name="site", no_args_is_help=True)
 
 

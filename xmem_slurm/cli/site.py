@@ -47,8 +47,9 @@ def check(
     if loaded is not None and not offline:
         lines = [*comparison.differences(loaded, live.read()), *comparison.refusals(loaded)]
         python = hooks.installed_python(folder)
-        record = loaded.audit.folder
+        record, spool = loaded.audit.folder, loaded.outcomes.spool
         faults = [python and hooks.unusable(python), record and audit.unusable(record)]
+        faults += [spool and audit.unusable(spool, "[outcomes] spool")]
         lines += [each for each in faults if each]
         typer.echo("".join(f"{line}\n" for line in lines), nl=False)
         wrong += lines

@@ -19,11 +19,12 @@ def _chain():
 
 
 if os.environ.get("XMEM_TRACE_DIR"):
-    from _xmem import imports
+    from _xmem import clients, imports
     from _xmem.process import files, network
 
     files.install(os.environ["XMEM_TRACE_DIR"])
     network.install()
     imports.install(_HERE)
+    clients.install()
 
 _chain()

@@ -96,9 +96,9 @@ def record(
         _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
 
 
-def unusable(folder: Path) -> str | None:
+def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
     """Say in one line why users could keep no record in this folder, or could take each other's away; else None."""
-    wanted = f"[audit] folder {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
+    wanted = f"{key} {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
     try:
         mode = folder.stat().st_mode
     except OSError as error:

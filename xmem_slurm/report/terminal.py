@@ -80,6 +80,8 @@ def _largest(at_peak: Sequence[Group]) -> list[str]:
 def _promise(margin: Margin) -> str:
     if margin.probability is None:
         return "the margin is a rule of thumb, as no such runs were measured"
+    if margin.of:
+        return f"the margin is enough for {margin.probability:.0%} of {margin.runs} {margin.of}"
     return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured"
 
 

@@ -224,6 +224,22 @@ class Audit(_Strict):
     folder: Annotated[Path, AfterValidator(_absolute)] | None = None
 
 
+class Outcomes(_Strict):
+    """What is recorded of what jobs really use (`outcomes`), and what is learned from it.
+
+    With `record` it is so for every job of xsbatch's, of this share of users; whoever says XMEM_RECORD=0 is left out.
+    `spool` is a sticky folder that all nodes see, for the site's own eyes; without it the records are the users' own.
+    `margins` is the file that `xmem-slurm site learn` writes. The share `as_written` of the jobs that would be changed
+    are not: a sample of what jobs use that no earlier margin has picked.
+    """
+
+    record: bool = False
+    share_of_users: Annotated[float, Field(ge=0, le=1)] = 1.0
+    spool: Annotated[Path, AfterValidator(_absolute)] | None = None
+    margins: Annotated[Path, AfterValidator(_absolute)] | None = None
+    as_written: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+
+
 class Policy(_Strict):
     """What may be changed. `keep_type` pins a GPU type that the user typed; `rewrite = false` only advises.
 
@@ -259,6 +275,7 @@ class Site(_Strict):
     dialect: Dialect = Dialect()
     filter: Filter = Filter()
     audit: Audit = Audit()
+    outcomes: Outcomes = Outcomes()
     job_submit: JobSubmit = JobSubmit()
     option: Annotated[dict[Name, GpuOption], Field(min_length=1)]
     nodes: Annotated[tuple[Nodes, ...], Field(min_length=1)]

@@ -12,6 +12,7 @@ from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import kernels
 from xmem_slurm.sizing.estimate import Estimate, estimate
+from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 
@@ -28,6 +29,7 @@ class DryRunsByKind:
     """What is common to them."""
     gpus: Mapping[str, Gpu]
     budget: SharedBudget
+    experience: Experience = NO_EXPERIENCE
     longest: Spent = Spent()  # noqa: RUF009 - a tuple
     results: dict[tuple[str, int], Sequence[Trace] | NoEstimate] = field(default_factory=dict)
 
@@ -165,7 +167,7 @@ class ComponentEstimates:
         if not self.has_kernels(name):
             return NoEstimate(without_kernels(name, self.dry_runs.gpus[name], self.arch_list), files)
         try:
-            return estimate(own, name, self.dry_runs.gpus[name])
+            return estimate(own, name, self.dry_runs.gpus[name], self.dry_runs.experience)
         except NoEstimate as error:
             return NoEstimate(str(error), files, on_any_gpu=fail_on_any_gpu(own))
 

@@ -18,7 +18,7 @@ from xmem_slurm.doubts import NO_ESTIMATE, Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import margins, nccl
-from xmem_slurm.sizing.margins import Margin
+from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience, Margin
 from xmem_slurm.trace import Category, Noted, Trace
 from xmem_slurm.units import MIB, round_up
 
@@ -117,8 +117,8 @@ class Estimate:
 
     @property
     def engine(self) -> str:
-        """How the job was run: "device", on stand-in CUDA libraries, or "profile", for real on the CPU."""
-        return "profile" if self.largest.trace.has(Doubt.PROFILE_ENGINE) else "device"
+        """How the job was run (`engine_of`)."""
+        return engine_of(self.largest.trace)
 
     @property
     def reasons(self) -> Sequence[str]:
@@ -161,15 +161,15 @@ def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
     return max(0, gpu.total_bytes - gpu.context_bytes - kept_bytes)
 
 
-def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu) -> Estimate:
-    """Estimate a job from the traces of one dry run on `gpu`.
+def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Experience = NO_EXPERIENCE) -> Estimate:
+    """Estimate a job from the traces of one dry run on `gpu`, and from what earlier jobs showed.
 
     Processes that used no GPU memory (launchers, data loaders) do not count.
 
     Raises:
         NoEstimate: no process used GPU memory, or one ended too early to be trusted; says why.
     """
-    ranks = [_rank(trace, gpu) for trace in traces if trace.allocations]
+    ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
         failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
         raise NoEstimate(min(failed)[1] if failed else "no process used GPU memory")
@@ -183,7 +183,7 @@ def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
     return replace(rank, outside_allocator_bytes=outside, beside_bytes=sum(others))
 
 
-def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
+def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
     """Estimate one process.
 
     Raises:
@@ -199,11 +199,29 @@ def _rank(trace: Trace, gpu: Gpu) -> RankEstimate:
     unlimited = replay(trace)
     nccl_bytes, nccl_known = nccl.taken(trace, gpu)
     doubts = [noted for noted in _doubts(trace) if not (nccl_known and noted.doubt is Doubt.NCCL)]
-    own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
-    margin = margin_of([noted.doubt for noted in doubts], gpu.capability, own)
     fits_in = smallest_capacity(trace, unlimited)
+    margin = _margin(doubts, engine_of(trace), gpu, experience)
+    if experience.ran_out is not None:
+        ran_out = Noted(Doubt.RAN_OUT, experience.ran_out.words, share=experience.ran_out.share_of(fits_in))
+        doubts.append(ran_out)
+        margin = max(margin, Margin(ran_out.share or 0.0), key=lambda each: each.share)
     kept = margin_bytes(margin, fits_in)
     return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + nccl_bytes, doubts)
+
+
+def _margin(doubts: Sequence[Noted], engine: str, gpu: Gpu, experience: Experience) -> Margin:
+    """Return the margin of jobs like this one, unless a price of its own is more; else of what was measured."""
+    own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
+    priced = frozenset(noted.code for noted in doubts if noted.doubt.price is not None)
+    learned = experience.of(engine, gpu.cuda_name, priced)
+    if learned is not None and learned.share >= max(own.values(), default=0):
+        return learned
+    return margin_of([noted.doubt for noted in doubts], gpu.capability, own)
+
+
+def engine_of(trace: Trace) -> str:
+    """Return how a job was run: "device", on stand-in CUDA libraries, or "profile", for real on the CPU."""
+    return "profile" if trace.has(Doubt.PROFILE_ENGINE) else "device"
 
 
 def _doubts(trace: Trace) -> list[Noted]:

@@ -3,9 +3,10 @@
 Where runs were measured on real GPUs, the rule is split conformal prediction: of n shortfalls (measured / estimated
 - 1) the k-th smallest, k = ceil((n + 1) x coverage), is enough for the next run with that probability, if it is like
 those measured. `python -m benchmarks.margins` takes them from benchmarks/data and writes site-config/margins.toml;
-nothing is fitted by hand. Where nothing was measured, a prior stands in, and promises nothing; so it does for what
-libraries choose on GPUs of another compute capability than those measured. Source: Lei et al., "Distribution-Free
-Predictive Inference for Regression", JASA 113 (2018); docs/accuracy.md has the figures.
+nothing is fitted by hand. What jobs of one's own or of a site really used (`outcomes.learning`) goes before what ships,
+for runs of the same engine, GPU and doubts. Where nothing was measured, a prior stands in, and promises nothing; so it
+does for what libraries choose on GPUs of another compute capability than those measured. Source: Lei et al.,
+"Distribution-Free Predictive Inference for Regression", JASA 113 (2018); docs/accuracy.md has the figures.
 """
 
 import functools
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xmem_slurm import resources
+from xmem_slurm.allocator.fit import RESOLUTION
 
 FILE = "margins.toml"
 
@@ -33,6 +35,8 @@ class Margin:
     runs: int = 0
     models: int = 0
     held_out: float | None = None
+    of: str = ""
+    """Whose jobs the runs were, and until when; empty for those that ship."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,54 @@ class MeasuredMargin:
     def covers(self, unseen: AbstractSet[str], capability: str) -> bool:
         """Whether a run is like these; where nothing is unseen, its dry run knows what its own GPU does otherwise."""
         return unseen <= self.unseen and (not unseen or capability in self.capabilities)
+
+
+@dataclass(frozen=True)
+class LearnedMargin:
+    """The margin of jobs that were run: of this engine, with just these doubts, on GPUs of these names."""
+
+    engine: str
+    gpus: frozenset[str]
+    unseen: frozenset[str]
+    margin: Margin
+
+    def covers(self, engine: str, gpu: str, unseen: AbstractSet[str]) -> bool:
+        """Whether a run is like these."""
+        return engine == self.engine and unseen == self.unseen and gpu in self.gpus
+
+
+@dataclass(frozen=True)
+class RanOut:
+    """What is known of a script that ran out of GPU memory: the words, and what it needed at least.
+
+    `share` is what its estimate of then lacked at least, as a share of the peak; None where there was none. Then it is
+    `least_bytes`, what torch's allocator could have had.
+    """
+
+    words: str
+    share: float | None
+    least_bytes: int
+
+    def share_of(self, allocator_bytes: int) -> float:
+        """Return what to add to an estimate of now, as a share of it: more than was too little, as exactly as it is."""
+        share = self.share if self.share is not None else self.least_bytes / allocator_bytes - 1
+        return max(0.0, share) + 1 / RESOLUTION
+
+
+@dataclass(frozen=True)
+class Experience:
+    """What earlier jobs showed: margins, the nearest first, and whether this very script ran out of memory."""
+
+    margins: Sequence[LearnedMargin] = ()
+    ran_out: RanOut | None = None
+
+    def of(self, engine: str, gpu: str, unseen: AbstractSet[str]) -> Margin | None:
+        """Return the margin of the jobs that a run is like, if there are such."""
+        alike = [each for each in self.margins if each.covers(engine, gpu, unseen)]
+        return min(alike, key=lambda each: len(each.gpus)).margin if alike else None
+
+
+NO_EXPERIENCE = Experience()
 
 
 @functools.cache

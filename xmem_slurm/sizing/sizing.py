@@ -18,6 +18,7 @@ from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing.demand import demand_of
 from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind, without_kernels
 from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.sizing.placement import NEVER, Demand, Placement, Taken, Verdict, candidates, place, unit_bytes
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
@@ -93,6 +94,7 @@ def size_components(
     *,
     asked: Asked = _NOTHING,
     ask_slurm: bool = False,
+    experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     """Find for each of these components of `job` the best GPU option of the site on which it fits, by the site's order.
 
@@ -104,7 +106,7 @@ def size_components(
     gpus = spared(gpus, site)
     requests, some_gpu = job.request.components, next(iter(gpus.values()))
     order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), asked)
-    dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget))
+    dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget), experience)
     demands = {index: demand_of(requests[index], site) for index in job.request.with_gpus}
     named = {index: Taken(demand, demand.option) for index, demand in demands.items() if demand.option is not None}
 
@@ -127,17 +129,24 @@ def spared(gpus: Mapping[str, Gpu], site: Site) -> dict[str, Gpu]:
 
 
 def on_one(
-    job: Submission, components: Sequence[int], name: str, gpu: Gpu, budget: Budget, *, asked: Asked = _NOTHING
+    job: Submission,
+    components: Sequence[int],
+    name: str,
+    gpu: Gpu,
+    budget: Budget,
+    *,
+    asked: Asked = _NOTHING,
+    experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
     """Size `job` on one GPU, with nothing to choose from."""
     order = DryRunOrder.of(from_submission(job), gpu, budget, asked)
-    return _on_one(order, components, name, SharedBudget(budget))
+    return _on_one(order, components, name, SharedBudget(budget), experience)
 
 
 def _on_one(
-    order: DryRunOrder, components: Sequence[int], name: str, budget: SharedBudget
+    order: DryRunOrder, components: Sequence[int], name: str, budget: SharedBudget, experience: Experience
 ) -> Orders[Mapping[int, Sizing | NoEstimate]]:
-    dry_runs, gpu = DryRunsByKind(order, {name: order.gpu}, budget), order.gpu
+    dry_runs, gpu = DryRunsByKind(order, {name: order.gpu}, budget, experience), order.gpu
 
     def size_one(component: int) -> Orders[Sizing]:
         started = time.monotonic()
@@ -155,6 +164,7 @@ def advised(
     budget: Budget,
     *,
     asked: Asked = _NOTHING,
+    experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Sizing]:
     """Size `job` with each of `CHANGES`, on the largest option that is too small for it, and add what was seen.
 
@@ -167,7 +177,7 @@ def advised(
     shared = SharedBudget(budget)
     for change in CHANGES:
         changed = replace(order, engine="device", change=change)
-        results = yield from _on_one(changed, [component], option.name, shared)
+        results = yield from _on_one(changed, [component], option.name, shared, experience)
         advice.append(_advice(option.name, change, results[component]))
     return replace(sizing, advice=advice)
 

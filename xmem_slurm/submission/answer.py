@@ -6,15 +6,20 @@ else what sizing it says (`by_sizing`). Imports here are few: a job without a GP
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
 from xmem_slurm.errors import NoEstimate, Refused, XmemError
 from xmem_slurm.report import decided
+from xmem_slurm.slurm import services
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
+
+if TYPE_CHECKING:
+    from xmem_slurm.sizing.margins import RanOut
 
 OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
@@ -53,6 +58,11 @@ class Wishes(NamedTuple):
     engine: str | None = None
     ranks: str | None = None
     array_tasks: str | None = None
+    record: bool | None = None
+    """Whether what the job uses is recorded; None as the site has it."""
+    summary: bool = False
+    retry: float = 0
+    """On how many larger GPUs it is tried if it runs out of memory."""
     given: Sequence[str] = ()
     """What of these an option or a variable said, by the option's name: no script and no file goes before it."""
 
@@ -89,10 +99,15 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         NoEstimate: nothing of it can be estimated.
         Busy: its turn to be run dry did not come in time.
     """
-    not_sized = _not_sized(job.request)
+    not_sized = _not_sized(job)
     from xmem_slurm.submission import known  # noqa: PLC0415
 
-    sized_by = wishes._replace(fresh=False, verbose=False, hold=False, report=None, html=None, given=())
+    sized_by = wishes._replace(
+        fresh=False, verbose=False, hold=False, report=None, html=None, record=None, summary=False, given=()
+    )
+    ran_out = _ran_out(job)
+    if ran_out is not None:
+        name = known.key(job, [name or sized_by, ran_out.words])
     name = name or known.key(job, sized_by)
     drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
     kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
@@ -117,8 +132,17 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
             from xmem_slurm.submission import by_sizing  # noqa: PLC0415
 
-            return by_sizing.decide(job, not_sized, wishes, tell, name)
+            return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=ran_out)
     return left_alone(job)  # sbatch says so itself
+
+
+def _ran_out(job: Submission) -> "RanOut | None":
+    """Return what is known of a script that ran out of GPU memory before, where anything is recorded."""
+    if not own_files.record_folder("outcomes").is_dir():
+        return None
+    from xmem_slurm.outcomes import history  # noqa: PLC0415
+
+    return history.ran_out(job)
 
 
 def _unasked(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
@@ -155,16 +179,20 @@ def own_words(job: Submission) -> Mapping[str, int]:
     return {word: line.line for line in (script.own if script is not None else ()) for word in line.words}
 
 
-def _not_sized(request: Request) -> Mapping[int, str]:
+def _not_sized(job: Submission) -> Mapping[int, str]:
     """Return why components that ask for GPUs are not sized, by their number; an ordinary job is its only one.
 
     Raises:
         NoEstimate: there is none that could be.
     """
+    request = job.request
     if request.for_another_user:
         raise NoEstimate("with --uid or --gid it is another user's, and is not run dry for them")
     if request.foreign is not None:
         raise NoEstimate(f"its #{request.foreign} lines are translated by sbatch alone; say the same in #SBATCH lines")
+    waits = services.service(job.command_line.wrap or (job.script or b"").decode(errors="replace"))
+    if waits is not None:
+        raise NoEstimate(f"{waits} waits for work that others give it: what that needs is not known here")
     reasons = {index: _why_not(request, request.components[index]) for index in request.with_gpus}
     not_sized = {index: why for index, why in reasons.items() if why is not None}
     if len(not_sized) == len(reasons):

@@ -4,6 +4,7 @@ Everything heavy is imported here, where a GPU job waits seconds anyway.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
+from xmem_slurm.outcomes import learned, prediction
 from xmem_slurm.report import decided, terminal
 from xmem_slurm.rewriting import job_steps, sharing
 from xmem_slurm.rewriting.rewrite import Change, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
@@ -29,8 +32,18 @@ if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
 
 
-def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell: "Tell", name: str) -> Decision:
+def decide(
+    job: Submission,
+    not_sized: Mapping[int, str],
+    wishes: "Wishes",
+    *,
+    tell: "Tell",
+    name: str,
+    ran_out: RanOut | None,
+) -> Decision:
     """Size each component that is not `not_sized`, decide what becomes of it, and keep that under `name`.
+
+    `ran_out` is what is known of a script that ran out of GPU memory before.
 
     Raises:
         NoEstimate: there is none for any component.
@@ -40,9 +53,10 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
     site_file = places.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
     site = site.without_shares() if wishes.whole else site
-    basis = basis_of(job, site_file, site.templates)
+    basis = basis_of(job, site_file, site.templates, learned.files(site))
     gpus = loading.option_gpus(site, loading.load_catalogue())
-    sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell)
+    experience = Experience(learned.margins(site), ran_out)
+    sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell, experience=experience)
     sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
     errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}
     left = {**not_sized, **{index: str(error) for index, error in errors.items()}}
@@ -55,7 +69,13 @@ def decide(job: Submission, not_sized: Mapping[int, str], wishes: "Wishes", tell
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
     full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
-    decision = decision._replace(lines=full, brief=brief)
+    before = [ran_out.words] if ran_out is not None else []
+    decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
+    if not job.request.others:
+        gpu = gpus[sized[0].estimate.gpu_name]
+        may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
+        retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
+        decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
     known.keep(name, decision, *_lasts(decision, site, basis))
     last_estimates.keep(job.argv, sized, left, several=bool(job.request.others))
     return decision
@@ -69,6 +89,7 @@ def _sizings(
     gpus: Mapping[str, Gpu],
     *,
     tell: "Tell",
+    experience: Experience,
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run the job dry when its turn has come, and return what that says of each component that is sized."""
     budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
@@ -89,6 +110,7 @@ def _sizings(
                 origins=wishes.report is not None or wishes.html is not None,
             ),
             ask_slurm=True,
+            experience=experience,
         )
         return dispatch.one(orders, site.dry_run)
 
@@ -125,11 +147,13 @@ def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tupl
     return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
 
 
-def basis_of(job: Submission, site_file: Path | None, templates: Path | None) -> list[File] | None:
+def basis_of(
+    job: Submission, site_file: Path | None, templates: Path | None, margins: Sequence[Path]
+) -> list[File] | None:
     """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
 
     The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
-    own folder `templates`, too), and what the batch script names.
+    own folder `templates`, too), the files of learned `margins`, and what the batch script names.
     """
     try:
         folder = Path(job.request.chdir or ".").absolute()
@@ -141,6 +165,7 @@ def basis_of(job: Submission, site_file: Path | None, templates: Path | None) ->
         *([site_file.absolute()] if site_file else []),
         *resources.tree("site-config").glob("*.toml"),
         *places.site_places(),
+        *margins,
     }
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
     return [known.as_it_is(path) for path in facts | named]
@@ -186,6 +211,21 @@ def _with_parts(
         ready = changed if allowed else ready
     kinds = {part.kind for part in parts.values()}
     return Decision(next(kind for kind in Kind if kind in kinds), job, ready, parts)
+
+
+def _larger(job: Submission, site: Site, gpus: Mapping[str, Gpu], sized: Sizing, most: int) -> Sequence[Submission]:
+    """Return the job on larger GPUs than the one that was chosen for it, each larger than the one before."""
+    placement, found = sized.placement, list[Submission]()
+    size = max((gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice), default=None)
+    whole = (v for v in placement.verdicts if v.share is None and v.fits is not False)
+    for verdict in sorted(whole, key=lambda v: (v.gpu.total_bytes, site.option[v.name].cost)):
+        if size is None or verdict.gpu.total_bytes <= size or len(found) == most:
+            continue
+        size, reason = verdict.gpu.total_bytes, f"for the case that {placement.choice} is too small"
+        option = site.option[verdict.name]
+        with suppress(UsageError):
+            found.append(rewrite(job, option, reason, spelled=site.dialect, templates=site.templates)[0])
+    return found
 
 
 def _rewritten(

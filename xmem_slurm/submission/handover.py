@@ -29,9 +29,14 @@ def become(program: Path, argv: Sequence[str], environ: Mapping[str, str]) -> No
                 stream.flush()
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    if _may_have_filter(environ):
-        os.set_inheritable(os.memfd_create(_MARK), True)
+    for descriptor in mark(environ):
+        os.set_inheritable(descriptor, True)
     os.execve(program, ["sbatch", *argv], dict(environ))
+
+
+def mark(environ: Mapping[str, str]) -> list[int]:
+    """Open what tells a site's filter that this was xsbatch, if there may be a filter; return its descriptor."""
+    return [os.memfd_create(_MARK)] if _may_have_filter(environ) else []
 
 
 def _may_have_filter(environ: Mapping[str, str]) -> bool:

@@ -24,19 +24,20 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xmem_slurm import __version__
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.outcomes import prediction
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
 if TYPE_CHECKING:
     from xmem_slurm.trace import File
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _FOLDER = "estimates"
 _DAY = 86_400
 MOST_DAYS = 7
@@ -77,17 +78,17 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             return None
         if not unchanged(kept["files"]):
             return None
-        environ = {k: v for k, v in job.environ.items() if k not in kept["removed"]} | kept["set"]
-        script = None if kept["script"] is None else bytes.fromhex(kept["script"])
         return Decision(
             Kind(kept["kind"]),
             job,
-            job.but(argv=tuple(map(str, kept["argv"])), environ=environ, script=script),
+            _restored(job, kept["ready"]),
             why=str(kept["why"]),
             error=str(kept["error"]),
             lines=[*map(str, kept["lines"])],
             brief=[*map(str, kept["brief"])],
             known_since=float(kept["made"]),
+            retries=tuple(_restored(job, each) for each in kept["retries"]),
+            prediction=None if kept["prediction"] is None else prediction.parse(kept["prediction"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -102,7 +103,6 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
     of_machine = lasting(files)
     if of_machine is None:
         return
-    ready, before, after = decision.ready, decision.written.environ, decision.ready.environ
     content = {
         "made": time.time(),
         "days": days,
@@ -110,17 +110,33 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
         "kind": decision.kind,
         "why": decision.why,
         "error": decision.error,
-        "argv": ready.argv,
-        "script": ready.script.hex() if ready.script is not None else None,
-        "set": {k: v for k, v in after.items() if before.get(k) != v},
-        "removed": [k for k in before if k not in after],
+        "ready": _stored(decision.ready, decision.written),
+        "retries": [_stored(each, decision.written) for each in decision.retries],
         "lines": list(decision.lines),
         "brief": list(decision.brief),
+        "prediction": None if decision.prediction is None else decision.prediction._asdict(),
     }
     with contextlib.suppress(OSError):
         folder = own_files.make(own_files.cache_folder(_FOLDER))
         _prune(folder)
         own_files.write(folder / f"{name}.json", json.dumps(content).encode())
+
+
+def _stored(job: Submission, written: Submission) -> dict[str, object]:
+    """Return a changed job for JSON, with of its environment what is not as in the job that was written."""
+    before, after = written.environ, job.environ
+    return {
+        "argv": job.argv,
+        "script": job.script.hex() if job.script is not None else None,
+        "set": {k: v for k, v in after.items() if before.get(k) != v},
+        "removed": [k for k in before if k not in after],
+    }
+
+
+def _restored(written: Submission, kept: Mapping[str, Any]) -> Submission:
+    environ = {k: v for k, v in written.environ.items() if k not in kept["removed"]} | kept["set"]
+    script = None if kept["script"] is None else bytes.fromhex(kept["script"])
+    return written.but(argv=tuple(map(str, kept["argv"])), environ=environ, script=script)
 
 
 def lasting(files: "Iterable[File]") -> "list[File] | None":

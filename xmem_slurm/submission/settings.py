@@ -47,6 +47,11 @@ OWN_OPTIONS = (
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
     OwnOption("xmem-hold", "", "submit held, where it could not be sized"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
+    OwnOption("xmem-record", "", "record what the job really uses of its GPUs, in your state folder"),
+    OwnOption("xmem-summary", "", "record it, and say at the end of the job's output what was estimated and used"),
+    OwnOption(
+        "xmem-retry", "times", "should it run out of GPU memory, try larger ones: a new job each time (0)", (0, 5)
+    ),
     OwnOption("xmem-verbose", "", "say what the memory is for, and why it is how sure"),
     OwnOption(
         "xmem-policy",
@@ -83,7 +88,20 @@ OWN_OPTIONS = (
     OwnOption("xmem-html", "file", "write charts and tables, one HTML file", file="written"),
 )
 BY_NAME = {option.name: option for option in OWN_OPTIONS}
-ANYWHERE = ("policy", "budget", "margin", "engine", "ranks", "array-tasks", "verbose", "hold", "keep-type")
+ANYWHERE = (
+    "policy",
+    "budget",
+    "margin",
+    "engine",
+    "ranks",
+    "array-tasks",
+    "verbose",
+    "hold",
+    "keep-type",
+    "record",
+    "summary",
+    "retry",
+)
 """What the user's file and an #XMEM line can set, too."""
 
 
@@ -152,7 +170,7 @@ def values(settings: Mapping[str, OwnSetting]) -> dict[str, Any]:
 def _value(name: str, text: str) -> Any:
     if not BY_NAME[name].value:
         return text not in ("", "0", "no", "false")
-    return float(text) if name in ("xmem-budget", "xmem-margin") else text
+    return float(text) if name in ("xmem-budget", "xmem-margin", "xmem-retry") else text
 
 
 def _of_file(path: Path) -> tuple[dict[str, OwnSetting], list[str]]:

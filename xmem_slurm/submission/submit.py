@@ -45,6 +45,8 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
     decision = _held(decision) if wishes.hold else decision
+    if not wishes.dry_run:
+        decision = _recorded(decision, wishes)
     _tell_of(decision, wishes)
     with contextlib.suppress(Exception):  # no submission fails by its report
         _write_reports(decision, wishes)
@@ -55,7 +57,24 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
         _record(decision, wishes, began)
     if refused:
         raise SystemExit(1)
+    if wishes.retry and decision.kind is not Kind.LEFT_ALONE:
+        _retry(sbatch, decision, wishes)
     _hand_over(sbatch, decision.ready)
+
+
+def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
+    """Submit the job and those for the case that it runs out of GPU memory; without them it is handed over as ever."""
+    from xmem_slurm.submission import recording, retrying  # noqa: PLC0415
+
+    try:
+        reason = retrying.why_not(decision)
+        others = [recording.recorded(decision._replace(ready=each), wishes).ready for each in decision.retries]
+    except Exception as error:  # a fault of ours must not cost the user a job
+        reason, others = f"{type(error).__name__}: {error}", []
+    if reason is not None:
+        tell([f"there is no retry of this job: {reason}"])
+        return
+    raise SystemExit(retrying.submit(sbatch, decision.ready, others, tell))
 
 
 def _sbatch(job: Submission, wishes: Wishes) -> Path:
@@ -130,6 +149,16 @@ def _write_reports(decision: Decision, wishes: Wishes) -> None:
         failure = files.failure(Path(name), sized, templates, writer) if name else None
         if failure or (name and not decision.written.command_line.has("quiet")):
             tell([failure or f"report: {name}"])
+
+
+def _recorded(decision: Decision, wishes: Wishes) -> Decision:
+    """Have what the job uses recorded, where that is wanted: no submission fails by it."""
+    with contextlib.suppress(Exception):
+        if decision.written.request.asks_for_gpu:
+            from xmem_slurm.submission import recording  # noqa: PLC0415
+
+            return recording.recorded(recording.sampled(decision, wishes), wishes)
+    return decision
 
 
 def _tell_of(decision: Decision, wishes: Wishes) -> None:

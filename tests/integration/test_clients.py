@@ -1,0 +1,146 @@
+"""Programs that submit jobs, with `sbatch` being xsbatch: each gets its number and result, and its job is sized."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TRAIN, XSBATCH, Cluster, own_cache
+
+pytestmark = [
+    pytest.mark.torch, pytest.mark.slurm,
+    pytest.mark.slow(
+        covers=["xmem_slurm/probe/_xmem/clients.py", "xmem_slurm/slurm/services.py", "xmem_slurm/submission/answer.py"],
+        as_one=True,
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def packages(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the programs beside nothing of ours; skip where there is no index of packages."""
+    venv = tmp_path_factory.mktemp("clients") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    wanted = ["submitit", "snakemake", "snakemake-executor-plugin-slurm", "dask-jobqueue"]
+    done = subprocess.run([venv / "bin" / "pip", "install", "-q", *wanted], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"the clients cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    return venv
+
+
+@pytest.fixture
+def environ(accounts: Cluster, packages: Path, tmp_path: Path) -> dict[str, str]:
+    """A PATH on which xsbatch is sbatch, and on which srun finds the cluster without SLURM_CONF, as on most sites."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sbatch").symlink_to(XSBATCH)
+    srun = f'#!/bin/sh\nSLURM_CONF={accounts.environ["SLURM_CONF"]} exec /usr/bin/srun "$@"\n'
+    (programs / "srun").write_text(srun)
+    (programs / "srun").chmod(0o755)
+    path = os.pathsep.join([str(programs), str(packages / "bin"), accounts.environ["PATH"]])
+    return own_cache(tmp_path) | {"PATH": path, "XMEM_BUDGET": "300", "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def test_submitit_has_its_results_and_its_jobs_are_sized(
+    accounts: Cluster, environ: dict[str, str], packages: Path, job_python: Path, tmp_path: Path
+) -> None:
+    submits = """
+    import submitit
+    def train(width):
+        import torch
+        torch.zeros(width << 20, device="cuda")
+        return torch.cuda.max_memory_reserved()
+    if __name__ == "__main__":
+        executor = submitit.AutoExecutor(folder="logs")
+        executor.update_parameters(timeout_min=5, slurm_gres="gpu:h200:1", slurm_partition="gpu")
+        jobs = [executor.submit(train, 64), *executor.map_array(train, [16, 32])]
+        print(*(job.job_id for job in jobs), *(job.result() >> 20 for job in jobs))
+    """
+    (tmp_path / "submits.py").write_text(textwrap.dedent(submits))
+    (site,) = (packages / "lib").glob("python*/site-packages")
+    only = tmp_path / "only"
+    only.mkdir()
+    for name in ("submitit", "cloudpickle", "typing_extensions.py"):
+        (only / name).symlink_to(site / name)
+    path = f"{only}{os.pathsep}{tmp_path}"
+    done = accounts.run(str(job_python), "submits.py", cwd=tmp_path, PYTHONPATH=path, **environ)
+    assert done.returncode == 0, done.stderr
+    one, first, second, *reserved = done.stdout.split()
+    assert reserved == ["256", "64", "128"]
+    assert (first.partition("_")[2], second.partition("_")[2]) == ("0", "1")
+    for job in (one, first.partition("_")[0]):
+        assert "gres:gpu:l4:1" in accounts.ended(job)
+
+
+def test_snakemake_runs_its_rule_in_a_job_that_is_sized(
+    accounts: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "Snakefile").write_text(
+        f"""
+rule train:
+    output: "done.txt"
+    resources: slurm_partition="gpu", runtime=10, mem_mb=4000, gres="gpu:h200:1"
+    shell: "{job_python} train.py && scontrol show job $SLURM_JOB_ID >{{output}}"
+"""
+    )
+    done = accounts.run("snakemake", "--executor", "slurm", "--jobs", "1", cwd=tmp_path, **environ)
+    assert done.returncode == 0, done.stderr
+    assert "gpu:l4" in (tmp_path / "done.txt").read_text()
+
+
+def test_workers_of_dask_are_passed_on_at_once(
+    accounts: Cluster, environ: dict[str, str], packages: Path, tmp_path: Path
+) -> None:
+    scales = """
+    from dask.distributed import Client
+    from dask_jobqueue import SLURMCluster
+    if __name__ == "__main__":
+        gpu = ["--gres=gpu:h200:1"]
+        cluster = SLURMCluster(queue="gpu", cores=1, memory="2GB", walltime="00:10:00", job_extra_directives=gpu)
+        cluster.scale(jobs=1)
+        client = Client(cluster)
+        print(client.submit(sum, [40, 2]).result())
+        client.close()
+        cluster.close()
+    """
+    (tmp_path / "scales.py").write_text(textwrap.dedent(scales))
+    done = accounts.run(str(packages / "bin" / "python"), "scales.py", cwd=tmp_path, **environ)
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    assert not (tmp_path / "cache" / "xmem-slurm" / "estimates").exists()  # no dry run, so no answer to keep
+
+
+def test_a_task_of_nextflow_is_submitted_by_a_script_without_a_name_of_its_own(
+    accounts: Cluster, environ: dict[str, str], job_python: Path, tmp_path: Path
+) -> None:
+    """`sbatch .command.run`, in the task's folder: directives, functions and a trap; the last line starts it all."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / ".command.sh").write_text(f"#!/bin/bash -ue\n{job_python} train.py\n")
+    (tmp_path / ".command.run").write_text(
+        f"""#!/bin/bash
+#SBATCH -J nf-train
+#SBATCH -o {tmp_path}/.command.log
+#SBATCH --no-requeue
+#SBATCH --signal B:USR2@30
+#SBATCH -p gpu
+#SBATCH --gres=gpu:h200:1
+set -e
+on_exit() {{ printf -- $? >{tmp_path}/.exitcode; }}
+nxf_main() {{
+    trap on_exit EXIT
+    cd {tmp_path}
+    (/bin/bash -ue {tmp_path}/.command.sh) >.command.out 2>.command.err &
+    wait $!
+}}
+nxf_main
+"""
+    )
+    done = accounts.run("sbatch", ".command.run", cwd=tmp_path, **environ)
+    number = done.stdout.removeprefix("Submitted batch job ").strip()
+    assert number.isdecimal(), done.stderr
+    shown = accounts.ended(number)
+    assert "gres:gpu:l4:1" in shown
+    assert (tmp_path / ".exitcode").read_text() == "0"

@@ -1,0 +1,212 @@
+"""Outcomes: what is read of jobs' records, what is learned from them, and what that does to the next estimate."""
+
+import dataclasses
+import json
+import math
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmem_slurm.outcomes import history, learned, learning, records
+from xmem_slurm.outcomes.learning import Lesson
+from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.units import GIB, MIB
+
+PREDICTED: dict[str, Any] = {
+    "script": "abc", "run": "abcd", "gpu": "NVIDIA L4", "capability": "8.9", "engine": "device", "unseen": [],
+    "margin": 0.04, "promise": 0.9, "reserved_bytes": 10 * GIB, "allocated_bytes": 9 * GIB, "fits_in_bytes": 10 * GIB,
+    "outside_bytes": GIB, "required_bytes": 12 * GIB, "uses_bytes": 11 * GIB, "asked": ["gpu:h200:1"],
+    "given": ["gpu:l4:1"], "sampled": False,
+}  # fmt: skip
+LINE: dict[str, Any] = {
+    "v": 1, "job": "7", "array": "", "host": "n1", "process": 5, "rank": 0, "world": 1, "began": 100.0, "time": 200.0,
+    "state": "exit", "torch": "2.11.0", "cuda": "13.0", "python": "3.11.7", "prediction": PREDICTED,
+    "devices": [
+        {"name": "NVIDIA L4", "total": 22 * GIB, "capability": "8.9", "reserved": 10 * GIB, "allocated": 9 * GIB,
+         "retries": 0, "ooms": 0, "used": 11 * GIB, "limit": 21 * GIB}
+    ],
+}  # fmt: skip
+
+
+def line(reserved: float = 10 * GIB, predicted: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    device = {**LINE["devices"][0], "reserved": int(reserved), **fields.pop("device", {})}
+    return {**LINE, **fields, "devices": [device], "prediction": {**PREDICTED, **(predicted or {})}}
+
+
+def written(folder: Path, *lines: Any, user: int | None = None) -> list[JobOutcome]:
+    folder.mkdir(exist_ok=True)
+    texts = (each if isinstance(each, str) else json.dumps(each) for each in lines)
+    (folder / f"{os.getuid() if user is None else user}-n1.jsonl").write_text("\n".join([*texts, ""]))
+    return records.outcomes(folder)
+
+
+def test_the_last_line_of_a_process_counts_and_a_job_has_several(tmp_path: Path) -> None:
+    lines = [line(state="running", time=150.0), line(), line(11 * GIB, process=6), line(job="8", time=900.0)]
+    first, second = written(tmp_path, *lines)
+    assert (first.job, len(first.processes), first.device.reserved, first.finished) == ("7", 2, 11 * GIB, True)
+    assert (second.job, second.ended) == ("8", 900.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("", "{", "[" * 100_000, "{}", "null", "[1]"),
+        *(json.dumps({**LINE, **wrong}) for wrong in ({"job": "7; rm"}, {"state": "fine"}, {"began": "x"})),
+        *(json.dumps({**LINE, **wrong}) for wrong in ({"devices": 3}, {"devices": []}, {"prediction": {"margin": []}})),
+        json.dumps(line(device={"name": "\x1b"})),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_none_is_passed_over(tmp_path: Path, wrong: str) -> None:
+    assert [each.job for each in written(tmp_path, wrong, line(job="9"))] == ["9"]
+
+
+def test_a_file_of_somebody_else_s_name_a_link_and_a_pipe_are_not_read(tmp_path: Path) -> None:
+    assert written(tmp_path / "a", LINE, user=12345) == []
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / f"{os.getuid()}-n1.jsonl").symlink_to(tmp_path / "a" / "12345-n1.jsonl")
+    os.mkfifo(tmp_path / "b" / f"{os.getuid()}-n2.jsonl")
+    assert records.outcomes(tmp_path / "b") == []
+
+
+def test_a_script_is_known_by_what_nobody_else_can_guess(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    job = Submission(("--gres=gpu:1", "job.sh", "a"), {}, b"#!/bin/sh\ntrain\n")
+    script, run = records.keys(job, tmp_path)
+    assert records.keys(job.but(argv=("--mem=1G", "job.sh", "a")), tmp_path) == (script, run)
+    assert records.keys(job.but(argv=("job.sh", "b")), tmp_path)[0] == script
+    assert records.keys(job.but(argv=("job.sh", "b")), tmp_path)[1] != run
+    (tmp_path / "salt").unlink()
+    assert records.keys(job, tmp_path)[0] != script
+
+
+OOM = {"state": "oom", "device": {"limit": 8 * GIB, "ooms": 1}}
+
+
+def test_a_script_that_ran_out_needs_more_than_there_was(tmp_path: Path) -> None:
+    ran_out = history.of_script(written(tmp_path, line(7 * GIB, **OOM)))
+    assert ran_out is not None
+    assert ran_out.words == "job 7 ran out of memory on l4 at 8.00 GiB"
+    assert ran_out.share == (11 * GIB + 2 * MIB) / (10 * GIB)  # that GPU was thought to have 21 GiB for it
+
+
+def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_more(tmp_path: Path) -> None:
+    oom = line(7 * GIB, **OOM)
+    assert history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0))) is None
+    ran_out = history.of_script(written(tmp_path, oom, line(30 * GIB, job="8", time=300.0)))
+    assert ran_out is not None
+    assert ran_out.share == 2.0
+    failed = history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0, state="error")))
+    assert failed is not None
+
+
+def test_without_a_prediction_what_there_was_is_the_least(tmp_path: Path) -> None:
+    nothing = {"reserved_bytes": 0, "fits_in_bytes": 0, "outside_bytes": 0}
+    ran_out = history.of_script(written(tmp_path, line(7 * GIB, nothing, **OOM)))
+    assert ran_out is not None
+    assert ran_out.share is None
+    assert ran_out.share_of(4 * GIB) > (8 * GIB + 2 * MIB) / (4 * GIB) - 1
+
+
+def lesson(shortfall: float, script: object, *, censored: bool = False, gpu: str = "A") -> Lesson:
+    return Lesson(shortfall, censored, 0, str(script), "device", gpu, frozenset(), 0.04, 0.9)
+
+
+DISTRIBUTIONS: dict[str, Callable[[random.Random], float]] = {
+    "normal": lambda draw: draw.gauss(0, 0.05),
+    "skewed": lambda draw: draw.expovariate(30) - 0.02,
+    "two kinds": lambda draw: draw.uniform(-0.01, 0.01) if draw.random() < 0.8 else draw.uniform(0.1, 0.3),
+}
+
+
+@pytest.mark.parametrize("error", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_a_learned_margin_covers_the_jobs_that_follow_as_often_as_it_promises(
+    error: Callable[[random.Random], float],
+) -> None:
+    """Of 500 jobs of as many scripts a margin, and 500 jobs more: over 40 draws the share covered is the promise.
+
+    The bound is four standard errors of the mean of 40 shares: of one, the variance is that of a Beta distribution
+    (n + 1 - l, l with l = floor((n + 1) (1 - 0.95))) and of 500 draws.
+    """
+    draw, covered = random.Random(21), []
+    for _ in range(40):
+        margin = learning.margin([lesson(error(draw), script) for script in range(500)])
+        assert margin is not None
+        assert (margin.probability, margin.runs, margin.models) == (0.95, 500, 500)
+        covered.append(sum(error(draw) <= margin.share for _ in range(500)) / 500)
+    variance = 0.95 * 0.05 * (1 / 502 + 1 / 500) / 40
+    assert abs(sum(covered) / 40 - 0.95) < 4 * math.sqrt(variance) + 1 / 501
+
+
+def test_a_script_has_one_vote_and_too_few_teach_nothing() -> None:
+    sweep = [lesson(0.5, "sweep") for _ in range(1000)]
+    assert learning.margin(sweep) is None
+    known = learning.margin([*sweep, *(lesson(0.01 * n / 40, n) for n in range(39))])
+    assert known is not None
+    assert (known.share, known.runs, known.models) == (0.0095, 1039, 40)  # the 39th of 40
+
+
+def test_who_ran_out_is_never_covered_and_lowers_the_promise() -> None:
+    fine = [lesson(0.01, n) for n in range(38)]
+    margin = learning.margin([*fine, lesson(0.2, "a", censored=True), lesson(0.1, "b", censored=True)])
+    assert margin == Margin(0.2, 0.92, 40, 40)
+    assert learning.margin([lesson(0.2, n, censored=True) for n in range(40)]) is None
+
+
+def test_margins_are_of_a_gpu_where_it_has_enough_jobs_and_of_all_where_not() -> None:
+    said = [lesson(0.01, n) for n in range(30)] + [lesson(0.3, f"b{n}", gpu="B") for n in range(5)]
+    found = Experience(learning.learn(said))
+    of_a, of_b = found.of("device", "A", frozenset()), found.of("device", "B", frozenset())
+    assert of_a == Margin(0.01, 0.95, 30, 30)
+    assert of_b == Margin(0.3, 0.95, 35, 35)
+    assert found.of("device", "C", frozenset()) is None  # what it does otherwise was not seen
+    assert found.of("profile", "A", frozenset()) is found.of("device", "A", {"cudnn-plan"}) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (line(11 * GIB), (0.1, False)),
+        (line(5 * GIB, **OOM), (-0.2 + 2 / 10240, True)),
+        (line(9 * GIB, {"reserved_bytes": 20 * GIB}, device={"retries": 3}), (-0.1, False)),
+        (line(state="error"), "failed, or was not seen to end"),
+        (line(predicted={"reserved_bytes": 0}), "nothing was predicted"),
+        (line(predicted={"capability": "9.0"}), "ran on another kind of GPU than was estimated for"),
+        (line(11 * GIB, {"capability": "9.0", "sampled": True}), (0.1, False)),
+    ],
+)
+def test_what_a_job_says(tmp_path: Path, what: dict[str, Any], expected: Any) -> None:
+    said = learning.lesson(written(tmp_path, what)[0])
+    if isinstance(said, str):
+        assert said == expected
+    else:
+        assert (said.shortfall, said.censored) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_drift_is_said_where_promises_no_longer_hold() -> None:
+    fine = [lesson(0.01, n) for n in range(90)]
+    assert not learning.drift([*fine, *(lesson(0.1, f"x{n}") for n in range(10))]).is_one
+    found = learning.drift([*fine, *(lesson(0.1, f"x{n}") for n in range(20))])
+    assert (found.scripts, found.enough, found.is_one) == (100, 80, True)
+    assert not learning.drift([]).is_one
+
+
+def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_another_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [LearnedMargin("device", frozenset({"NVIDIA L4"}), frozenset({"nccl"}), Margin(0.0312, 0.95, 312, 40))]
+    text = learned.text(found, "jobs of this site", "2026-11-23")
+    of = "jobs of this site (2026-11-23)"
+    assert learned.parse(text) == [dataclasses.replace(found[0], margin=Margin(0.0312, 0.95, 312, 40, of=of))]
+    file = tmp_path / "margins.toml"
+    monkeypatch.setattr(learned, "own_file", lambda: file)
+    assert learned.margins(None) == []
+    for wrong in ("[[learned]]", "x", text.replace("share = ", 'share = "a"  # ')):
+        file.write_text(wrong)
+        file.chmod(0o600)
+        assert learned.margins(None) == []

@@ -1,0 +1,171 @@
+"""The recorder in a job's Python: it writes what torch's counters say, and a job never hears of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmem_slurm.submission.recording import RECORDER
+
+TORCH = """
+import sys
+__version__ = "2.11.0"
+class OutOfMemoryError(RuntimeError): pass
+class version: cuda, hip = "13.0", None
+class distributed:
+    is_available = staticmethod(lambda: False)
+from . import cuda
+"""
+CUDA = """
+import os, sys
+from . import memory
+from .memory import *
+reserved = peak = ooms = 0
+queued, initialized = [], False
+def _lazy_call(call): queued.append(call)
+def init():
+    global initialized
+    for call in queued: call()
+    initialized = True
+def is_initialized(): return initialized
+def device_count(): return 2
+def take(size):
+    global reserved, peak
+    reserved += size
+    peak = max(peak, reserved)
+def memory_stats_as_nested_dict(device):
+    if "NO_STATS" in os.environ: raise RuntimeError("broken")
+    mine = (reserved, peak) if device == 0 else (0, 0)
+    kind = {"all": {"current": mine[0], "peak": mine[1]}}
+    return {"reserved_bytes": kind, "allocated_bytes": kind, "num_alloc_retries": 0, "num_ooms": ooms}
+def mem_get_info(device): return 10 * 2**30 - reserved, 16 * 2**30
+class get_device_properties:
+    name, total_memory, major, minor = "Some GPU", 16 * 2**30, 8, 9
+    def __init__(self, device): pass
+"""
+MEMORY = """
+def reset_peak_memory_stats(device=None):
+    from torch import cuda
+    cuda.peak = cuda.reserved
+"""
+GIB = 2**30
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path) -> Path:
+    """A folder with a torch whose GPU is a few counters, and a sitecustomize of the user's."""
+    (tmp_path / "torch" / "cuda").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text(TORCH)
+    (tmp_path / "torch" / "cuda" / "__init__.py").write_text(CUDA)
+    (tmp_path / "torch" / "cuda" / "memory.py").write_text(MEMORY)
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.of_user = True\n")
+    (tmp_path / "records").mkdir()
+    return tmp_path
+
+
+def run(folder: Path, script: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    predicted = {"submitted_on": "login", "uses_bytes": 3 * GIB, "script": "abc"}
+    variables = {
+        "PYTHONPATH": f"{RECORDER}{os.pathsep}{folder}",
+        "XMEM_RECORD_TO": str(folder / "records"),
+        "XMEM_PREDICTION": json.dumps(predicted),
+        "SLURM_JOB_ID": "4711",
+        **environ,
+    }
+    return subprocess.run(
+        [sys.executable, "-c", script], env={"PATH": os.environ["PATH"], **variables}, capture_output=True, text=True,
+        check=False, timeout=60
+    )  # fmt: skip
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in (folder / "records").iterdir() for line in path.read_text().splitlines()]
+
+
+TAKES = "import torch; torch.cuda.init(); torch.cuda.take(2 << 30); "
+
+
+def test_the_last_line_has_the_peak_and_what_was_predicted(site_packages: Path) -> None:
+    done = run(site_packages, TAKES + "assert of_user; torch.cuda.reserved = 0; torch.cuda.reset_peak_memory_stats()")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    (line,) = lines(site_packages)
+    assert (line["job"], line["state"], line["prediction"]["script"]) == ("4711", "exit", "abc")
+    (device,) = line["devices"]
+    assert (device["name"], device["reserved"], device["used"]) == ("Some GPU", 2 * GIB, 6 * GIB)
+    assert "submitted_on" not in line["prediction"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        ("raise torch.OutOfMemoryError", "oom"),
+        ("raise ValueError", "error"),
+        ("sys.exit(3)", "exit"),  # the interpreter tells nobody why it ends
+        ("raise RuntimeError from torch.OutOfMemoryError()", "oom"),
+    ],
+)
+def test_how_a_process_ended_is_told(site_packages: Path, ends: str, state: str) -> None:
+    done = run(site_packages, f"import sys; {TAKES}{ends}")
+    assert done.returncode == (3 if "exit" in ends else 1)
+    assert done.stderr.count("Traceback") == (0 if "exit" in ends else 1)
+    assert lines(site_packages)[-1]["state"] == state
+
+
+def test_a_worker_of_multiprocessing_leaves_its_own_line(site_packages: Path) -> None:
+    work = "def work():\n    torch.cuda.init(); torch.cuda.take(1 << 30)\n    raise torch.OutOfMemoryError\n"
+    start = "import multiprocessing as m; p = m.get_context('fork').Process(target=work); p.start(); p.join()"
+    assert run(site_packages, f"import torch, multiprocessing.util\n{work}\n{start}").returncode == 0
+    assert [line["state"] for line in lines(site_packages)] == ["oom"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"NO_STATS": "1"},
+        {"XMEM_RECORD_TO": "/proc/nowhere"},
+        {"XMEM_PREDICTION": "{"},
+        {"XMEM_SHIMS": "/x"},
+    ],
+)
+def test_a_job_never_hears_of_what_goes_wrong(site_packages: Path, environ: dict[str, str]) -> None:
+    done = run(site_packages, TAKES + "print(of_user)", **environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_a_driver_that_hangs_costs_seconds_and_no_job(site_packages: Path) -> None:
+    hangs = "import time; torch.cuda.mem_get_info = lambda device: time.sleep(100)"
+    done = run(site_packages, TAKES + hangs)
+    assert (done.returncode, done.stderr, lines(site_packages)) == (0, "", [])
+
+
+def test_a_job_that_another_job_submitted_has_no_prediction_of_its_own(site_packages: Path) -> None:
+    assert run(site_packages, TAKES, SLURM_SUBMIT_HOST="node1").returncode == 0
+    assert lines(site_packages)[0]["prediction"] is None
+
+
+def test_it_says_at_the_end_of_the_output_what_was_used(site_packages: Path) -> None:
+    done = run(site_packages, TAKES, XMEM_SUMMARY="1")
+    assert done.stderr == "xmem-slurm: estimated 3.0 GiB of GPU memory, used 8.0 of 16.0 GiB\n"
+
+
+def test_a_link_or_a_long_file_is_not_written_on(site_packages: Path) -> None:
+    assert run(site_packages, TAKES).returncode == 0
+    (file,) = (site_packages / "records").iterdir()
+    file.write_bytes(b"\n" * (5 << 20))
+    assert run(site_packages, TAKES).returncode == 0
+    assert sorted(path.name for path in (site_packages / "records").iterdir()) == [
+        file.name.replace(".jsonl", ".old.jsonl")
+    ]
+    elsewhere = site_packages / "elsewhere"
+    file.symlink_to(elsewhere)
+    assert run(site_packages, TAKES).returncode == 0
+    assert not elsewhere.exists()
+
+
+def test_without_torch_nothing_is_imported_or_started(site_packages: Path) -> None:
+    before = run(site_packages, "import sys; print(sorted(sys.modules))", XMEM_RECORD_TO="").stdout
+    assert run(site_packages, "import sys; print(sorted(sys.modules))").stdout == before

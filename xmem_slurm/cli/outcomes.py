@@ -1,0 +1,231 @@
+"""`xmem-slurm learn` and `waste`, of one's own jobs and of a site's: what jobs really used."""
+
+import contextlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem_slurm import estimating
+from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.cluster import client
+from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
+from xmem_slurm.estimating import Wanted
+from xmem_slurm.outcomes import learned, learning, records, sources
+from xmem_slurm.outcomes import waste as wasted
+from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.outcomes.sources import Accounted
+from xmem_slurm.report import outcomes as told
+from xmem_slurm.report import waste as report
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
+
+Since = Annotated[str, typer.Option("--since", help="How long ago the oldest job ended: 30d, 12w.")]
+Coverage = Annotated[
+    float, typer.Option("--coverage", min=0.5, max=0.99, help="The share of jobs for which a margin is to be enough.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write the tables, one HTML file.")]
+_DAYS = {"d": 1, "w": 7}
+_MOST_OUTPUT = 1 << 20
+
+
+def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None:
+    """Find margins by what your recorded jobs really used; your next estimates have them."""
+    _learn(_own(), _days(since), coverage, "jobs of yours", learned.own_file())
+
+
+def site_learn(
+    site: SiteFile = None,
+    since: Since = "400d",
+    coverage: Coverage = learning.COVERAGE,
+) -> None:
+    """Find margins by what all recorded jobs of the site really used, for everybody's next estimates."""
+    loaded = loading.load_site(places.site_file(site))
+    if loaded.outcomes.margins is None:
+        raise SiteError(f"{places.site_file(site)}: [outcomes] margins names no file to write")
+    _learn(_of_site(loaded), _days(since), coverage, "jobs of this site", loaded.outcomes.margins)
+
+
+def waste(
+    site: SiteFile = None,
+    since: Since = "30d",
+    *,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Estimate stored scripts again, where nothing recorded their jobs.")
+    ] = False,
+    as_json: AsJson = False,
+    html_file: HtmlFile = None,
+) -> None:
+    """Say which GPUs your jobs asked for, had, and would have done with, in hours."""
+    loaded = loading.load_site(places.site_file(site))
+    if replay and os.geteuid() == 0:
+        raise UsageError("--replay runs scripts dry, which root does for nobody: call it as their user")
+    _waste(loaded, _own(), _days(since), everybody=False, replay=replay, as_json=as_json, html_file=html_file)
+
+
+def site_waste(
+    site: SiteFile = None,
+    since: Since = "30d",
+    *,
+    as_json: AsJson = False,
+    html_file: HtmlFile = None,
+) -> None:
+    """Say which GPUs the site's jobs asked for, had, and would have done with, in hours."""
+    loaded = loading.load_site(places.site_file(site))
+    _waste(loaded, _of_site(loaded), _days(since), everybody=True, replay=False, as_json=as_json, html_file=html_file)
+
+
+def explain_job(job: str, *, as_json: bool) -> bool:
+    """Show what a job really used; False where nothing of it is known."""
+    found = [each for each in _own() if job in {each.job, *(process.job for process in each.processes)}]
+    if found and as_json:
+        typer.echo(json.dumps(told.job_document(found[-1]), indent=2))
+    elif found:
+        typer.echo("\n".join(told.job_lines(found[-1], _gpus()[1])))
+    else:
+        accounted = _accounted(job)
+        if not accounted:
+            return False
+        typer.echo("\n".join(told.accounted_lines(accounted[-1], sources.ran_out(_output(job)))))
+    return True
+
+
+def _learn(found: Sequence[JobOutcome], days: float, coverage: float, whose: str, place: Path) -> None:
+    """Learn, say what, and write it, if it is anything."""
+    said, nothing = learning.lessons(records.since(found, days))
+    margins = learning.learn(said, coverage)
+    typer.echo("\n".join(told.learned_lines(margins, said, nothing, learning.drift(said))))
+    text = learned.text(margins, whose, time.strftime("%Y-%m-%d"))
+    try:
+        if place == learned.own_file():
+            own_files.make(place.parent)
+            own_files.write(place, text.encode())
+        else:
+            own_files.write_for_user(place, text.encode())
+    except OSError as error:
+        raise UsageError(f"{place}: cannot be written: {error.strerror}") from error
+    typer.echo(f"written to {place}", err=True)
+
+
+def _waste(
+    site: Site,
+    found: Sequence[JobOutcome],
+    days: float,
+    *,
+    everybody: bool,
+    replay: bool,
+    as_json: bool,
+    html_file: Path | None,
+) -> None:
+    """Report the waste of a site's jobs, by its accounting; where it has none, by what was recorded alone."""
+    gpus = loading.option_gpus(site, loading.load_catalogue())
+    found = records.since(found, days)
+    try:
+        accounted = sources.accounted(days, everybody=everybody)
+    except SlurmError as error:
+        typer.echo(f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}", err=True)
+        accounted = [wasted.as_accounted(each) for each in found]
+    spent = wasted.spent(accounted, found, site, gpus)
+    if replay:
+        replayed = _replayed(wasted.to_replay(spent, accounted))
+        spent = wasted.spent(accounted, found, site, gpus, replayed)
+    sums = wasted.summed(spent, site)
+    typer.echo(json.dumps(report.document(sums, days), indent=2) if as_json else "\n".join(report.lines(sums, days)))
+    sys.stdout.flush()
+    if html_file is not None:
+        try:
+            own_files.write_for_user(html_file, report.page(sums, days, site.templates).encode())
+        except OSError as error:
+            raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
+
+
+def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
+    """Estimate jobs by the scripts that Slurm has kept, each in its folder; return what they need, by name."""
+    found = {}
+    for each in jobs:
+        stored = sources.stored(each.number)
+        if stored is None or not Path(stored.folder).is_dir():
+            typer.echo(f"xmem-slurm: {each.name}: its script is not kept, or its folder is gone", err=True)
+            continue
+        with contextlib.chdir(stored.folder):
+            job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
+            try:
+                estimated = estimating.estimate(job, Wanted(), partial(typer.echo, err=True))
+                found[each.name] = max(sized.estimate.required_bytes for sized in estimated.sized.values())
+            except XmemError as error:
+                typer.echo(f"xmem-slurm: {each.name}: {error}", err=True)
+    return found
+
+
+def _own() -> list[JobOutcome]:
+    """Return the user's own outcomes: those in their folder, and those in the site's spool, where it names one."""
+    spool = _gpus()[0]
+    folders = [records.folder(), *([spool] if spool is not None else [])]
+    return records.merged(*(records.outcomes(each, os.geteuid()) for each in folders if each.is_dir()))
+
+
+def _of_site(site: Site) -> list[JobOutcome]:
+    """Return all outcomes of a site.
+
+    Raises:
+        SiteError: it names no spool, or that cannot be read.
+    """
+    if site.outcomes.spool is None:
+        raise SiteError(f"site {site.name}: [outcomes] spool names no folder that all its jobs' outcomes are in")
+    try:
+        return records.outcomes(site.outcomes.spool)
+    except OSError as error:
+        raise SiteError(f"{site.outcomes.spool}: cannot be read: {error.strerror}") from error
+
+
+def _gpus() -> tuple[Path | None, dict[str, Gpu]]:
+    """Return the site's spool and options, where there is a site file; else the catalogue."""
+    catalogue = loading.load_catalogue()
+    try:
+        site = loading.load_site(places.site_file(None))
+    except SiteError:
+        return None, dict(catalogue)
+    return site.outcomes.spool, loading.option_gpus(site.without_shares(), catalogue)
+
+
+def _accounted(job: str) -> list[Accounted]:
+    try:
+        return sources.accounted(0, everybody=False, job=job)
+    except SlurmError:
+        return []
+
+
+def _output(job: str) -> list[str]:
+    """Return the last lines of a job's output, as far as Slurm still knows where it is and they are the user's."""
+    try:
+        shown = client.run(["scontrol", "show", "job", job], sources.SACCT_SECONDS)
+        named = re.search(r"StdErr=(\S+)", shown)
+        if named is None:
+            return []
+        with Path(named[1]).open("rb") as file:
+            file.seek(max(0, Path(named[1]).stat().st_size - _MOST_OUTPUT))
+            return file.read(_MOST_OUTPUT).decode(errors="replace").splitlines()
+    except (SlurmError, OSError, ValueError):
+        return []
+
+
+def _days(text: str) -> float:
+    """Return how many days are meant.
+
+    Raises:
+        UsageError: that is no length of time.
+    """
+    found = re.fullmatch(r"(\d{1,5})([dw])", text)
+    if found is None:
+        raise UsageError(f"--since {text}: not of the form 30d or 12w")
+    return float(found[1]) * _DAYS[found[2]]

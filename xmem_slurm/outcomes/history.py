@@ -1,0 +1,77 @@
+"""Did this very script run out of GPU memory before, and how much does it need at least?
+
+By the outcomes of jobs with the same script and arguments (`records.keys`). An OOM counts as long as no later job
+of the script ran to its end in what was too little; a later one that took more says how much it is.
+"""
+
+from collections.abc import Sequence
+
+from xmem_slurm.outcomes import records
+from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.sizing.margins import RanOut
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.units import MIB, human
+
+_MORE = 2 * MIB
+"""Beyond what was too little: the least that torch's allocator asks the driver for."""
+
+
+def _too_little(outcome: JobOutcome) -> int:
+    """Return what is too little: what there was, and no less than there was thought to be on such a GPU.
+
+    More than was thought may lie on it beside the allocator, and does so the next time, too.
+    """
+    outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
+    return max(outcome.limit_bytes, outcome.device.total - outside if outside else 0)
+
+
+def ran_out(job: Submission) -> RanOut | None:
+    """Return what is known of the script of a job that ran out; None where it did not, or nothing is kept of it."""
+    try:
+        place = records.folder()
+        if not place.is_dir():
+            return None
+        _, key = records.keys(job, place)
+        return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key])
+    except OSError:
+        return None
+
+
+def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
+    """Return what the outcomes of one script say, the latest last."""
+    counts: JobOutcome | None = None
+    later: list[JobOutcome] = []
+    for each in found:
+        if each.ran_out:
+            if counts is None or _too_little(each) >= _too_little(counts):
+                counts, later = each, []
+        elif counts is not None and each.finished:
+            if each.device.reserved <= _too_little(counts):
+                counts, later = None, []
+            else:
+                later.append(each)
+    if counts is None:
+        return None
+    words = f"job {counts.job} ran out of memory on {_given(counts)} at {human(counts.limit_bytes)}"
+    shares = [_lacked(counts, _too_little(counts) + _MORE, of_peak=False)]
+    shares += [_lacked(each, each.device.reserved, of_peak=True) for each in later]
+    known = [share for share in shares if share is not None]
+    least = max([_too_little(counts) + _MORE, *(each.device.reserved for each in later)])
+    return RanOut(words, max(known) if shares[0] is not None else None, least)
+
+
+def _lacked(outcome: JobOutcome, needed_bytes: int, *, of_peak: bool) -> float | None:
+    predicted = outcome.prediction
+    base = 0 if predicted is None else predicted.reserved_bytes if of_peak else predicted.fits_in_bytes
+    return needed_bytes / base - 1 if base else None
+
+
+def _given(outcome: JobOutcome) -> str:
+    """Return what the GPU is called where the job asked for it, else its own name."""
+    given = outcome.prediction.given if outcome.prediction is not None else ()
+    kinds = [entry.split(":")[1] for entry in given if entry.count(":") == 2 and ":any:" not in entry]
+    return kinds[0] if kinds else outcome.device.name
+
+
+def _run(outcome: JobOutcome) -> str:
+    return outcome.prediction.run if outcome.prediction is not None else ""

@@ -1,0 +1,82 @@
+"""Which margins did jobs here teach (`learning`)? The user's own go before the site's, and both before what ships."""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from xmem_slurm.site.schema import Site
+from xmem_slurm.sizing import margins as shipped
+from xmem_slurm.sizing.margins import LearnedMargin, Margin
+from xmem_slurm.state import own_files
+
+MOST_BYTES = 1 << 20
+
+
+def own_file() -> Path:
+    """Return where the user's own margins are; there need be none."""
+    return own_files.record_folder(shipped.FILE)
+
+
+def files(site: Site | None) -> list[Path]:
+    """Return the files that count, those that are not there, too."""
+    of_site = site.outcomes.margins if site is not None else None
+    return [own_file(), *([of_site] if of_site is not None else [])]
+
+
+def margins(site: Site | None) -> list[LearnedMargin]:
+    """Return what the files say, the nearest first; one that cannot be read, or is of another form, says nothing."""
+    own, *of_site = files(site)
+    readers: list[Callable[[], bytes]] = [lambda: own_files.read(own, MOST_BYTES)]
+    readers += [path.read_bytes for path in of_site]
+    found: list[LearnedMargin] = []
+    for read in readers:
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+            found += parse(read().decode())
+    return found
+
+
+def parse(text: str) -> list[LearnedMargin]:
+    """Return the margins of a file's text.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: it is of another form.
+    """
+    content: dict[str, Any] = tomllib.loads(text)
+    whose = f"{content['jobs']} ({content['made']})"
+    return [
+        LearnedMargin(
+            str(each["engine"]),
+            frozenset(map(str, each["gpus"])),
+            frozenset(map(str, each["unseen"])),
+            _margin(each, whose),
+        )
+        for each in content["learned"]
+    ]
+
+
+def _margin(entry: Mapping[str, Any], whose: str) -> Margin:
+    share, probability = max(0.0, float(entry["share"])), float(entry["probability"])
+    return Margin(share, probability, int(entry["runs"]), int(entry["scripts"]), of=whose)
+
+
+def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
+    """Return the text of a file; `made` is a date."""
+    lines = [
+        "# Margins that jobs taught: what to add to the peak of an estimate, as a share of it. Written by",
+        "# `xmem-slurm learn`; do not edit. docs/administrators.md says what the rule is.",
+        "schema_version = 1",
+        f'jobs = "{whose}"',
+        f'made = "{made}"',
+    ]
+    for each in found:
+        lines += ["", "[[learned]]", f'engine = "{each.engine}"']
+        lines += [f"{name} = {_strings(values)}" for name, values in (("gpus", each.gpus), ("unseen", each.unseen))]
+        lines += [f"share = {each.margin.share:.4f}", f"probability = {each.margin.probability}"]
+        lines += [f"runs = {each.margin.runs}", f"scripts = {each.margin.models}"]
+    return "\n".join([*lines, ""])
+
+
+def _strings(values: frozenset[str]) -> str:
+    return "[" + ", ".join(f'"{value}"' for value in sorted(values)) + "]"

@@ -1,0 +1,74 @@
+"""What was predicted of a job, in the few figures that travel with it, and that its outcome is held against."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from xmem_slurm.site.schema import Gpu
+    from xmem_slurm.sizing.estimate import Estimate
+
+
+class Prediction(NamedTuple):
+    """Sizes in bytes, of the largest process of a job; 0 where nothing was estimated.
+
+    `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`), `margin` a share of
+    `fits_in_bytes` and `promise` the probability that it is enough, None where it is a prior. `uses_bytes` is what the
+    job takes of a GPU that has room for everything. `script` and `run` are the salted hashes of `records.keys`.
+    `asked` and `given` are what the job asked for and what it was given, as the site's record has it
+    (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are known.
+    """
+
+    script: str = ""
+    run: str = ""
+    gpu: str = ""
+    capability: str = ""
+    engine: str = ""
+    unseen: Sequence[str] = ()
+    margin: float = 0.0
+    promise: float | None = None
+    reserved_bytes: int = 0
+    allocated_bytes: int = 0
+    fits_in_bytes: int = 0
+    outside_bytes: int = 0
+    required_bytes: int = 0
+    uses_bytes: int = 0
+    asked: Sequence[str] = ()
+    given: Sequence[str] = ()
+    sampled: bool = False
+
+
+def of(estimate: "Estimate", gpu: "Gpu") -> Prediction:
+    """Return what an estimate predicts of a job on this GPU."""
+    rank = estimate.largest
+    return Prediction(
+        gpu=gpu.cuda_name,
+        capability=gpu.capability,
+        engine=estimate.engine,
+        unseen=sorted({noted.code for noted in rank.doubts if noted.doubt.price is not None}),
+        margin=rank.margin.share,
+        promise=rank.margin.probability,
+        reserved_bytes=rank.peak_reserved_bytes,
+        allocated_bytes=rank.replay.peak_allocated_bytes,
+        fits_in_bytes=rank.fits_in_bytes,
+        outside_bytes=rank.outside_allocator_bytes,
+        required_bytes=rank.required_bytes,
+        uses_bytes=rank.uses_up_to_bytes,
+    )
+
+
+def parse(content: Mapping[str, Any]) -> Prediction:
+    """Return a prediction from its JSON object, in which nothing need stand.
+
+    Raises:
+        ValueError, TypeError: what stands there is of another form.
+    """
+    found: dict[str, Any] = {}
+    for name, default in Prediction._field_defaults.items():
+        value = content.get(name, default)
+        if isinstance(default, tuple):
+            found[name] = [str(each) for each in value]
+        elif default is None:
+            found[name] = None if value is None else float(value)
+        else:
+            found[name] = type(default)(value)
+    return Prediction(**found)

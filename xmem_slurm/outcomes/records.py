@@ -1,0 +1,252 @@
+"""What did the processes of finished jobs write (`recorder/`), and what does it say of each job?
+
+The files lie in a folder of the user's own, and in the site's where it names one, a sticky one in which each user has
+files that nobody else can write. Whoever reads them trusts nothing in them: a line that is not of the form is passed
+over. Read on the way of jobs that must not wait, so this imports little.
+"""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xmem_slurm.outcomes import prediction
+from xmem_slurm.outcomes.prediction import Prediction
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
+
+MOST_BYTES = 8 << 20
+"""No more is read of a file; the recorder stops at half of it."""
+MOST_FILES = 2000
+KEPT_DAYS = 400
+_SALT = "salt"
+_NAME = re.compile(r"(\d+)-[^/]*\.jsonl")
+_DAY = 86_400
+STATES = ("running", "exit", "error", "oom")
+
+
+class UsedGpu(NamedTuple):
+    """What a process took of a GPU, in bytes: its allocator's peaks; at the end also what was `used` of it in all.
+
+    `limit` is what the allocator could have had at the end; `used` and `limit` are None where the driver did not say.
+    """
+
+    name: str
+    capability: str
+    total: int
+    reserved: int
+    allocated: int
+    retries: int
+    ooms: int
+    used: int | None
+    limit: int | None
+
+
+class RecordedProcess(NamedTuple):
+    """The last line of a process. `array` is as `4711_3`, empty where the job is none."""
+
+    user: int
+    job: str
+    array: str
+    host: str
+    process: int
+    rank: int
+    world: int
+    began: float
+    time: float
+    state: str
+    torch: str
+    devices: Sequence[UsedGpu]
+    prediction: Prediction | None
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """What became of a job, by the lines of its processes that used a GPU."""
+
+    processes: Sequence[RecordedProcess]
+
+    @property
+    def job(self) -> str:
+        """Its number, as Slurm's commands take it."""
+        return self.processes[0].array or self.processes[0].job
+
+    @property
+    def user(self) -> int:
+        """Whose it was."""
+        return self.processes[0].user
+
+    @property
+    def began(self) -> float:
+        """When its first process began to use a GPU, in seconds since the epoch."""
+        return min(each.began for each in self.processes)
+
+    @property
+    def ended(self) -> float:
+        """When the last of its processes was heard of."""
+        return max(each.time for each in self.processes)
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """What was predicted of it; None where it was not sized."""
+        return next((each.prediction for each in self.processes if each.prediction is not None), None)
+
+    @cached_property
+    def device(self) -> UsedGpu:
+        """The GPU of which the most was taken: of the process that ran out, where one did."""
+        failed = [each for each in self.processes if each.state == "oom"]
+        return max((d for each in failed or self.processes for d in each.devices), key=lambda device: device.reserved)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether a process ended for want of GPU memory."""
+        return any(each.state == "oom" for each in self.processes)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ran to the end that it had; a job that failed may have needed more later."""
+        return all(each.state == "exit" for each in self.processes)
+
+    @property
+    def limit_bytes(self) -> int:
+        """What torch's allocator could have had of that GPU beside all else on it: who ran out needed more."""
+        return self.device.reserved if self.device.limit is None else max(self.device.limit, self.device.reserved)
+
+
+def folder() -> Path:
+    """Return where the user's outcomes are; there need be none."""
+    return own_files.record_folder("outcomes")
+
+
+def make_folder() -> Path:
+    """Make it, clear what is old out of it, and return it.
+
+    Raises:
+        OSError: it cannot be made, or others could write there.
+    """
+    place = own_files.make(folder())
+    for index, (age, path) in enumerate(own_files.by_age(place)):
+        if path.name != _SALT and (age > KEPT_DAYS * _DAY or index >= MOST_FILES):
+            path.unlink(missing_ok=True)
+    return place
+
+
+def keys(job: Submission, place: Path) -> tuple[str, str]:
+    """Return what stands for a job's script, and for it with the arguments that it gets: nobody else can tell which.
+
+    The salt is the user's own and lies in `place`. Options of sbatch do not count.
+
+    Raises:
+        OSError: there is no salt there, and none can be made.
+    """
+    line = job.command_line
+    try:
+        salt = own_files.read(place / _SALT, 100)
+    except FileNotFoundError:
+        salt = os.urandom(16).hex().encode()
+        own_files.write(place / _SALT, salt)
+    script = line.wrap or (job.script or b"").hex()
+    words = () if line.script_index is None else job.argv[line.script_index + 1 :]
+    of_script, of_run = (hashlib.sha256(salt + json.dumps(what).encode()) for what in ([script], [script, *words]))
+    return of_script.hexdigest()[:24], of_run.hexdigest()[:24]
+
+
+def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
+    """Return what is known of each job, the latest last: of one user, or of all; `wanted` stands in each line read.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    last = dict[tuple[int, str, str, int, float], RecordedProcess]()
+    for each in _lines(place, user, wanted):
+        key = each.user, each.job, each.host, each.process, each.began
+        if key not in last or last[key].time <= each.time:
+            last[key] = each
+    jobs = dict[tuple[int, str], list[RecordedProcess]]()
+    for each in last.values():
+        if each.job and each.devices:
+            jobs.setdefault((each.user, each.job), []).append(each)
+    return sorted((JobOutcome(members) for members in jobs.values()), key=lambda each: each.ended)
+
+
+def merged(*lists: Iterable[JobOutcome]) -> list[JobOutcome]:
+    """Return each job once, the latest last."""
+    found = {(each.user, each.job): each for members in lists for each in members}
+    return sorted(found.values(), key=lambda each: each.ended)
+
+
+def since(found: Iterable[JobOutcome], days: float) -> list[JobOutcome]:
+    """Return the jobs that ended within the last days."""
+    return [each for each in found if each.ended >= time.time() - days * _DAY]
+
+
+def _lines(place: Path, user: int | None, wanted: bytes) -> Iterator[RecordedProcess]:
+    for path in sorted(place.iterdir()):
+        named = _NAME.fullmatch(path.name)
+        if named is None or (user is not None and int(named[1]) != user):
+            continue
+        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != int(named[1]):
+                continue
+            for line in file.read(MOST_BYTES).splitlines():
+                if wanted in line:
+                    with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                        yield _process(status.st_uid, json.loads(line))
+
+
+def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
+    """Return what a line says.
+
+    Raises:
+        ValueError, LookupError, TypeError: it is of no such form.
+    """
+    if line["state"] not in STATES:
+        raise ValueError("no such state")
+    predicted = line["prediction"]
+    return RecordedProcess(
+        user,
+        _word(line["job"]),
+        _word(line["array"]),
+        _word(line["host"]),
+        int(line["process"]),
+        int(line["rank"]),
+        int(line["world"]),
+        float(line["began"]),
+        float(line["time"]),
+        line["state"],
+        _word(line["torch"]),
+        [_device(each) for each in line["devices"]],
+        None if predicted is None else prediction.parse(predicted),
+    )
+
+
+def _device(content: Mapping[str, Any]) -> UsedGpu:
+    def size(name: str) -> int | None:
+        return None if content.get(name) is None else int(content[name])
+
+    total, reserved, allocated, retries, ooms = (
+        int(content[name]) for name in ("total", "reserved", "allocated", "retries", "ooms")
+    )
+    name = str(content["name"])[:100]
+    if not name.isprintable():
+        raise ValueError("no name")
+    capability = _word(content["capability"])
+    return UsedGpu(name, capability, total, reserved, allocated, retries, ooms, size("used"), size("limit"))
+
+
+_WORD: Callable[[str], Any] = re.compile(r"[A-Za-z0-9._+-]{0,100}").fullmatch
+
+
+def _word(text: Any) -> str:
+    if not isinstance(text, str) or _WORD(text) is None:
+        raise ValueError("no word")
+    return text

@@ -1,0 +1,149 @@
+"""What is known of finished jobs where no recorder ran: Slurm's accounting, jobstats' summaries, the job's own output.
+
+Each says less than a recorder, and how much less stands with it (`LIMITS`); a recorder's figures go before all of them.
+Nothing is written anywhere: a job's AdminComment is jobstats' own.
+"""
+
+import base64
+import gzip
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from io import BytesIO
+from typing import Any, NamedTuple
+
+from xmem_slurm.cluster import client
+from xmem_slurm.errors import SlurmError
+
+SACCT_SECONDS = 120.0
+LIMITS: Mapping[str, str] = {
+    "jobstats": "sampled, the largest of all nodes and GPUs, with what other processes took",
+    "sacct": "gres/gpumem: sampled, one GPU alone, not of a MIG instance",
+    "output": "torch's own message: it ran out, of how much is not known",
+}
+_FIELDS = ("JobIDRaw", "JobID", "User", "JobName", "State", "ElapsedRaw", "AllocTRES", "TRESUsageInMax", "AdminComment")
+_MOST_COMMENT = 1 << 20
+_GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
+_GPU_MEMORY = re.compile(r"gres/gpumem=(\d+)([KMGT]?)")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError: CUDA out of memory\. Tried to allocate [\d.]+ [KMG]iB\. GPU \d+ has a total capacity of"
+    r" ([\d.]+) GiB"
+)
+
+
+class Accounted(NamedTuple):
+    """A job as Slurm's accounting has it. `number` is Slurm's own, `job` as its commands take it (`4711_3`).
+
+    `gpus` has how many it had of each type, "" where the type is not known. `used_bytes` is what was taken of one GPU,
+    None where that is not known, and `source` says who says so (`LIMITS`).
+    """
+
+    number: str
+    job: str
+    user: str
+    name: str
+    state: str
+    seconds: int
+    gpus: Mapping[str, int]
+    used_bytes: int | None
+    source: str
+
+
+def accounted(days: float, *, everybody: bool, job: str | None = None) -> list[Accounted]:
+    """Ask sacct for jobs that had GPUs: one's own or everybody's, of the last days; or one job.
+
+    Raises:
+        SlurmError: there is no accounting, or it does not answer.
+    """
+    begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - days * 86_400))
+    which = ["--jobs", job] if job is not None else ["--starttime", begin, *(["--allusers"] if everybody else [])]
+    words = ["sacct", "--noheader", "--parsable2", "--delimiter=\x1f", f"--format={','.join(_FIELDS)}", *which]
+    return parse(client.run(words, SACCT_SECONDS))
+
+
+def parse(text: str) -> list[Accounted]:
+    """Return the jobs with GPUs of sacct's answer, in which steps follow their job."""
+    found: list[Accounted] = []
+    for line in text.splitlines():
+        fields = line.split("\x1f")
+        if len(fields) != len(_FIELDS):
+            continue
+        number, job, user, name, state, seconds, tres, usage, comment = fields
+        if "." in number:
+            last = found[-1] if found and found[-1].number == number.partition(".")[0] else None
+            used = _gpu_memory(usage)
+            if last is not None and used is not None and last.source in ("", "sacct") and sum(last.gpus.values()) == 1:
+                found[-1] = last._replace(used_bytes=max(used, last.used_bytes or 0), source="sacct")
+            continue
+        used = of_jobstats(comment)
+        gpus = of_tres(tres)
+        if gpus:
+            source = "jobstats" if used is not None else ""
+            found.append(Accounted(number, job, user, name, state.split()[0], int(seconds or 0), gpus, used, source))
+    return found
+
+
+def of_tres(text: str) -> dict[str, int]:
+    """Return how many GPUs of which type a job has by its TRES: `gres/gpu:l4=1,gres/gpu=1`."""
+    counts = {kind or "": int(count) for kind, count in _GPU.findall(text)}
+    total = counts.pop("", 0)
+    counts = {kind: count for kind, count in counts.items() if count}
+    rest = total - sum(counts.values())
+    return {**counts, **({"": rest} if rest > 0 else {})}
+
+
+def _gpu_memory(usage: str) -> int | None:
+    found = _GPU_MEMORY.search(usage)
+    return int(found[1]) * _UNITS[found[2]] or None if found else None
+
+
+def of_jobstats(comment: str) -> int | None:
+    """Return the most that jobstats saw taken of a GPU, in bytes, by the summary that it leaves in AdminComment.
+
+    Format: "JS1:", then base64 of gzip of JSON (PrincetonUniversity/jobstats, docs/setup/summaries.md).
+    """
+    head, _, packed = comment.partition("JS1:")
+    if head or not packed or len(packed) > _MOST_COMMENT:
+        return None
+    with suppress(ValueError, LookupError, TypeError, AttributeError, OSError, EOFError):
+        with gzip.GzipFile(fileobj=BytesIO(base64.b64decode(packed))) as file:
+            content: Any = json.loads(file.read(_MOST_COMMENT))
+        sizes = [int(size) for node in content["nodes"].values() for size in node.get("gpu_used_memory", {}).values()]
+        return max(sizes, default=0) or None
+    return None
+
+
+def ran_out(lines: Iterable[str]) -> float | None:
+    """Return of how many GiB the GPU was on which a job ran out, by torch's message in its output; None: it did not."""
+    found = [match for line in lines if (match := _OUT_OF_MEMORY.search(line))]
+    return float(found[-1][1]) if found else None
+
+
+class StoredJob(NamedTuple):
+    """A job's script as Slurm has kept it, the words after `sbatch`, and the folder that it ran in."""
+
+    argv: Sequence[str]
+    script: bytes
+    folder: str
+
+
+def stored(job: str) -> StoredJob | None:
+    """Ask sacct for a job as it was submitted; None where it is not kept (AccountingStoreFlags=job_script).
+
+    Its environment may be kept, too, and is not asked for: there are passwords in some.
+    """
+    try:
+        words = ["sacct", "--noheader", "--parsable2", "--delimiter=\x1f", "--allocations", "--jobs", job]
+        line, _, folder = client.run([*words, "--format=SubmitLine,WorkDir"], SACCT_SECONDS).strip().partition("\x1f")
+        text = client.run(["sacct", "--batch-script", "--jobs", job], SACCT_SECONDS)
+        argv = shlex.split(line)[1:]
+    except (SlurmError, ValueError):
+        return None
+    _, rule, script = text.partition("\n" + 80 * "-" + "\n")
+    if not rule or not script.startswith("#!") or not argv:
+        return None
+    return StoredJob(argv, script.encode(errors="surrogateescape"), folder)

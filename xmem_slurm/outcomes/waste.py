@@ -1,0 +1,182 @@
+"""What GPU hours went where, and where could they have gone? By the type that was asked for, had, and would have done.
+
+Hours are Slurm's: the time of a job times its GPUs. What a job used is known from its recorder, else from another
+source (`sources`); where it is not, its hours are of those that nothing can be said of, with the reason. The smallest
+option that would have done is the cheapest of the site on which what was used fits, as the site file prices it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.outcomes.sources import Accounted
+from xmem_slurm.site.schema import Gpu, Site
+
+NOT_LISTED = "other"
+"""A type that the site file does not have."""
+NOT_RECORDED = "nothing recorded it, or it used no GPU with torch"
+MOST_SCRIPTS = 10
+
+
+@dataclass(frozen=True)
+class SpentHours:
+    """The GPU hours of one job, by name of an option: what was `asked` for, `had`, and what would have `done`.
+
+    `done` is empty where that is not known, and `why` then says why not. `used_bytes` is of one GPU, by `source`.
+    """
+
+    job: str
+    script: str
+    hours: float
+    asked: str
+    had: str
+    done: str = ""
+    why: str = ""
+    used_bytes: int | None = None
+    source: str = ""
+
+
+@dataclass
+class Waste:
+    """The sums, in hours, and what they cost by the site file."""
+
+    asked: Mapping[str, float] = field(default_factory=dict)
+    had: Mapping[str, float] = field(default_factory=dict)
+    done: Mapping[str, float] = field(default_factory=dict)
+    unknown: Mapping[str, float] = field(default_factory=dict)
+    """Hours of which it is not known, by reason."""
+    scripts: Sequence[tuple[str, float, float]] = ()
+    """Scripts, their hours, and how much of their cost was not needed, the most hours first."""
+    jobs: int = 0
+    known_jobs: int = 0
+    cost_asked: float = 0.0
+    """Of the jobs of which it is known: what they asked for..."""
+    cost_had: float = 0.0
+    """...had..."""
+    cost_done: float = 0.0
+    """...and would have done with."""
+
+
+def smallest(used_bytes: int, site: Site, gpus: Mapping[str, Gpu]) -> str:
+    """Return the cheapest whole option that has so many bytes; empty where none has."""
+    fitting = [
+        name for name, option in site.option.items() if option.share is None and gpus[name].total_bytes >= used_bytes
+    ]
+    return min(fitting, key=lambda name: (site.option[name].cost, gpus[name].total_bytes), default="")
+
+
+def spent(
+    accounted: Iterable[Accounted],
+    outcomes: Iterable[JobOutcome],
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    replayed: Mapping[str, int] | None = None,
+) -> list[SpentHours]:
+    """Return what each job spent; `replayed` has bytes, by name, of those that were estimated again."""
+    by_number = {process.job: outcome for outcome in outcomes for process in outcome.processes}
+    found = []
+    for each in accounted:
+        outcome = by_number.get(each.number)
+        hours = each.seconds * sum(each.gpus.values()) / 3600
+        kinds = [option_of(kind, site) for kind in each.gpus]
+        had = kinds[0] if len(kinds) == 1 else NOT_LISTED
+        asked = _asked(outcome, site) or had
+        job = SpentHours(each.job, each.name, hours, asked, had)
+        used, source, why = _used(each, outcome, (replayed or {}).get(each.name))
+        if used is not None:
+            done = smallest(used, site, gpus)
+            why = "" if done else "no option of the site file has so much"
+            job = SpentHours(each.job, each.name, hours, asked, had, done, why, used, source)
+        else:
+            job = SpentHours(each.job, each.name, hours, asked, had, why=why)
+        found.append(job)
+    return found
+
+
+def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> list[Accounted]:
+    """Return the latest job of each script that ran to its end and of which nothing is known, the most hours first."""
+    hours = {each.job: each.hours for each in found if each.why == NOT_RECORDED}
+    latest = {each.name: each for each in accounted if each.job in hours}
+    return sorted(latest.values(), key=lambda each: -hours[each.job])[:MOST_SCRIPTS]
+
+
+def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> tuple[int | None, str, str]:
+    """Return what was used of a GPU, who says so, and else why it is not known."""
+    if outcome is not None and outcome.ran_out:
+        return None, "", "ran out of GPU memory"
+    if outcome is not None and outcome.finished:
+        device = outcome.device
+        outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
+        return max(device.used or 0, device.reserved + (0 if device.used else outside)), "recorder", ""
+    if each.used_bytes is not None and each.state == "COMPLETED":
+        return each.used_bytes, each.source, ""
+    if replayed is not None:
+        return replayed, "replay", ""
+    if outcome is not None or each.state != "COMPLETED":
+        return None, "", "did not run to its end"
+    return None, "", NOT_RECORDED
+
+
+def as_accounted(outcome: JobOutcome) -> Accounted:
+    """Return a job as accounting would have it, from its records alone: its time is that of its use of GPUs."""
+    given = outcome.prediction.given if outcome.prediction is not None else ()
+    parts = [entry.split(":") for entry in given if entry.count(":") == 2]
+    gpus = {"" if kind == "any" else kind: int(count) for _, kind, count in parts if count.isdecimal()}
+    count = sum(len(process.devices) for process in outcome.processes)
+    script = outcome.prediction.script if outcome.prediction is not None else ""
+    state = "COMPLETED" if outcome.finished else "FAILED"
+    seconds = int(outcome.ended - outcome.began)
+    number, user = outcome.processes[0].job, str(outcome.user)
+    return Accounted(number, outcome.job, user, script, state, seconds, gpus or {"": count}, None, "")
+
+
+def option_of(kind: str, site: Site) -> str:
+    """Return the option of a GRES type; `NOT_LISTED` where the type is not known or is several's."""
+    named = [name for name, option in site.option.items() if option.share is None and kind and option.type == kind]
+    return named[0] if len(named) == 1 else kind if kind in site.option else NOT_LISTED
+
+
+def _asked(outcome: JobOutcome | None, site: Site) -> str:
+    asked = outcome.prediction.asked if outcome is not None and outcome.prediction is not None else ()
+    kinds = {entry.split(":")[1] for entry in asked if entry.count(":") == 2}
+    return option_of(kinds.pop(), site) if len(kinds) == 1 else ""
+
+
+def summed(found: Sequence[SpentHours], site: Site) -> Waste:
+    """Return the sums over jobs."""
+    known = [each for each in found if each.done]
+
+    def cost(name: str, hours: float) -> float:
+        return hours * (site.option[name].cost if name in site.option else 0.0)
+
+    scripts = defaultdict[str, list[SpentHours]](list)
+    for each in found:
+        scripts[each.script].append(each)
+    listed = [
+        (
+            name,
+            sum(each.hours for each in members),
+            sum(cost(each.had, each.hours) - cost(each.done, each.hours) for each in members if each.done),
+        )
+        for name, members in scripts.items()
+    ]
+    return Waste(
+        asked=_hours((each.asked, each.hours) for each in found),
+        had=_hours((each.had, each.hours) for each in found),
+        done=_hours((each.done, each.hours) for each in known),
+        unknown=_hours((each.why, each.hours) for each in found if not each.done),
+        scripts=sorted(listed, key=lambda each: (-each[1], each[0]))[:MOST_SCRIPTS],
+        jobs=len(found),
+        known_jobs=len(known),
+        cost_asked=sum(cost(each.asked, each.hours) for each in known),
+        cost_had=sum(cost(each.had, each.hours) for each in known),
+        cost_done=sum(cost(each.done, each.hours) for each in known),
+    )
+
+
+def _hours(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    sums = defaultdict[str, float](float)
+    for name, hours in pairs:
+        sums[name] += hours
+    return dict(sorted(sums.items()))

@@ -1,0 +1,35 @@
+"""What programs that submit jobs leave for their job only once it is submitted: in a dry run it is there before."""
+
+import os
+import re
+
+from _xmem import imports
+
+_PICKLE = re.compile("[0-9a-f]{32}[.]pkl")
+"""What submitit calls the pickle of a job that has no number yet (1.0 to 1.5, submitit/core/core.py)."""
+
+
+def install():
+    """Wait for submitit: its job sleeps until its pickle has the job's number in its name."""
+    imports.after("submitit.core.utils", _give_pickle)
+
+
+def _give_pickle(module):
+    """Let a job read the pickle that was written last, or of those of an array the one of its task."""
+    named = module.JobPaths.submitted_pickle.fget
+
+    def submitted_pickle(self):
+        path = named(self)
+        return path if path.exists() else _of_task(path.parent) or path
+
+    module.JobPaths.submitted_pickle = property(submitted_pickle, doc=named.__doc__)
+
+
+def _of_task(folder):
+    found = [path for path in folder.iterdir() if _PICKLE.fullmatch(path.name)]
+    found.sort(key=lambda path: path.stat().st_mtime_ns)
+    environ = os.environ
+    count, first = int(environ.get("SLURM_ARRAY_TASK_COUNT", 1)), int(environ.get("SLURM_ARRAY_TASK_MIN", 0))
+    of_array = found[-count:]
+    task = int(environ.get("SLURM_ARRAY_TASK_ID", first)) - first
+    return of_array[task] if task < len(of_array) else None

@@ -1,0 +1,265 @@
+"""Run by a job's Python as it starts: have noted what torch takes of the GPUs, then run the sitecustomize of before.
+
+Until `import torch` this is one entry in sys.meta_path; until CUDA is initialized it is one call in torch's own queue.
+From then on a thread looks at the allocator's counters every few minutes and calls nothing of CUDA: a call from another
+thread can break the capture of a CUDA graph. Nothing is done at an allocation, and no signal is touched.
+
+A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep` between them), at exit,
+at the first OOM, and now and then while the figures change: the last line of a process counts. One write a line, one
+file a user and host: with O_APPEND they stay whole, on NFS, too. What goes wrong here stays here: a job never fails by
+it and never hears of it. Python 3.8 and newer; standard library alone.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+FIRST_SECONDS, MOST_SECONDS = 30.0, 300.0
+"""Between two looks at the counters: at first, and in the end..."""
+UNCHANGED_SECONDS = 3600.0
+"""...and between two lines where nothing has changed."""
+MOST_BYTES = 4 << 20
+"""A longer file becomes the `.old` one, in the place of that."""
+GRACE_SECONDS = 5.0
+"""What a driver that does not answer may cost at exit."""
+
+
+class _UntilTorch:
+    """Finds `torch` as who comes next on sys.meta_path does, once, and has the recorder begin when it is imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Return torch's own, whose execution ends with the recorder's beginning; None of all else."""
+        if name != "torch":
+            return None
+        try:
+            sys.meta_path.remove(self)
+            from importlib.util import find_spec
+
+            spec = find_spec(name)
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                load(module)
+                _quietly(_begin, module)
+
+            spec.loader.exec_module = exec_module
+        except Exception:
+            return None
+        return spec
+
+
+def _quietly(function, *arguments):
+    try:
+        return function(*arguments)
+    except Exception:
+        return None
+
+
+def _begin(torch):
+    recorder = _Recorder(torch)
+    torch.cuda._lazy_call(lambda: _quietly(recorder.watch))
+    for place in (torch.cuda, torch.cuda.memory, getattr(torch, "accelerator", None)):
+        _quietly(recorder.note_before_reset, place)
+
+
+class _Recorder:
+    """What one process took of its GPUs so far."""
+
+    def __init__(self, torch):
+        self.torch, self.process, self.began, self.highest = torch, None, 0.0, {}
+        self.written, self.written_at, self.out_of_memory, self.failed = None, 0.0, False, False
+
+    def note_before_reset(self, place):
+        """Have the peaks noted before the job resets them by a function of torch's."""
+        import functools
+
+        reset = place.reset_peak_memory_stats
+
+        @functools.wraps(reset)
+        def reset_peak_memory_stats(*args, **kwargs):
+            _quietly(self.look)
+            return reset(*args, **kwargs)
+
+        place.reset_peak_memory_stats = reset_peak_memory_stats
+
+    def watch(self):
+        """Begin, in the process that initializes CUDA: a fork of this one before that has its own."""
+        import atexit
+        import threading
+        import time
+
+        self.process, self.began = os.getpid(), time.time()
+        self.ending, self.ended = threading.Event(), threading.Event()
+        atexit.register(_quietly, self.end)
+        workers = sys.modules.get("multiprocessing.util")
+        if workers is not None:  # a worker of multiprocessing ends without atexit
+            workers.Finalize(None, _quietly, (self.end,), exitpriority=100)
+        told = sys.excepthook
+
+        def excepthook(kind, error, trace):
+            _quietly(self.fail, error)
+            told(kind, error, trace)
+
+        sys.excepthook = excepthook
+        threading.Thread(target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True).start()
+
+    def run(self):
+        """Look at the counters until the process ends: in the thread."""
+        import time
+
+        seconds = FIRST_SECONDS
+        while not self.ending.wait(seconds):
+            seconds = min(2 * seconds, MOST_SECONDS)
+            self.look()
+            seen = repr(self.highest)
+            if seen != self.written or time.time() - self.written_at > UNCHANGED_SECONDS:
+                self.write("running")
+                self.written, self.written_at = seen, time.time()
+        _quietly(self.look)
+        _quietly(self.look_at_driver)
+        self.write("oom" if self.out_of_memory else "error" if self.failed else "exit")
+        self.ended.set()
+
+    def fail(self, error):
+        self.failed, self.out_of_memory = True, self.out_of_memory or self.is_out_of_memory(error)
+
+    def is_out_of_memory(self, error):
+        """Whether an error, or one that it came of, is torch's for want of GPU memory."""
+        kinds = tuple(getattr(place, "OutOfMemoryError", ()) or () for place in (self.torch, self.torch.cuda))
+        for _ in range(10):
+            if error is None or isinstance(error, kinds):
+                return error is not None
+            error = error.__cause__ or error.__context__
+        return False
+
+    def end(self):
+        """Have the last line written, by the thread: who ends does not wait for a driver that hangs."""
+        if os.getpid() != self.process or self.ending.is_set():
+            return
+        error = sys.exc_info()[1]  # a worker of multiprocessing ends inside of what it ends by
+        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
+            self.fail(error)
+        self.ending.set()
+        self.ended.wait(GRACE_SECONDS)
+
+    def look(self):
+        """Take the allocator's counters, which are no calls of CUDA's; peaks that the job has reset stay."""
+        if not self.torch.cuda.is_initialized():
+            return
+        for device in range(self.torch.cuda.device_count()):
+            stats = self.torch.cuda.memory_stats_as_nested_dict(device)
+            reserved, allocated = stats["reserved_bytes"]["all"], stats["allocated_bytes"]["all"]
+            if not reserved["peak"] and device not in self.highest:
+                continue
+            seen = self.highest.setdefault(device, {})
+            now = {"reserved": reserved["peak"], "allocated": allocated["peak"]}
+            now.update(retries=stats["num_alloc_retries"], ooms=stats["num_ooms"])
+            for name, value in now.items():
+                seen[name] = max(seen.get(name, 0), value)
+            seen["now"] = reserved["current"]
+
+    def look_at_driver(self):
+        """Ask, at the end, what is taken of each GPU that was used, by this process and others."""
+        for device, seen in self.highest.items():
+            free, total = self.torch.cuda.mem_get_info(device)
+            seen.update(used=total - free, limit=seen["now"] + free)
+
+    def devices(self):
+        """Return what is known of each GPU that was used."""
+        found = []
+        for device, seen in sorted(self.highest.items()):
+            properties = self.torch.cuda.get_device_properties(device)
+            what = {"name": properties.name, "total": properties.total_memory}
+            what["capability"] = "%d.%d" % (properties.major, properties.minor)
+            found.append(dict(what, **{name: value for name, value in seen.items() if name != "now"}))
+        return found
+
+    def write(self, state):
+        """Write the line, and at the end the one for people, where that is wanted."""
+        import json
+        import time
+
+        devices = self.devices()
+        if not devices:
+            return
+        environ, torch = os.environ, self.torch
+        ranks = torch.distributed
+        spread = ranks.is_available() and ranks.is_initialized()
+        array = environ.get("SLURM_ARRAY_JOB_ID", "")
+        line = {
+            "v": 1,
+            "job": environ.get("SLURM_JOB_ID", ""),
+            "array": array and "%s_%s" % (array, environ.get("SLURM_ARRAY_TASK_ID", "")),
+            "host": _host(),
+            "process": self.process,
+            "rank": ranks.get_rank() if spread else int(environ.get("RANK") or 0),
+            "world": ranks.get_world_size() if spread else int(environ.get("WORLD_SIZE") or 1),
+            "began": round(self.began, 3),
+            "time": round(time.time(), 3),
+            "state": state,
+            "torch": str(torch.__version__),
+            "cuda": str(torch.version.cuda or torch.version.hip or ""),
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "devices": devices,
+            "prediction": _quietly(_prediction),
+        }
+        text = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        for folder in environ.get("XMEM_RECORD_TO", "").split(os.pathsep):
+            _quietly(_append, os.path.join(folder, "%d-%s.jsonl" % (os.getuid(), _host())), text)
+        if state != "running" and environ.get("XMEM_SUMMARY") and not line["rank"] and line["prediction"]:
+            _say(line["prediction"], devices)
+
+
+def _host():
+    return os.uname().nodename.partition(".")[0]
+
+
+def _prediction():
+    """Return what was predicted of this job; None of one that another job submitted with this environment."""
+    import json
+
+    predicted = json.loads(os.environ["XMEM_PREDICTION"])
+    submitted_on = predicted.pop("submitted_on")
+    return predicted if os.environ.get("SLURM_SUBMIT_HOST", submitted_on) == submitted_on else None
+
+
+def _append(path, line):
+    """Write a line at the end of a file of ours: no link, nobody else's, and not too long."""
+    import stat
+
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_nlink == 1:
+            os.write(descriptor, line)
+            if status.st_size > MOST_BYTES:
+                os.replace(path, path[: -len("jsonl")] + "old.jsonl")
+    finally:
+        os.close(descriptor)
+
+
+def _say(predicted, devices):
+    most = max(devices, key=lambda device: device["reserved"])
+    figures = predicted["uses_bytes"], most.get("used") or most["reserved"], most["total"]
+    estimated, used, total = ("%.1f" % (figure / 2**30) for figure in figures)
+    sys.stderr.write("xmem-slurm: estimated %s GiB of GPU memory, used %s of %s GiB\n" % (estimated, used, total))
+
+
+def _chain():
+    """Import the `sitecustomize` that Python would have found without this folder, which leaves sys.path for good."""
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    ours = sys.modules.pop("sitecustomize")
+    try:
+        import sitecustomize  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours
+
+
+if os.environ.get("XMEM_RECORD_TO") and "XMEM_SHIMS" not in os.environ:
+    sys.meta_path.insert(0, _UntilTorch())
+
+_chain()

@@ -1,0 +1,114 @@
+"""What a job really used, beside what was predicted; and what is learned of many. Lines of text."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xmem_slurm.outcomes.learning import LAST, LEAST_SCRIPTS, Drift, Lesson
+from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.outcomes.sources import LIMITS, Accounted
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing.margins import LearnedMargin
+from xmem_slurm.units import human
+
+_STATES = {
+    "exit": "ran to its end",
+    "oom": "ran out of GPU memory",
+    "error": "failed",
+    "running": "was not seen to end",
+}
+
+
+def job_lines(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
+    """Return what is known of a job, for one screen; `gpus` are the site's options, or the catalogue."""
+    device, predicted = outcome.device, outcome.prediction
+    state = next(state for state in ("oom", "error", "running", "exit") if state in _of(outcome))
+    hours = (outcome.ended - outcome.began) / 3600
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.began))
+    lines = [f"job {outcome.job} {_STATES[state]}, {hours:.1f} h from {when}, {_processes(outcome)} on {device.name}"]
+    if predicted is not None and predicted.required_bytes:
+        lines.append(
+            f"estimated: {human(predicted.uses_bytes)}, {human(predicted.required_bytes)} with its margin"
+            f" ({predicted.engine} engine{_promise(predicted.promise)})"
+        )
+    else:
+        lines.append("estimated: nothing")
+    used = f"{human(device.used)} of the GPU's {human(device.total)}; " if device.used is not None else ""
+    retries = f"; the allocator freed its cache to go on {device.retries} times" if device.retries else ""
+    lines.append(f"used: {used}torch reserved {human(device.reserved)}, allocated {human(device.allocated)}{retries}")
+    if predicted is not None and predicted.reserved_bytes:
+        more = device.reserved / predicted.reserved_bytes - 1
+        how = f"{abs(more):.2%} {'more' if more > 0 else 'less'} than" if more else "exactly what was"
+        lines.append(f"torch reserved {how} estimated")
+    if outcome.ran_out:
+        return [*lines, f"it needs more than the {human(outcome.limit_bytes)} that torch could have there"]
+    outside = device.used - device.reserved if device.used is not None and device.used > device.reserved else 0
+    width = max(map(len, gpus))
+    for name, gpu in sorted(gpus.items(), key=lambda item: item[1].total_bytes):
+        answer = _would(device.reserved, max(outside, gpu.context_bytes), gpu)
+        lines.append(f"  {name:{width}}  {human(gpu.total_bytes):>10}  {answer}")
+    return lines
+
+
+def _of(outcome: JobOutcome) -> set[str]:
+    return {each.state for each in outcome.processes}
+
+
+def _processes(outcome: JobOutcome) -> str:
+    count = len(outcome.processes)
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _promise(promise: float | None) -> str:
+    return "" if promise is None else f", enough with {promise:.0%}"
+
+
+def _would(reserved: int, outside: int, gpu: Gpu) -> str:
+    spare = gpu.total_bytes - reserved - outside
+    return f"would have fitted; {human(spare)} to spare" if spare >= 0 else f"{human(-spare)} too small"
+
+
+def job_document(outcome: JobOutcome) -> dict[str, Any]:
+    """Return what is known of a job, as one JSON object; sizes in bytes."""
+    processes = [
+        {**each._asdict(), "devices": [device._asdict() for device in each.devices], "prediction": None}
+        for each in outcome.processes
+    ]
+    predicted = outcome.prediction._asdict() if outcome.prediction is not None else None
+    return {"schema_version": 1, "job": outcome.job, "prediction": predicted, "processes": processes}
+
+
+def accounted_lines(job: Accounted, output_gib: float | None) -> list[str]:
+    """Return what other sources say of a job that no recorder was in."""
+    gpus = ", ".join(f"{count} {kind or 'GPU'}" for kind, count in job.gpus.items())
+    lines = [f"job {job.job} ({job.name}): {job.state}, {job.seconds / 3600:.1f} h on {gpus}; no recorder ran in it"]
+    if job.used_bytes is not None:
+        lines.append(f"used: {human(job.used_bytes)} of a GPU, by {job.source} ({LIMITS[job.source]})")
+    if output_gib is not None:
+        lines.append(f"ran out of GPU memory on a GPU of {output_gib} GiB ({LIMITS['output']})")
+    if job.used_bytes is None and output_gib is None:
+        lines.append("used: not known; `xsbatch --xmem-record` records it")
+    return lines
+
+
+def learned_lines(
+    found: Sequence[LearnedMargin], said: Sequence[Lesson], nothing: Counter[str], drift: Drift
+) -> list[str]:
+    """Return what jobs taught, what they did not, and whether what was promised holds."""
+    scripts = len({(each.user, each.script) for each in said})
+    lines = [f"{len(said)} jobs of {scripts} scripts say how much they needed"]
+    lines += [f"{count} jobs say nothing: {why}" for why, count in nothing.most_common()]
+    for each in found:
+        where, what = ", ".join(sorted(each.gpus)), ", ".join(sorted(each.unseen)) or "no doubts"
+        margin = each.margin
+        lines.append(
+            f"{each.engine}, {where}, {what}: + {margin.share:.2%} is enough for {margin.probability:.0%}"
+            f" ({margin.runs} jobs of {margin.models} scripts)"
+        )
+    if not found:
+        lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship hold")
+    if drift.scripts:
+        told = f"of {drift.scripts} scripts of the last {LAST} jobs with a promise {drift.enough} needed no more"
+        lines.append(f"{told}; {drift.promised:.0%} was promised{': that is a drift' if drift.is_one else ''}")
+    return lines

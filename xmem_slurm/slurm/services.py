@@ -1,0 +1,31 @@
+"""Does a script end in a worker or a server, which waits for work that others give it? No dry run of it shows any."""
+
+import re
+from collections.abc import Iterator
+
+_SERVICES = re.compile(
+    r"(?:^|[\s/])("
+    r"dask[ -](?:cuda[ -])?worker|distributed\.cli\.dask_(?:worker|spec)|dask_cuda\.cli"
+    r"|ray start"
+    r"|jupyter(?:[ -](?:lab|notebook|server))"
+    r"|code-server|openvscode-server|code (?:tunnel|serve-web)"
+    r")(?=\s|$)"
+)
+"""dask (distributed, dask-cuda, what dask-jobqueue writes), Ray, Jupyter, VS Code in a browser."""
+_NO_WORK = re.compile(r"(?:wait|exit|sleep|fi|done|esac|\}|;;)\b.*|\}|#.*")
+"""What may come behind it."""
+_SAID = re.compile(r"\s*(?:echo|printf|#)\b|\s*#")
+
+
+def service(text: str) -> str | None:
+    """Return the program that a shell script's last command starts, if it is such a one."""
+    for line in _commands_backwards(text):
+        found = None if _SAID.match(line) else _SERVICES.search(line)
+        return found[1] if found else None
+    return None
+
+
+def _commands_backwards(text: str) -> Iterator[str]:
+    """Yield what is left of a script's lines, the last first, with those that go on in the next put together."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return (line.strip() for line in reversed(lines) if line.strip() and not _NO_WORK.fullmatch(line.strip()))
