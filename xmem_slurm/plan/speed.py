@@ -1,83 +1,150 @@
 """Which of several ways to train is faster? A roofline that only ranks: its seconds are never shown.
 
-FLOPs, bytes, launches and collectives of one optimizer step are counted in a dry run (`work_of`); what a GPU and its
-links can do at most is data (`hardware`). No constant is fitted to measurements.
+What one step does is counted in a dry run (`work_of`); what a GPU and its links can do at most is data (`hardware`).
+No constant is fitted to measured training: each is of a data sheet, of a library's source, or a round number of others'
+measurements, and says which. Two times within 10 % of each other are a tie.
 """
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.trace import Trace
+from xmem_slurm.work import Collective, Product, Work
+
+__all__ = ["Collective", "Hardware", "Product", "Work", "cannot_rank", "hardware", "same_class", "step_seconds", "work_of"]
 
 TIE = 0.10
-"""Differences below it are ties: the roofline does not see that much."""
+"""Differences below it are ties."""
 MOST_NODES = 8
-"""Beyond it what is not counted decides: stragglers, the network's topology (74.9 % of pairs in the right order)."""
+"""Beyond it stragglers and the network's topology decide: 75 % of pairs in the right order (docs/planning-speed.md)."""
 
+PRODUCT_SHARE = 0.8
+"""Of the peak of the tensor cores that the best product reaches: 80 % on H100 SXM, 86 % on A100 SXM, the rest goes to
+power (S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul FLOPS")."""
+ATTENTION_SHARE = 0.4
+"""Of the peak, in FlashAttention-2: 35 % on H100 (arXiv 2407.08608), 50 to 73 % on A100 (2307.08691); backward less."""
+TILE = (128, 256)
+"""What one multiprocessor computes of a product at a time: cuBLAS' largest tile for 16-bit operands."""
+MEMORY_SHARE = 0.9
+"""Of the data sheet's memory bandwidth that a stream reaches (BabelStream: A100 and H100 90 to 93 %)."""
+LINK_SHARE = 0.8
+"""Of a link's bandwidth that NCCL moves in large messages (nccl-tests on NVLink 3 and 4: 230 of 300, 360 of 450 GB/s
+in all-gathers)."""
 
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One or many alike, of one optimizer step, of one rank.
+LAUNCH_SECONDS = 15e-6
+"""Of the host, for a kernel of eager torch, its operator's dispatch and its share of autograd included; 5 us are the
+launch itself."""
+COLLECTIVE_SECONDS = 150e-6
+"""Of the host, for a collective called from Python: buffers, events, streams and checks of torch's ProcessGroupNCCL."""
 
-    `kind` is NCCL's: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send".
-    `bytes` are of the whole buffer: of an all_gather or reduce_scatter the gathered one. Its group has `ranks` ranks
-    on `nodes` nodes. `overlappable`: it runs beside computation (DDP's buckets, FSDP's prefetching).
-    """
-
-    kind: str
-    bytes: int
-    ranks: int
-    nodes: int
-    count: int = 1
-    overlappable: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one rank does in one optimizer step, all of its micro batches together.
-
-    `flops` by precision: "bf16", "fp16", "tf32", "fp32", "fp64", "fp8". `bytes` are those touched in GPU memory,
-    `launches` kernels. `host_seconds` is a floor, 0 where it is not known; `offloaded_bytes` go over PCIe, both ways.
-    """
-
-    flops: Mapping[str, float]
-    bytes: float
-    launches: int
-    collectives: tuple[Collective, ...]
-    host_seconds: float = 0.0
-    offloaded_bytes: float = 0.0
+BASE_LATENCY = 8.4e-6
+NVLINK_LATENCY = 3.4e-6
+PCIE_LATENCY = 5.7e-6
+NETWORK_LATENCY = 14.0e-6
+"""Of a ring and of each of its hops, protocol Simple (NVIDIA/nccl src/graph/tuning.cc, baseLat and hwLat, 2.18)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What one GPU of a site and its links can do at most: FLOP/s by precision, bytes/s. NVLink of 0: PCIe alone.
+    """What one GPU of a site and its links can do at most.
 
-    NVLink, PCIe: one GPU, one direction. The network: all of a node's adapters together, one direction.
+    Links are those of one GPU in one direction, but the network: all adapters of a node together. Without NVLink
+    `nvlink_bytes_per_second` is 0, and PCIe is what GPUs of a node have.
     """
 
-    peak_flops: Mapping[str, float]
+    peak_flops: dict[str, float]
     memory_bytes_per_second: float
+    multiprocessors: int
     nvlink_bytes_per_second: float
     pcie_bytes_per_second: float
     network_bytes_per_second: float
     gpus_per_node: int
 
 
-def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None:  # noqa: ARG001 - body follows
-    """Return what an option's GPU and its links can do; None where the catalogue has no speed of it."""
-    return None
-
-
-def work_of(trace: Trace) -> Work | None:  # noqa: ARG001 - body follows
-    """Return what was counted in a dry run whose order had `count_work`; None where nothing was."""
-    return None
-
-
 def step_seconds(work: Work, hardware: Hardware) -> float:
-    """Return the seconds of one optimizer step at the limits of the hardware. Only ever for ranking."""
-    compute = sum(flops / hardware.peak_flops[precision] for precision, flops in work.flops.items())
-    return max(compute, work.bytes / hardware.memory_bytes_per_second, work.host_seconds)
+    """Return the seconds of one optimizer step at what the hardware can do; only ever for ranking.
+
+    The GPU computes, waits for the collectives that nothing hides, and for what comes from the host; or it waits for
+    the host to launch all that.
+    """
+    gpu = _compute_seconds(work, hardware)
+    exposed = sum(
+        max(0.0, seconds - beside * gpu)
+        for beside, seconds in _by_overlap(work, hardware).items()
+    )
+    offloaded = work.offloaded_bytes / (LINK_SHARE * hardware.pcie_bytes_per_second)
+    return max(gpu + exposed + offloaded, _host_seconds(work))
+
+
+def _host_seconds(work: Work) -> float:
+    called = sum(each.count for each in work.collectives)
+    return max(work.host_seconds, work.launches * LAUNCH_SECONDS + called * COLLECTIVE_SECONDS)
+
+
+def _compute_seconds(work: Work, hardware: Hardware) -> float:
+    """Return the seconds of all kernels: those of products and attention, and those that only move bytes."""
+    products = sum(product_seconds(product, hardware) for product in work.products)
+    other = sum(flops / (ATTENTION_SHARE * _peak(hardware, precision)) for precision, flops in work.flops.items())
+    return products + other + work.bytes / (MEMORY_SHARE * hardware.memory_bytes_per_second)
+
+
+_OPERAND_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+
+
+def product_seconds(product: Product, hardware: Hardware) -> float:
+    """Return the seconds of products: whole waves of tiles over the multiprocessors, or their operands' bytes.
+
+    Where tiles are fewer than multiprocessors, smaller tiles are chosen, or k is split: those halve until every
+    multiprocessor has one, at a smaller tile's cost of operands, which the bytes are a bound for.
+    """
+    rows, columns = TILE
+    tiles = math.ceil(product.m / rows) * math.ceil(product.n / columns) * product.batch
+    waves = tiles / hardware.multiprocessors
+    full = math.ceil(waves) / waves if waves > 1 else 1.0
+    peak = PRODUCT_SHARE * _peak(hardware, product.precision)
+    size = _OPERAND_BYTES.get(product.precision, 2)
+    moved = size * product.batch * (product.m * product.k + product.k * product.n + product.m * product.n)
+    bound = product.count * moved / (MEMORY_SHARE * hardware.memory_bytes_per_second)
+    return max(product.flops * full / peak, bound)
+
+
+def _peak(hardware: Hardware, precision: str) -> float:
+    """Return the peak in this precision; in one that a GPU lacks, that of fp32, in which it is then computed."""
+    return hardware.peak_flops.get(precision) or hardware.peak_flops["fp32"]
+
+
+def _by_overlap(work: Work, hardware: Hardware) -> dict[float, float]:
+    """Return the seconds of collectives by the part of the computation that they can run beside."""
+    seconds: dict[float, float] = defaultdict(float)
+    for each in work.collectives:
+        seconds[each.beside] += collective_seconds(each, hardware)
+    return seconds
+
+
+def collective_seconds(collective: Collective, hardware: Hardware) -> float:
+    """Return the seconds of collectives on a ring, as NCCL reckons them: a latency for each hop, bytes by the bandwidth.
+
+    All GPUs of a node do the like at once, in other groups: a group has the share of the network that its ranks on a
+    node are of the node's GPUs. On one node, or where the network is faster, the ring is as fast as its links there.
+    """
+    ranks, nodes = collective.ranks, min(collective.nodes, collective.ranks)
+    if ranks <= 1:
+        return 0.0
+    inside = hardware.nvlink_bytes_per_second or hardware.pcie_bytes_per_second
+    hop = NVLINK_LATENCY if hardware.nvlink_bytes_per_second else PCIE_LATENCY
+    slowest = inside
+    if nodes > 1:
+        a_node = ranks / nodes
+        network = hardware.network_bytes_per_second * min(1.0, a_node / hardware.gpus_per_node)
+        slowest = network if a_node <= 1 else min(inside, network)
+    rounds = 2 if collective.kind == "all_reduce" else 1
+    hops = rounds * (ranks - 1) if collective.kind not in ("send", "broadcast", "reduce") else ranks - 1
+    between = min(hops, rounds * nodes) if nodes > 1 else 0
+    latency = BASE_LATENCY + (hops - between) * hop + between * NETWORK_LATENCY
+    moved = collective.bytes * (1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks)
+    return collective.count * (latency + moved / (LINK_SHARE * slowest))
 
 
 def same_class(a: float, b: float) -> bool:
@@ -85,8 +152,8 @@ def same_class(a: float, b: float) -> bool:
     return abs(a - b) < TIE * min(a, b)
 
 
-def cannot_rank(nodes: int, pipelines: bool) -> str:
-    """Return why ways that need so many nodes, or pipelines, are not ranked by speed; "" where they are."""
+def cannot_rank(nodes: int, *, pipelines: bool) -> str:
+    """Return why a way that needs so many nodes, or has pipelines, is not ranked by speed; "" where it is."""
     if pipelines:
         return "pipelines are not ranked by speed"
     return f"more than {MOST_NODES} nodes are not ranked by speed" if nodes > MOST_NODES else ""
