@@ -33,6 +33,7 @@ by the probe, so that a reader sees either the last complete state of a process 
     doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
     changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
+    training        whose trainer it is, and how it trains (`Training`); earlier releases did not write it
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -165,6 +166,24 @@ class Seen:
     """How many of the trace's allocations come before the first step that is left out; None: none is."""
 
 
+class Training(NamedTuple):
+    """Whose trainer runs, and how, as its own objects have it (probe/_xmem/training.py); "" and 0: not known.
+
+    `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of the script's own.
+    `method` is one of `plan.methods`; `shards` how many ranks share one copy of the model, of a hybrid.
+    `micro_batch` is of one process.
+    """
+
+    by: str = ""
+    method: str = ""
+    micro_batch: int = 0
+    accumulation: int = 0
+    checkpointing: bool = False
+    offloaded: bool = False
+    precision: str = ""
+    shards: int = 0
+
+
 class File(NamedTuple):
     """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem/process/files.py`."""
 
@@ -249,6 +268,7 @@ class Trace(Process):
     """Ranks that may need another amount of memory than this one."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
+    training: Training = Training()
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
     made_at: Sequence[int] = ()

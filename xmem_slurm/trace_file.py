@@ -33,6 +33,7 @@ from xmem_slurm.trace import (
     Seen,
     ShownGpu,
     Trace,
+    Training,
 )
 
 _Entry = tuple[str, int, int, int]
@@ -117,6 +118,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         allocations=allocations,
         events=events,
         marks=marks,
+        training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
         seen=_seen(raw.seen),
         sites=sites,

@@ -102,6 +102,17 @@ class _SeenForm(BaseModel):
     whole_until: Count | None
 
 
+class _TrainingForm(BaseModel):
+    by: Text = ""
+    method: Text = ""
+    micro_batch: Count = 0
+    accumulation: Count = 0
+    checkpointing: bool = False
+    offloaded: bool = False
+    precision: Text = ""
+    shards: Count = 0
+
+
 class TraceFile(_ProcessForm):
     """The file of a trace."""
 
@@ -116,6 +127,7 @@ class TraceFile(_ProcessForm):
     lived: tuple[Seconds, Seconds] = (0.0, 0.0)
     peers: Counts = []
     changed: Text = ""
+    training: _TrainingForm = _TrainingForm()
     sites: _SitesForm = _SitesForm()
     arch_list: list[Text] = []
 

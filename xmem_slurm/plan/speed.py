@@ -13,7 +13,17 @@ from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.trace import Trace
 from xmem_slurm.work import Collective, Product, Work
 
-__all__ = ["Collective", "Hardware", "Product", "Work", "cannot_rank", "hardware", "same_class", "step_seconds", "work_of"]
+__all__ = [
+    "Collective",
+    "Hardware",
+    "Product",
+    "Work",
+    "cannot_rank",
+    "hardware",
+    "same_class",
+    "step_seconds",
+    "work_of",
+]
 
 TIE = 0.10
 """Differences below it are ties."""
@@ -70,10 +80,7 @@ def step_seconds(work: Work, hardware: Hardware) -> float:
     the host to launch all that.
     """
     gpu = _compute_seconds(work, hardware)
-    exposed = sum(
-        max(0.0, seconds - beside * gpu)
-        for beside, seconds in _by_overlap(work, hardware).items()
-    )
+    exposed = sum(max(0.0, seconds - beside * gpu) for beside, seconds in _by_overlap(work, hardware).items())
     offloaded = work.offloaded_bytes / (LINK_SHARE * hardware.pcie_bytes_per_second)
     return max(gpu + exposed + offloaded, _host_seconds(work))
 
@@ -143,7 +150,9 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     hops = rounds * (ranks - 1) if collective.kind not in ("send", "broadcast", "reduce") else ranks - 1
     between = min(hops, rounds * nodes) if nodes > 1 else 0
     latency = BASE_LATENCY + (hops - between) * hop + between * NETWORK_LATENCY
-    moved = collective.bytes * (1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks)
+    moved = collective.bytes * (
+        1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks
+    )
     return collective.count * (latency + moved / (LINK_SHARE * slowest))
 
 
@@ -157,3 +166,13 @@ def cannot_rank(nodes: int, *, pipelines: bool) -> str:
     if pipelines:
         return "pipelines are not ranked by speed"
     return f"more than {MOST_NODES} nodes are not ranked by speed" if nodes > MOST_NODES else ""
+
+
+def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None:  # noqa: ARG001 - body follows
+    """Return what an option's GPU and its links can do; None where the catalogue has no speed of it."""
+    return None
+
+
+def work_of(trace: Trace) -> Work | None:  # noqa: ARG001 - body follows
+    """Return what was counted in a dry run; None where nothing was."""
+    return None

@@ -20,6 +20,7 @@ from _xmem.record.served import Served
 from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
+from _xmem.training import Training
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
 from _xmem.values.known_values import KnownValues
@@ -49,7 +50,7 @@ class Recorder(ProbeEngine):
         self._settings = {}
         self._course = Course(self)
         self._served, self._streams, self._reads, self._garbage = Served(), Streams(), Reads(), Garbage()
-        self._known = self._rank = self._triton = self._advice = self._script = None
+        self._known = self._rank = self._triton = self._advice = self._training = self._script = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
@@ -88,7 +89,14 @@ class Recorder(ProbeEngine):
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
         self._triton, self._advice = Triton(torch, self._known), JobChange(torch, self._environ.get("XMEM_BATCH"))
-        parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
+        self._training = Training(torch)
+        parts = {
+            "training": self._training,
+            "served": self._served,
+            "streams": self._streams,
+            "reads": self._reads,
+            "values": self._known,
+        }
         parts.update(host_weights=HostWeights(torch), triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:
             parts["course"] = self._course
@@ -311,6 +319,7 @@ class Recorder(ProbeEngine):
             "doubts": self._doubts([self, *hooked]),
             "peers": self._rank.peers.differing() if self._rank is not None else [],
             "changed": self._advice.changed() if self._advice is not None else "",
+            "training": self._training.found() if self._training is not None else {},
         }
 
     def _seen(self, device):

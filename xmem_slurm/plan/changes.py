@@ -1,0 +1,75 @@
+"""What makes a job one of its candidates? The request, the launching command, variables and arguments: a script to submit."""
+
+from collections.abc import Mapping
+
+from xmem_slurm.plan.candidates import BY_VARIABLES, Base, Candidate, asking
+from xmem_slurm.plan.methods import EXPANDABLE, variables_of
+from xmem_slurm.rewriting import launch
+from xmem_slurm.site.schema import Site
+from xmem_slurm.slurm.edit import Edit, apply
+from xmem_slurm.slurm.submission import Submission
+
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""The name that every torch reads; one that a job has under the newer PYTORCH_ALLOC_CONF goes before it there."""
+
+
+def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
+    """Return the job as it trains that way, asking for as many GPUs, of whichever kind.
+
+    Raises:
+        UsageError: it cannot be told to.
+    """
+    job = asking(base.job, candidate.per_node, candidate.nodes, site)
+    variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
+    processes = (base.nodes, candidate.nodes), (base.ranks // base.nodes, candidate.per_node)
+    if variables or arguments or processes != ((candidate.nodes,) * 2, (candidate.per_node,) * 2):
+        assert job.script is not None
+        found = launch.find(job.script, base.program)
+        job = job.but(script=launch.changed(job.script, found, variables, arguments, *processes))
+        if found.kind == "srun" and processes[1][0] != processes[1][1]:
+            job = _with_tasks(job, candidate)
+    return job
+
+
+def _with_tasks(job: Submission, candidate: Candidate) -> Submission:
+    """Have the job ask for a task for each GPU, where srun starts its processes."""
+    wanted = {"ntasks": str(candidate.gpus), "ntasks-per-node": str(candidate.per_node)}
+    return apply([Edit(name, value) for name, value in wanted.items() if job.request.value(name) is not None], job)
+
+
+def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:
+    """Return the variables with which it trains that way."""
+    variables: dict[str, str] = {}
+    training = base.training
+    if training.by in BY_VARIABLES and not (candidate.method.is_seen(training) and not candidate.method.is_hybrid):
+        environ = {**base.job.environ, **dict.fromkeys(_named(base), "")}
+        variables |= variables_of(candidate.method, candidate.shards, candidate.gpus, environ)
+    if training.by == "accelerate" and candidate.accumulation != training.accumulation:
+        variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(candidate.accumulation)
+    if base.vary is not None and not base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
+        variables[base.vary.name] = str(candidate.micro_batch)
+    if candidate.expandable:
+        own = base.job.environ.get(_ALLOCATOR, "")
+        variables[_ALLOCATOR] = ",".join(filter(None, [own, EXPANDABLE]))
+    return variables
+
+
+def _named(base: Base) -> list[str]:
+    """Return the variables for methods that the script itself sets."""
+    script = base.job.script or b""
+    return [name for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP") if name.encode() in script]
+
+
+def arguments_for(base: Base, candidate: Candidate) -> Mapping[str, str]:
+    """Return the arguments with which it trains that way."""
+    training, arguments = base.training, {}
+    if training.by == "transformers":
+        if candidate.micro_batch != training.micro_batch:
+            arguments["--per_device_train_batch_size"] = str(candidate.micro_batch)
+        if candidate.accumulation != training.accumulation:
+            arguments["--gradient_accumulation_steps"] = str(candidate.accumulation)
+        if candidate.checkpointing and not training.checkpointing:
+            arguments["--gradient_checkpointing"] = "True"
+    elif base.vary is not None and base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
+        arguments[base.vary.name] = str(candidate.micro_batch)
+    return arguments

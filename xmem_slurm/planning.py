@@ -1,0 +1,137 @@
+"""Plan how a job is trained that nobody submits: a script or a command in, ways that fit this site's GPUs out."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.errors import SiteError, UsageError
+from xmem_slurm.generate import templates
+from xmem_slurm.plan.candidates import Space
+from xmem_slurm.plan.levers import BatchLever
+from xmem_slurm.plan.methods import METHODS, Method
+from xmem_slurm.plan.search import Objective, Plan, Row, Search
+from xmem_slurm.report import plan as report
+from xmem_slurm.report import terminal
+from xmem_slurm.rewriting.rewrite import rewrite
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.sizing import sizing
+from xmem_slurm.slurm.submission import Submission
+
+MOST_GPUS = 8
+"""So many are looked at where nobody says, and the job asks for no more."""
+A_DRY_RUN_SECONDS = 120.0
+"""Of CPU time, the most that one of them may take."""
+
+
+class Wanted(NamedTuple):
+    """How a plan is wanted. `gpus` is a range ("1-8") or a number; `on` names options of the site, empty: all.
+
+    `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together.
+    """
+
+    gpus: str | None = None
+    on: Sequence[str] = ()
+    objective: Objective = "cost"
+    allow: Sequence[str] = ()
+    forbid: Sequence[str] = ()
+    same_batch: bool = True
+    top: int = 5
+    site: str | None = None
+    vary: str | None = None
+    seconds: float = 240.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and the site that it is for."""
+
+    plan: Plan
+    site: Site
+    gpus: Mapping[str, Gpu]
+
+    def submission(self, row: Row) -> Submission:
+        """Return the job as it is submitted to train that way: it asks for that kind of GPU, and says why in a comment.
+
+        Raises:
+            UsageError: it cannot ask for that here.
+        """
+        assert row.job is not None
+        why = "; ".join([f"planned: {row.candidate}", *report.changes(self.plan, row)])
+        option = self.site.option[row.candidate.option]
+        return rewrite(row.job, option, why, spelled=self.site.dialect, templates=self.site.templates)[0]
+
+
+def as_script(job: Submission, site: Site | None) -> Submission:
+    """Return a job with a script: a command that is wrapped gets that of the template `plain`."""
+    wrapped = job.command_line.wrap
+    if wrapped is None:
+        return job
+    template = templates.find("plain", templates.folders(None, site.templates if site is not None else None))
+    text = templates.render(template, templates.values(template, []), [["true"]])
+    return Submission(("plan.sh",), job.environ, re.sub(r"(?m)^true$", lambda _: wrapped, text).encode())
+
+
+def plan(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Planned:
+    """Find the best ways of training a job on the site's GPUs that fit. `tell` says what cannot wait.
+
+    Raises:
+        NoEstimate: the job as it is written cannot be run dry.
+        UsageError: what is wanted makes no sense, or the job has several components.
+        SiteError: the site file is wrong, or there is none.
+    """
+    if job.request.others:
+        raise UsageError("a heterogeneous job: plan for the script of one component")
+    site = loading.load_site(places.site_file(wanted.site)).without_shares()
+    gpus = sizing.spared(loading.option_gpus(site, loading.load_catalogue()), site)
+    unknown = [name for name in wanted.on if name not in gpus]
+    if unknown:
+        raise UsageError(f"--on {unknown[0]}: site {site.name} has {', '.join(gpus)}")
+    gpus = {name: gpu for name, gpu in gpus.items() if name in (wanted.on or gpus)}
+    job, methods = as_script(job, site), _methods(wanted)
+    space = Space(site, gpus, _counts(wanted.gpus, job), methods, wanted.same_batch)
+    each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
+    vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
+    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
+    with (
+        admission.turn(site.dry_run, None, tell),
+        terminal.progress("running the job dry as it is", wanted.seconds) as change,
+    ):
+        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, change)
+        return Planned(dispatch.one(search.plan(), site.dry_run), site, gpus)
+
+
+def _methods(wanted: Wanted) -> list[Method]:
+    """Return the methods that are allowed.
+
+    Raises:
+        UsageError: there is no such method, or none is left.
+    """
+    unknown = [name for name in (*wanted.allow, *wanted.forbid) if name not in METHODS]
+    if unknown:
+        raise UsageError(f"{unknown[0]}: no such method; there are {', '.join(METHODS)}")
+    names = [name for name in METHODS if name in (wanted.allow or METHODS) and name not in wanted.forbid]
+    if not names:
+        raise UsageError("--allow and --forbid leave no method")
+    return [METHODS[name] for name in names]
+
+
+def _counts(text: str | None, job: Submission) -> list[int]:
+    """Return the numbers of GPUs that are looked at: powers of two, the ends of the range, and the job's own number.
+
+    Raises:
+        UsageError: it is no range of numbers.
+    """
+    own = job.request.gpus_total or 1
+    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text or f"1-{max(own, MOST_GPUS)}")
+    least, most = (int(found[1]), int(found[2] or found[1])) if found is not None else (0, 0)
+    if not 1 <= least <= most:
+        raise UsageError(f"--gpus {text}: not of the form 4 or 1-8")
+    powers = [1 << power for power in range(most.bit_length()) if least <= 1 << power <= most]
+    return sorted({*powers, least, most, *([own] if least <= own <= most else [])})
