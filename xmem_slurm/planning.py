@@ -3,14 +3,13 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import SiteError, UsageError
+from xmem_slurm.errors import UsageError
 from xmem_slurm.generate import templates
 from xmem_slurm.plan.candidates import Space
 from xmem_slurm.plan.levers import BatchLever

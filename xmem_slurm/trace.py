@@ -268,7 +268,7 @@ class Trace(Process):
     """Ranks that may need another amount of memory than this one."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
-    training: Training = Training()
+    training: Training = Training()  # noqa: RUF009 - a tuple
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
     made_at: Sequence[int] = ()

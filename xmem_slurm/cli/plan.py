@@ -43,7 +43,7 @@ def plan(
     write: Annotated[Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry run; nothing is submitted."""
+    """Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry run."""
     wrong = own_files.unwritable(write) if write is not None else None
     if wrong is not None:
         raise UsageError(f"{write}: {wrong}")

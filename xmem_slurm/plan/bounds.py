@@ -1,4 +1,4 @@
-"""What does a way of training need at the least? By what the job as it is written keeps from step to step, and no more."""
+"""What does a way of training need at the least? By what the job as it is written keeps from step to step."""
 
 from dataclasses import dataclass
 

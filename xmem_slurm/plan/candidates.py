@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from xmem_slurm.errors import UsageError
 from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.errors import UsageError
 from xmem_slurm.plan.levers import BatchLever
 from xmem_slurm.plan.methods import OFF, Method
 from xmem_slurm.rewriting import launch
@@ -134,7 +134,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Where and how is to be looked for: the site, the GPU of each of its options in question, numbers of GPUs, methods.
+    """What is looked at: the site, the GPU of each of its options in question, numbers of GPUs, methods.
 
     With `same_batch` the samples of an optimizer step stay as many as they are.
     """

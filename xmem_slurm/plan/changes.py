@@ -1,10 +1,11 @@
-"""What makes a job one of its candidates? The request, the launching command, variables and arguments: a script to submit."""
+"""What makes a job one of its candidates? Its request, the launching command, variables and arguments."""
 
 from collections.abc import Mapping
 
 from xmem_slurm.plan.candidates import BY_VARIABLES, Base, Candidate, asking
 from xmem_slurm.plan.methods import EXPANDABLE, variables_of
 from xmem_slurm.rewriting import launch
+from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm.edit import Edit, apply
 from xmem_slurm.slurm.submission import Submission
@@ -21,12 +22,13 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
     """
     job = asking(base.job, candidate.per_node, candidate.nodes, site)
     variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
-    processes = (base.nodes, candidate.nodes), (base.ranks // base.nodes, candidate.per_node)
-    if variables or arguments or processes != ((candidate.nodes,) * 2, (candidate.per_node,) * 2):
+    before, after = Processes(base.nodes, base.ranks // base.nodes), Processes(candidate.nodes, candidate.per_node)
+    if variables or arguments or before != after:
         assert job.script is not None
         found = launch.find(job.script, base.program)
-        job = job.but(script=launch.changed(job.script, found, variables, arguments, *processes))
-        if found.kind == "srun" and processes[1][0] != processes[1][1]:
+        script = launch.changed(job.script, found, (before, after), variables=variables, arguments=arguments)
+        job = job.but(script=script)
+        if found.kind == "srun" and before != after:
             job = _with_tasks(job, candidate)
     return job
 

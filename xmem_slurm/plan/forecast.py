@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from xmem_slurm.plan.bounds import Persistent
 from xmem_slurm.plan.candidates import Base, Candidate
-from xmem_slurm.work import Collective, Work
+from xmem_slurm.work import Collective, Product, Work
 
 RECOMPUTED = 4 / 3
 """Of a step's work with checkpointing: the forward pass, a third of it, is done twice."""
@@ -18,7 +18,7 @@ OVERLAPPED = 0.9
 
 
 def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Work:
-    """Return what a candidate would do, from what the base does: as much a sample, and the collectives of its method."""
+    """Return what a candidate would do: as much a sample as the base does, and the collectives of its method."""
     before = base.training
     samples = candidate.micro_batch * candidate.accumulation / max(1, before.micro_batch * before.accumulation)
     samples *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
@@ -35,12 +35,12 @@ def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Wo
     )
 
 
-def _scaled(product, batch: float, passes: float):  # noqa: ANN001, ANN202
+def _scaled(product: Product, batch: float, passes: float) -> Product:
     return product._replace(m=max(1, round(product.m * batch)), count=max(1, round(product.count * passes)))
 
 
 def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Collective]:
-    """Return what goes between GPUs in one step: parameters in the precision that is computed in, gradients in theirs."""
+    """Return what goes between GPUs in a step: parameters in the precision of computing, gradients in theirs."""
     if candidate.gpus == 1:
         return []
     shards, name, times = candidate.shards, candidate.method.name, candidate.accumulation

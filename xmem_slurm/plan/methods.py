@@ -88,7 +88,7 @@ METHODS: Mapping[str, Method] = {
         _fsdp("fsdp2-offload", offload=True),
     )
 }
-"""By the name that --allow and --forbid take; what comes earlier changes less, and is first where nothing else decides."""
+"""By the name that --allow and --forbid take; what comes earlier changes less, and is first where all is equal."""
 
 OFF: Mapping[str, str] = dict.fromkeys((_DEEPSPEED, _FSDP, _SIZES), "false")
 """What puts off a method that the job's own environment may ask for."""

@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from xmem_slurm.dryrun import ranks
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
@@ -22,8 +22,10 @@ from xmem_slurm.plan.levers import BatchLever
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.trace import Trace
 from xmem_slurm.work import Work
+
+if TYPE_CHECKING:
+    from xmem_slurm.trace import Trace
 
 Objective = Literal["cost", "time", "fewest"]
 Status = Literal["verified", "too large", "ruled out", "failed"]
@@ -38,7 +40,7 @@ class Row:
 
     "verified" and "too large" are of a dry run, whose `estimate` it is; "ruled out" by a lower bound, of which
     `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds` are of one sample
-    of the whole job, for comparing alone; None where that is not known. `cost` is by the site's prices, as much a sample.
+    of the whole job, for comparing alone; None where that is not known. `cost` is that by the site's prices.
     """
 
     candidate: Candidate

@@ -1,4 +1,4 @@
-"""Which command of a job's script starts its processes, and how does it start others, with other variables and arguments?
+"""Which command of a job's script starts its processes, and how does it start others, with what else is changed?
 
 It is found by what a dry run saw start (`program`), not by what a text looks like: that word stands in one command of
 the script. Changed is that command alone: variables before it, the launcher's number of processes, arguments behind the
@@ -43,6 +43,13 @@ class Launch(NamedTuple):
         return _text(self.words[self.program - 1]) in ("-m", "--module")
 
 
+class Processes(NamedTuple):
+    """So many on each of so many nodes."""
+
+    nodes: int
+    per_node: int
+
+
 class _Edit(NamedTuple):
     start: int
     end: int
@@ -83,17 +90,18 @@ def _launch(words: Sequence[Word], program: str) -> Launch | None:
 def changed(
     script: bytes,
     launch: Launch,
+    processes: tuple[Processes, Processes],
+    *,
     variables: Mapping[str, str],
     arguments: Mapping[str, str],
-    nodes: tuple[int, int],
-    per_node: tuple[int, int],
 ) -> bytes:
-    """Return the script that launches the program so; `nodes` and `per_node` are before and after.
+    """Return the script that launches the program so; `processes` are those before and after.
 
     Raises:
         UsageError: this launcher cannot be told so on its command line.
     """
-    edits = [] if (nodes[0], per_node[0]) == (nodes[1], per_node[1]) else _processes(script, launch, nodes, per_node[1])
+    before, after = processes
+    edits = [] if before == after else _processes(script, launch, before, after)
     first, program = launch.words[0], launch.words[launch.program]
     if variables:
         prefix = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
@@ -118,19 +126,18 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
     return [_Edit(*found.span(1), value) for found in given.finditer(script)]
 
 
-def _processes(script: bytes, launch: Launch, nodes: tuple[int, int], per_node: int) -> list[_Edit]:
+def _processes(script: bytes, launch: Launch, before: Processes, after: Processes) -> list[_Edit]:
     """Return what has the launcher start so many processes on each node."""
-    before, after = nodes
-    words, spread = launch.words, after > 1 or before > 1
+    words, spread = launch.words, before.nodes != after.nodes
     if launch.kind == "srun":
-        return _tasks(launch, after, per_node)
+        return _tasks(launch, after.nodes, after.per_node)
     if launch.kind == "python" or (launch.kind == "torchrun" and spread):
         first, program = words[_outermost(launch)], words[launch.program]
-        return [_Edit(_start(script, first), _start(script, program), _torchrun(launch, after, per_node))]
+        return [_Edit(_start(script, first), _start(script, program), _torchrun(launch, after.nodes, after.per_node))]
     if spread:
         raise UsageError(f"{launch.kind} is not told of other nodes here; torchrun and srun are")
     option = {"torchrun": "nproc-per-node", "accelerate": "num_processes", "deepspeed": "num_gpus"}[launch.kind]
-    return _option(launch, option, per_node)
+    return _option(launch, option, after.per_node * (after.nodes if launch.kind == "accelerate" else 1))
 
 
 def _outermost(launch: Launch) -> int:
@@ -170,7 +177,7 @@ def _option(launch: Launch, name: str, number: int) -> list[_Edit]:
 
 
 def _tasks(launch: Launch, nodes: int, per_node: int) -> list[_Edit]:
-    """Return what has srun start so many tasks, where it says a number of its own; else it follows the job's request."""
+    """Return what has srun start so many tasks, where it says a number of its own, and not the job's request."""
     numbers = {"-n": nodes * per_node, "--ntasks": nodes * per_node, "--ntasks-per-node": per_node}
     numbers |= {"-N": nodes, "--nodes": nodes}
     edits = []

@@ -137,7 +137,7 @@ def commands(data: bytes) -> list[list[str]] | None:
 
 
 def commands_at(data: bytes) -> list[list[Word]]:
-    """Return the words of each command of a shell script, assignments before it left out; none of what is no shell's."""
+    """Return the words of each command of a shell script, without assignments before it; none of what is no shell's."""
     root = _parse(data)
     found = [] if root is None else [_words(data, node) for node in _preorder(root) if node.type == "command"]
     return [words for words in found if words and all(word.at for word in words)]

@@ -1,7 +1,7 @@
 """What trains in this process, and how: whose trainer, with which batches, and how it shares the model among ranks?
 
 It is read of the objects of the libraries, not of the script's text: what decides may stand in a file, a variable or an
-argument. Names are those of transformers 4.51 to 5.17, accelerate 1.6 to 1.15, DeepSpeed 0.19, Lightning 2 and torchtitan.
+argument. Names are those of transformers 4.51 to 5.17, accelerate 1.15, DeepSpeed 0.19, Lightning 2 and torchtitan.
 """
 
 import contextlib
