@@ -41,17 +41,16 @@ def persistent_of(trace: Trace) -> Persistent:
 def bound(base: Base, found: Persistent, candidate: Candidate) -> int:
     """Return bytes that a candidate cannot do without on one GPU; 0 where the base shows too little of it to say.
 
-    A part of N is at least one N-th: shards are padded. Gradients of ZeRO are not counted, as it frees them before its
-    optimizer steps, and of its parameters 16 bits of 32, as it keeps a copy of that precision; what is offloaded may be
-    nowhere. Of a job that is itself sharded only what no fewer shards hold is known.
+    A part of N is at least one N-th: shards are padded. DeepSpeed computes with parameters of 16 bits, beside which each
+    shard of the optimizer has them in 32 (runtime/bf16_optimizer.py, zero/stage_1_and_2.py), and frees gradients before
+    it steps. What is offloaded may be nowhere on a GPU. Of a job that is itself sharded nothing is known of fewer GPUs.
     """
     method = candidate.method
     if base.is_sharded or method.offloaded:
         return 0
-    is_zero = method.name.startswith("zero")
-    kept = {
-        "parameters": found.parameters // (2 if is_zero else 1),
-        "gradients": 0 if is_zero else found.gradients,
-        "optimizer": found.optimizer,
-    }
+    kept = {"parameters": found.parameters, "gradients": found.gradients, "optimizer": found.optimizer}
+    if method.name.startswith("zero"):
+        is_half = base.training.precision in ("bf16", "fp16")
+        copy = found.parameters if is_half else 0
+        kept = {"parameters": found.parameters // 2, "gradients": 0, "optimizer": found.optimizer + copy}
     return sum(size // (candidate.shards if name in method.shards else 1) for name, size in kept.items())

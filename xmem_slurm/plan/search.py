@@ -28,8 +28,12 @@ if TYPE_CHECKING:
     from xmem_slurm.trace import Trace
 
 Objective = Literal["cost", "time", "fewest"]
+_Waiting = tuple[float, float, int, int, Candidate]
+"""What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps equals in order."""
 Status = Literal["verified", "too large", "ruled out", "failed"]
 
+LEAST_SECONDS = 20.0
+"""Of CPU time that a dry run gets however little is left: with less it would come to nothing."""
 NEAR = 1.15
 """What is expected to need more than so much of its GPU is not tried before a smaller batch of it."""
 
@@ -112,9 +116,9 @@ class Search:
             some = Candidate("", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing)
             self.activations.learn(some, as_written.largest.fits_in_bytes, self.found.total)
 
-    def _waiting(self) -> list[tuple[float, int, Candidate]]:
+    def _waiting(self) -> list[_Waiting]:
         """Return the candidates that no bound rules out, as a heap: the most promising is first."""
-        heap: list[tuple[float, int, Candidate]] = []
+        heap: list[_Waiting] = []
         self.number = itertools.count()
         for candidate in self.space.all_of(self.base):
             least = bounds.bound(self.base, self.found, candidate)
@@ -136,8 +140,10 @@ class Search:
             candidate = less
         return candidate
 
-    def _push(self, heap: list[tuple[float, int, Candidate]], candidate: Candidate) -> None:
-        heapq.heappush(heap, (self._promise(candidate), next(self.number), candidate))
+    def _push(self, heap: list[_Waiting], candidate: Candidate) -> None:
+        """Let it wait; of equals first what is cheaper to have and to run dry."""
+        price = candidate.gpus * self.space.site.option[candidate.option].cost
+        heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
 
     def _promise(self, candidate: Candidate) -> float:
         """Return what is to be kept low, as it is expected. What is offloaded comes after all that is not."""
@@ -155,10 +161,10 @@ class Search:
         seconds = speed.step_seconds(work, hardware) / samples
         return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
 
-    def _verify(self, heap: list[tuple[float, int, Candidate]]) -> Orders[None]:
+    def _verify(self, heap: list[_Waiting]) -> Orders[None]:
         """Run dry what is most promising, until enough is verified, nothing is left, or the time is out."""
         while heap and sum(row.status == "verified" for row in self.rows) < self.top and self.spent < self.seconds:
-            candidate = heapq.heappop(heap)[2]
+            candidate = heapq.heappop(heap)[-1]
             near = self._near(candidate)
             if near != candidate:
                 self._push(heap, near)
@@ -194,7 +200,8 @@ class Search:
         if key not in self._known:
             self.runs += 1
             order = replace(self.order, job=from_submission(job), gpu=gpu)
-            budget = SharedBudget(order.budget)
+            left = max(LEAST_SECONDS, self.seconds - self.spent)
+            budget = SharedBudget(replace(order.budget, seconds=min(order.budget.seconds, left)))
             try:
                 self._known[key] = yield from ranks.run(order, budget)
             finally:
