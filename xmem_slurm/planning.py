@@ -1,4 +1,4 @@
-"""Plan how a job is trained that nobody submits: a script or a command in, ways that fit this site's GPUs out."""
+"""Which ways of training a job fit this site's GPUs, and what is submitted for one of them?"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,7 @@ from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import UsageError
-from xmem_slurm.generate import templates
+from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.plan.candidates import Space
 from xmem_slurm.plan.levers import BatchLever
 from xmem_slurm.plan.methods import METHODS, Method
@@ -55,6 +54,17 @@ class Planned:
     site: Site
     gpus: Mapping[str, Gpu]
 
+    @property
+    def best(self) -> Row:
+        """The first of the ways that fit.
+
+        Raises:
+            NoEstimate: none was found.
+        """
+        if not self.plan.verified:
+            raise NoEstimate(f"none of the ways that were looked at fits ({self.plan.dry_runs} dry runs)")
+        return self.plan.verified[0]
+
     def submission(self, row: Row) -> Submission:
         """Return the job as it is submitted to train that way: it asks for that kind of GPU, and says why in a comment.
 
@@ -67,34 +77,23 @@ class Planned:
         return rewrite(row.job, option, why, spelled=self.site.dialect, templates=self.site.templates)[0]
 
 
-def as_script(job: Submission, site: Site | None) -> Submission:
-    """Return a job with a script: a command that is wrapped gets that of the template `plain`."""
-    wrapped = job.command_line.wrap
-    if wrapped is None:
-        return job
-    template = templates.find("plain", templates.folders(None, site.templates if site is not None else None))
-    text = templates.render(template, templates.values(template, []), [["true"]])
-    return Submission(("plan.sh",), job.environ, re.sub(r"(?m)^true$", lambda _: wrapped, text).encode())
-
-
 def plan(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Planned:
     """Find the best ways of training a job on the site's GPUs that fit. `tell` says what cannot wait.
 
     Raises:
         NoEstimate: the job as it is written cannot be run dry.
-        UsageError: what is wanted makes no sense, or the job has several components.
+        UsageError: what is wanted makes no sense, or the job has several components or no script.
         SiteError: the site file is wrong, or there is none.
     """
-    if job.request.others:
-        raise UsageError("a heterogeneous job: plan for the script of one component")
+    if job.request.others or job.script is None:
+        what = "a heterogeneous job" if job.request.others else "a command without a script"
+        raise UsageError(f"{what} is not planned for: give it the script of one component")
     site = loading.load_site(places.site_file(wanted.site)).without_shares()
     gpus = sizing.spared(loading.option_gpus(site, loading.load_catalogue()), site)
     unknown = [name for name in wanted.on if name not in gpus]
     if unknown:
         raise UsageError(f"--on {unknown[0]}: site {site.name} has {', '.join(gpus)}")
-    gpus = {name: gpu for name, gpu in gpus.items() if name in (wanted.on or gpus)}
-    job, methods = as_script(job, site), _methods(wanted)
-    space = Space(site, gpus, _counts(wanted.gpus, job), methods, wanted.same_batch)
+    space = Space(site, gpus, _counts(wanted.gpus, job), _methods(wanted), wanted.same_batch, wanted.on)
     each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)

@@ -1,9 +1,10 @@
-"""A plan finds the ways that fit, advises nothing that was not run dry, and rules out only what would not have fitted."""
+"""A plan finds ways that fit, advises nothing that was not run dry, and rules out what would not have fitted."""
 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def gpu(mib: int) -> Gpu:
 def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     """Return what a dry run of this command would show: a trainer whose need is known by arithmetic."""
     given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word)) | dict(environ)
-    options = {name: value for name, value in zip(words, words[1:], strict=False) if name.startswith("--")}
+    options = {name: value for name, value in pairwise(words) if name.startswith("--")}
     options |= dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     ranks = int(options["--nproc-per-node"]) * int(options.get("--nnodes", "1"))
     micro = int(options["--per_device_train_batch_size"])
@@ -77,8 +78,12 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     offloaded = any("OFFLOAD" in name for name in given)
     kept = [size / part for size, part in zip((PARAMETERS, PARAMETERS, 2 * PARAMETERS), parts, strict=True)]
     activations = SAMPLE * micro * (0.2 if checkpointing else 1)
-    trace = trace_of(f"+p:{kept[0]}:PARAM +a:{activations} -a +g:{kept[1]}:GRAD +o:{kept[2]}:OPT +b:{activations} -b +t:1")
-    seen = Training("transformers", method, micro, int(options["--gradient_accumulation_steps"]), checkpointing, offloaded)
+    trace = trace_of(
+        f"+p:{kept[0]}:PARAM +a:{activations} -a +g:{kept[1]}:GRAD +o:{kept[2]}:OPT +b:{activations} -b +t:1"
+    )
+    seen = Training(
+        "transformers", method, micro, int(options["--gradient_accumulation_steps"]), checkpointing, offloaded
+    )
     return replace(
         trace,
         world_size=ranks,
@@ -92,7 +97,9 @@ def command_of(script: bytes) -> list[str]:
     return shlex.split(next(line for line in script.decode().splitlines() if "train.py" in line))
 
 
-def planned(script: str, site: Site, gpus: Mapping[str, Gpu], most: int = 8, **wanted: object) -> tuple[Plan, list[str]]:
+def planned(
+    script: str, site: Site, gpus: Mapping[str, Gpu], most: int = 8, **wanted: object
+) -> tuple[Plan, list[str]]:
     """Return a plan by such dry runs, and the commands that were run."""
     job, ran = Submission(("job.sh",), {}, script.encode()), list[str]()
 
@@ -226,7 +233,11 @@ def test_the_command_that_launches_it_is_changed_and_nothing_else(
     script = f"#!/bin/bash\nif true; then\n  {command}\nfi\n# train.py\n".encode()
     found = launch.find(script, "pkg.train" if "pkg" in command else "train.py")
     text = launch.changed(
-        script, found, (Processes(1, 1), Processes(*after)), variables={"A": "b c"}, arguments={"--batch": "2", "--more": "8"}
+        script,
+        found,
+        (Processes(1, 1), Processes(*after)),
+        variables={"A": "b c"},
+        arguments={"--batch": "2", "--more": "8"},
     ).decode()
     assert expected in text
     assert text.startswith("#!/bin/bash\nif true; then\n  A='b c' ")

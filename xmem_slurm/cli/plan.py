@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,8 +12,10 @@ import typer
 from xmem_slurm import estimating, planning
 from xmem_slurm.cli.estimate import AsJson
 from xmem_slurm.cli.site import SiteFile
-from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.errors import UsageError
+from xmem_slurm.generate import templates
 from xmem_slurm.report import plan as report
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
 
@@ -50,14 +53,13 @@ def plan(
     wanted = planning.Wanted(
         gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget
     )
-    job = estimating.job_of(command, dict(os.environ))
+    job = _as_script(estimating.job_of(command, dict(os.environ)))
     found = planning.plan(job, wanted, partial(typer.echo, err=True))
     shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
-    if not found.plan.verified:
-        raise NoEstimate("no way was found that fits")
+    best = found.best
     if write is not None:
-        script = found.submission(found.plan.verified[0]).script
+        script = found.submission(best).script
         assert script is not None
         own_files.write_for_user(write, script)
         typer.echo(f"xmem-slurm: {write} trains the first of these ways: sbatch {write}", err=True)
@@ -65,3 +67,13 @@ def plan(
 
 def _names(text: str | None) -> tuple[str, ...]:
     return tuple(filter(None, (text or "").split(",")))
+
+
+def _as_script(job: Submission) -> Submission:
+    """Return a job with a script: a command gets that of the template `plain`."""
+    wrapped = job.command_line.wrap
+    if wrapped is None:
+        return job
+    template = templates.find("plain", templates.folders(None))
+    text = templates.render(template, templates.values(template, []), [["true"]])
+    return Submission(("plan.sh",), job.environ, re.sub(r"(?m)^true$", lambda _: wrapped, text).encode())

@@ -41,7 +41,7 @@ def persistent_of(trace: Trace) -> Persistent:
 def bound(base: Base, found: Persistent, candidate: Candidate) -> int:
     """Return bytes that a candidate cannot do without on one GPU; 0 where the base shows too little of it to say.
 
-    A part of N is at least one N-th: shards are padded. DeepSpeed computes with parameters of 16 bits, beside which each
+    A part of N is at least one N-th: shards are padded. DeepSpeed computes with parameters of 16 bits, beside which a
     shard of the optimizer has them in 32 (runtime/bf16_optimizer.py, zero/stage_1_and_2.py), and frees gradients before
     it steps. What is offloaded may be nowhere on a GPU. Of a job that is itself sharded nothing is known of fewer GPUs.
     """

@@ -134,9 +134,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What is looked at: the site, the GPU of each of its options in question, numbers of GPUs, methods.
+    """What is looked at: the site and the GPU of each of its options, numbers of GPUs, methods.
 
-    With `same_batch` the samples of an optimizer step stay as many as they are.
+    `on` names the options in question, empty: all. With `same_batch` the samples of an optimizer step stay as many.
     """
 
     site: Site
@@ -144,6 +144,12 @@ class Space:
     counts: Sequence[int]
     methods: Sequence[Method]
     same_batch: bool = True
+    on: Sequence[str] = ()
+
+    @property
+    def options(self) -> Sequence[str]:
+        """The options in question: shares of a GPU are none."""
+        return [n for n, each in self.site.option.items() if n in (self.on or self.gpus) and each.share is None]
 
     def all_of(self, base: Base) -> Iterator[Candidate]:
         """Yield every way that could be tried, with the largest batch of each; `smaller` has the others."""
@@ -188,10 +194,10 @@ class Space:
 
     def _places(self, base: Base, count: int) -> Iterator[tuple[str, int]]:
         """Yield the options that have so many GPUs for the job, and on how many nodes: as few as do."""
-        for option in self.gpus:
+        for option in self.options:
             most = max((group.gpus.get(option, 0) for group in self.site.nodes), default=0)
             nodes = -(-count // most) if most else 0
-            if not nodes or count % nodes or self.site.option[option].share is not None:
+            if not nodes or count % nodes:
                 continue
             request = asking(base.job, count // nodes, nodes, self.site).request
             if option in options_for(demand_of(request, self.site), self.site, self.gpus):

@@ -98,13 +98,14 @@ class Search:
         Raises:
             NoEstimate: the job as it is written cannot be run dry.
         """
-        largest = max(self.space.gpus, key=lambda name: self.space.gpus[name].total_bytes)
+        largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
         as_written = yield from self._run(self.job, largest)
         self.base = Base(self.job, as_written.largest.trace, self.vary)
         self.found = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
         self.activations = forecast.Activations()
-        self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in self.space.gpus.items()}
+        gpus = {name: self.space.gpus[name] for name in self.space.options}
+        self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()}
         self._learn_from(as_written)
         waiting = self._waiting()
         yield from self._verify(waiting)
@@ -232,8 +233,3 @@ def prices(rows: Sequence[Row], pick: Callable[[Row], float | None]) -> Mapping[
     known = {place: figure for place, row in enumerate(rows) if (figure := pick(row))}
     least = min(known.values(), default=1.0)
     return {place: figure / least for place, figure in known.items()}
-
-
-def gpu_of(row: Row, gpus: Mapping[str, Gpu]) -> Gpu:
-    """Return the GPU of a row's option."""
-    return gpus[row.candidate.option]
