@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.trace import Trace
-from xmem_slurm.work import Collective, Product, Work
+from xmem_slurm.trace import Category, Trace
+from xmem_slurm.work import Collective, Counted, Product, Work
 
 __all__ = ["Collective", "Hardware", "Product", "Work", "cannot_rank", "hardware", "same_class", "step_seconds", "work_of"]
 
@@ -32,6 +32,9 @@ MEMORY_SHARE = 0.9
 LINK_SHARE = 0.8
 """Of a link's bandwidth that NCCL moves in large messages (nccl-tests on NVLink 3 and 4: 230 of 300, 360 of 450 GB/s
 in all-gathers)."""
+
+BACKWARD = 2 / 3
+"""Of a step's FLOPs: gradients by inputs and by weights for each product of the forward pass."""
 
 LAUNCH_SECONDS = 15e-6
 """Of the host, for a kernel of eager torch, its operator's dispatch and its share of autograd included; 5 us are the
@@ -145,6 +148,64 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     latency = BASE_LATENCY + (hops - between) * hop + between * NETWORK_LATENCY
     moved = collective.bytes * (1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks)
     return collective.count * (latency + moved / (LINK_SHARE * slowest))
+
+
+def work_of(trace: Trace) -> Work | None:
+    """Return what one optimizer step did by the counts of a dry run.
+
+    None where no two steps were seen, and where CUDA graphs ran, whose kernels nobody sees.
+
+    A group as large as the job is on all of its nodes. Of smaller ones, those that are waited for at once are tensor
+    parallel, and their ranks are neighbours; others are data parallel, and have a rank on each node if they can.
+    """
+    counts = trace.counts
+    if counts is None or any(row.kind == "graph" for row in counts.rows):
+        return None
+    flops: dict[str, float] = defaultdict(float)
+    for row in counts.rows:
+        if row.kind in ("attention", "convolution"):
+            flops[row.word] += float(row.of[0]) * row.count
+    return Work(
+        products=tuple(Product(*row.of, row.word, row.count) for row in counts.rows if row.kind == "product"),
+        flops=flops,
+        bytes=_touched_bytes(trace),
+        launches=counts.launches,
+        collectives=tuple(_collective(row, trace) for row in counts.rows if row.kind in _COLLECTIVES and row.of[1] > 1),
+        offloaded_bytes=float(sum(row.of[0] * row.count for row in counts.rows if row.kind == "copied")),
+    )
+
+
+_COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
+
+
+def _collective(row: Counted, trace: Trace) -> Collective:
+    """Return a counted collective with the nodes of its group, and what of the computation it runs beside.
+
+    Gradients are reduced beside the backward pass, two thirds of a micro batch's FLOPs; those of DDP once in a step.
+    """
+    size, ranks = row.of[:2]
+    a_node = max(1, trace.world_size // trace.nodes)
+    waited = row.word == "waited"
+    spread = math.ceil(ranks / a_node) if waited and ranks < trace.world_size else trace.nodes
+    once = row.kind == "all_reduce" and trace.counts is not None
+    micro_batches = max(1, trace.counts.backwards) if once and trace.counts is not None else 1
+    beside = 0.0 if waited else BACKWARD / micro_batches if once else 1.0
+    return Collective(row.kind, size, ranks, min(ranks, spread), row.count, beside)
+
+
+def _touched_bytes(trace: Trace) -> float:
+    """Return the bytes that kernels other than products read and write in the step, told by what is allocated.
+
+    What is made in a step is written once and read once, an activation once more in the backward pass. The optimizer
+    reads and writes its state and the parameters, and reads the gradients.
+    """
+    steps = [mark.allocations for mark in trace.marks if mark.kind == "step"]
+    made = trace.allocations[steps[-2] : steps[-1]] if len(steps) > 1 else trace.allocations
+    held = {category: 0 for category in Category}
+    for allocation in trace.allocations[: steps[0]] if steps else ():
+        held[allocation.category] += allocation.size
+    new = sum(each.size * (3 if each.category is Category.ACT else 2) for each in made)
+    return float(new + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD])
 
 
 def same_class(a: float, b: float) -> bool:
