@@ -7,6 +7,7 @@ measurements, and says which. Two times within 10 % of each other are a tie.
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Site
@@ -57,13 +58,42 @@ class Hardware:
     `nvlink_bytes_per_second` is 0, and PCIe is what GPUs of a node have.
     """
 
-    peak_flops: dict[str, float]
+    peak_flops: Mapping[str, float]
     memory_bytes_per_second: float
     multiprocessors: int
     nvlink_bytes_per_second: float
     pcie_bytes_per_second: float
     network_bytes_per_second: float
     gpus_per_node: int
+
+
+NETWORK_GB_PER_SECOND = 25.0
+"""Of a node, where the site file does not say: one adapter of 200 Gbit/s."""
+
+
+def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None:
+    """Return what an option's GPU and the links of its nodes can do; None where the catalogue has no speed of it.
+
+    Where several groups of nodes have the option, the slowest link of each kind counts: a job may get those.
+    """
+    speed = gpu.speed
+    if speed is None:
+        return None
+    groups = [nodes for nodes in site.nodes if option in nodes.gpus] if site is not None else []
+
+    def slowest(key: str, otherwise: float) -> float:
+        said = [getattr(nodes.links, key) for nodes in groups]
+        return 1e9 * min((otherwise if value is None else value for value in said), default=otherwise)
+
+    return Hardware(
+        peak_flops={precision: 1e12 * peak for precision, peak in speed.tflops.items()},
+        memory_bytes_per_second=1e9 * speed.memory_gb_per_second,
+        multiprocessors=gpu.multiprocessors,
+        nvlink_bytes_per_second=slowest("nvlink_gb_per_second", speed.nvlink_gb_per_second),
+        pcie_bytes_per_second=slowest("pcie_gb_per_second", speed.pcie_gb_per_second),
+        network_bytes_per_second=slowest("network_gb_per_second", NETWORK_GB_PER_SECOND),
+        gpus_per_node=min((nodes.gpus[option] for nodes in groups), default=1),
+    )
 
 
 def step_seconds(work: Work, hardware: Hardware) -> float:
