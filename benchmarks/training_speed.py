@@ -1,141 +1,158 @@
-"""What does one step of a Llama-like model do, trained as a row of measured training speed says? By arithmetic.
+"""What does one step of a decoder do, trained in a way that somebody measured? By arithmetic, as data for the speed model.
 
-The rows are nanotron's (huggingface/nanotron): tensor parallelism with sequence parallelism and asynchronous
-collectives, gradients accumulated and reduced in fp32, ZeRO stage 1, FlashAttention-2, Adam in fp32.
+Of nanotron (huggingface/nanotron), whose training the Ultra-Scale Playbook measured: tensor parallelism with sequence
+parallelism and asynchronous collectives, gradients accumulated and reduced in fp32, ZeRO stage 1, FlashAttention-2. Of
+Colossal-AI 0.3 with checkpointing and eager attention in fp16, which LLMem measured. How often a tensor of activations
+is read and written is counted from their modules; no figure here comes from the measurements.
 """
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from xmem_slurm.plan.speed import Collective, Hardware, Product, Work
+from benchmarks.llmem import SEQUENCE, Decoder, Method
+from xmem_slurm.plan.speed import BACKWARD, Collective, Hardware, Product, Work
 
-
-@dataclass(frozen=True, slots=True)
-class Llama:
-    """A model's shape; `tied`: the output layer has the embedding's weights."""
-
-    layers: int
-    hidden: int
-    ffn: int
-    tied: bool
-    vocabulary: int = 131072
-    sequence: int = 4096
-
-    @property
-    def layer_parameters(self) -> int:
-        """Of one layer; all heads have their own keys and values."""
-        return 4 * self.hidden**2 + 3 * self.hidden * self.ffn
-
-    @property
-    def parameters(self) -> int:
-        """Of all of it, without norms."""
-        return self.layers * self.layer_parameters + (1 if self.tied else 2) * self.vocabulary * self.hidden
-
-
-MODELS = {
-    "1B": Llama(16, 2048, 8192, tied=True),
-    "3B": Llama(28, 3072, 8192, tied=True),
-    "8B": Llama(32, 4096, 14336, tied=False),
-    "80B": Llama(80, 8192, 28672, tied=False),
+NANOTRON_SEQUENCE = 4096
+NANOTRON_VOCABULARY = 131072
+NANOTRON = {
+    "1B": Decoder(16, 2048, 8192, NANOTRON_VOCABULARY, gated=True),
+    "3B": Decoder(28, 3072, 8192, NANOTRON_VOCABULARY, gated=True),
+    "8B": Decoder(32, 4096, 14336, NANOTRON_VOCABULARY, gated=True, tied=False),
+    "80B": Decoder(80, 8192, 28672, NANOTRON_VOCABULARY, gated=True, tied=False),
 }
-"""Those of the Ultra-Scale Playbook's benchmark."""
+"""The models of the Playbook's benchmark; all heads have their own keys and values."""
+
+P5_NETWORK_BYTES_PER_SECOND = 400e9
+"""Of a node of those measurements: 32 adapters of 100 Gbit/s (AWS p5.48xlarge)."""
+P5_GPUS = 8
+
+LAYER_LAUNCHES = 100
+"""Kernels of a layer, forward and backward; by hand: 35 and 65."""
+SPLIT_LAYER_LAUNCHES = 150
+"""With tensor parallelism: products in parts, so that collectives run meanwhile, and copies around them."""
+LAYER_PASSES = 3 * 14
+"""How often a tensor of tokens x hidden is read or written in a layer by what is no product: norms, residuals and
+rotations forward, and twice that backward."""
+FFN_PASSES = 3 * 3
+"""The same of tokens x ffn: the gate."""
+LOGIT_BYTES = 50
+"""Read and written for a logit: an output in bf16, fp32 from there on in eager cross entropy, and back."""
+ACCUMULATION_BYTES = 10
+"""For a parameter in each micro batch: a gradient in bf16 is added to one in fp32."""
+OPTIMIZER_BYTES = 40
+"""For a parameter that a rank steps: clipping, Adam in fp32, and the copy in bf16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured configuration; `seconds` is that of an optimizer step."""
+    """One measured configuration of nanotron, of which `tokens_per_second` is what one GPU did."""
 
     model: str
     nodes: int
     micro_batch: int
     accumulation: int
+    global_batch: int
     dp: int
     pp: int
     tp: int
     zero: int
-    tokens_per_second_per_gpu: float
-    memory_gb: float
-    global_batch: int
+    tokens_per_second: float
 
     @property
-    def group(self) -> tuple[str, int]:
-        """What is compared with each other: the same model on the same GPUs."""
-        return self.model, self.nodes
-
-    def seconds(self, model: Llama) -> float:
-        """Return what was measured of one optimizer step."""
-        gpus = self.dp * self.pp * self.tp
-        return self.global_batch * model.sequence / (self.tokens_per_second_per_gpu * gpus)
+    def seconds(self) -> float:
+        """What was measured of one optimizer step."""
+        return self.global_batch * NANOTRON_SEQUENCE / (self.tokens_per_second * self.dp * self.pp * self.tp)
 
 
-H100_NODE = Hardware(
-    peak_flops={"bf16": 989e12, "fp32": 67e12},
-    memory_bytes_per_second=3.35e12,
-    multiprocessors=132,
-    nvlink_bytes_per_second=450e9,
-    pcie_bytes_per_second=64e9,
-    network_bytes_per_second=400e9,
-    gpus_per_node=8,
-)
-
-
-def work_of(row: Row, model: Llama, gpus_per_node: int = 8) -> Work:
-    """Return what one rank does in one optimizer step."""
-    tokens, tp, times = row.micro_batch * model.sequence, row.tp, row.accumulation
+def work_of_row(row: Row) -> Work:
+    """Return what one rank of nanotron does in one optimizer step."""
+    model, tokens, tp, times = NANOTRON[row.model], row.micro_batch * NANOTRON_SEQUENCE, row.tp, row.accumulation
     own = model.parameters // tp
+    layer = 2 * tokens * (LAYER_PASSES * model.hidden + FFN_PASSES * model.ffn) / tp
+    micro_batch = model.layers * layer + LOGIT_BYTES * tokens * model.vocabulary / tp + ACCUMULATION_BYTES * own
+    attention = 3.5 * 2 * tokens * NANOTRON_SEQUENCE * model.hidden * model.layers / tp
     return Work(
-        products=tuple(_products(model, tokens, tp, times)),
-        flops={"bf16": times * 3.5 * 2 * tokens * model.sequence * model.hidden * model.layers / tp},
-        bytes=times * _bytes_of_micro_batch(model, tokens, tp, own) + _bytes_of_optimizer(own, row),
-        launches=times * model.layers * (100 if tp == 1 else 150),
-        collectives=(*_tensor_parallel(model, tokens, tp, times, gpus_per_node), *_data_parallel(own, row, gpus_per_node)),
+        products=tuple(_products(model, tokens, tp, "bf16", times, recomputed=False)),
+        flops={"bf16": times * attention},
+        bytes=times * micro_batch + OPTIMIZER_BYTES * own / (row.dp if row.zero else 1),
+        launches=times * model.layers * (LAYER_LAUNCHES if tp == 1 else SPLIT_LAYER_LAUNCHES),
+        collectives=(*_sequence_parallel(model, row, tokens), *_data_parallel(own, row)),
     )
 
 
-def _products(model: Llama, tokens: int, tp: int, times: int) -> Iterable[Product]:
-    """Forward, and backward for inputs and for weights, of the layers and the output layer."""
+def _products(
+    model: Decoder, tokens: int, tp: int, precision: str, times: int, *, recomputed: bool
+) -> Iterator[Product]:
+    """Forward, for inputs and for weights: of each layer, once more forward where it is recomputed, and of the logits."""
     h, f = model.hidden, model.ffn
-    shapes = [(3 * h // tp, h, model.layers), (h, h // tp, model.layers), (2 * f // tp, h, model.layers)]
-    shapes += [(h, f // tp, model.layers), (model.vocabulary // tp, h, 1)]
-    for n, k, count in shapes:
-        for rows, columns, depth in ((tokens, n, k), (tokens, k, n), (n, k, tokens)):
-            yield Product(rows, columns, depth, count=count * times)
+    shapes = [(h + (model.keys or 2 * h), h), (h, h), (f, h), (h, f)] + ([(f, h)] if model.gated else [])
+    inner = [((n // tp, k) if n != h else (n, k // tp), model.layers, recomputed) for n, k in shapes]
+    for (n, k), count, again in [*inner, ((model.vocabulary // tp, h), 1, False)]:
+        yield Product(tokens, n, k, 1, precision, count * times * (2 if again else 1))
+        yield Product(tokens, k, n, 1, precision, count * times)
+        yield Product(n, k, tokens, 1, precision, count * times)
 
 
-def _bytes_of_micro_batch(model: Llama, tokens: int, tp: int, own: int) -> float:
-    h, f = model.hidden, model.ffn
-    layer = 3 * 2 * tokens * (14 * h + 3 * f) / tp
-    head = 50 * tokens * model.vocabulary / tp
-    return model.layers * layer + head + 10 * own
+def _sequence_parallel(model: Decoder, row: Row, tokens: int) -> Iterable[Collective]:
+    """Of each layer: inputs are gathered forward, again for the weights, and gradients; outputs are scattered."""
+    if row.tp == 1:
+        return
+    size, nodes, count = 2 * tokens * model.hidden, -(-row.tp // P5_GPUS), model.layers * row.accumulation
+    yield Collective("all_gather", size, row.tp, nodes, 6 * count)
+    yield Collective("reduce_scatter", size, row.tp, nodes, 4 * count)
 
 
-def _bytes_of_optimizer(own: int, row: Row) -> float:
-    return 40.0 * own / (row.dp if row.zero else 1)
+def _data_parallel(own: int, row: Row) -> Iterable[Collective]:
+    """Gradients in fp32, beside the last backward pass; with ZeRO what each rank has stepped is gathered then."""
+    if row.dp == 1:
+        return
+    nodes, last = min(row.dp, -(-row.dp * row.tp // P5_GPUS)), BACKWARD / row.accumulation
+    if row.zero:
+        yield Collective("reduce_scatter", 4 * own, row.dp, nodes, 1, last)
+        yield Collective("all_gather", 2 * own, row.dp, nodes)
+    else:
+        yield Collective("all_reduce", 4 * own, row.dp, nodes, 1, last)
 
 
-def _tensor_parallel(model: Llama, tokens: int, tp: int, times: int, gpus_per_node: int) -> Iterable[Collective]:
-    if tp > 1:
-        size, nodes, count = 2 * tokens * model.hidden, -(-tp // gpus_per_node), model.layers * times
-        yield Collective("all_gather", size, tp, nodes, 6 * count)
-        yield Collective("reduce_scatter", size, tp, nodes, 4 * count)
+EAGER_LAYER_LAUNCHES = 120
+"""Kernels of a layer, forward twice and backward; by hand: 30, 30 and 60."""
+SCORE_PASSES = 24
+"""How often a tensor of the scores of attention is read or written, forward twice and backward: eager softmax."""
+HEAD = 128
+"""The width of a head, for the scores; 64 to 128 in these models."""
 
 
-def _data_parallel(own: int, row: Row, gpus_per_node: int) -> Iterable[Collective]:
-    if row.dp > 1:
-        nodes = min(row.dp, -(-row.dp * row.tp // gpus_per_node))
-        last = 2 / 3 / row.accumulation
-        if row.zero:
-            yield Collective("reduce_scatter", 4 * own, row.dp, nodes, 1, last)
-            yield Collective("all_gather", 2 * own, row.dp, nodes)
-        else:
-            yield Collective("all_reduce", 4 * own, row.dp, nodes, 1, last)
+def work_of_method(model: Decoder, method: Method, tp: int, bs: int, n: int) -> Work:
+    """Return what one of `n` ranks of Colossal-AI does in one step with `bs` samples of LLMem's length.
+
+    Chunks are gathered when they are needed, forward and backward, and nothing is computed meanwhile.
+    """
+    tokens, dp, own = bs * SEQUENCE, n // tp, model.parameters // tp
+    layer = 2 * tokens * (LAYER_PASSES * model.hidden + FFN_PASSES * model.ffn) * 4 / 3
+    scores = 2 * SCORE_PASSES * tokens * SEQUENCE * model.hidden / HEAD / tp
+    collectives = [Collective("all_reduce", 2 * tokens * model.hidden, tp, 1, 6 * model.layers)] if tp > 1 else []
+    if dp > 1 and method is Method.CDP:
+        collectives.append(Collective("all_reduce", 2 * own, dp, 1, 1, BACKWARD))
+    elif dp > 1:
+        collectives += [Collective("all_gather", 2 * own, dp, 1, 2), Collective("reduce_scatter", 2 * own, dp)]
+    attention = 4 * 4 * tokens * SEQUENCE * model.hidden * model.layers / tp
+    return Work(
+        products=tuple(_products(model, tokens, tp, "fp16", 1, recomputed=True)),
+        flops={"fp16": attention},
+        bytes=model.layers * (layer + scores) + LOGIT_BYTES * tokens * model.vocabulary + OPTIMIZER_BYTES * own / dp,
+        launches=model.layers * EAGER_LAYER_LAUNCHES,
+        collectives=tuple(collectives),
+    )
 
 
-def read(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return [
-            Row(r["model"], int(r["nodes"]), int(r["micro_batch"]), int(r["grad_accumulation"]), int(r["dp"]), int(r["pp"]), int(r["tp"]), int(r["zero"]), float(r["tokens_per_second_per_gpu"]), float(r["memory_gb"]), int(r["global_batch"]))
-            for r in csv.DictReader(file)
-        ]
+def p5_node(h100: Hardware) -> Hardware:
+    """Return the node of the measurements: the catalogue's GPU, and the network that nodes of that kind have."""
+    return Hardware(
+        peak_flops=h100.peak_flops,
+        memory_bytes_per_second=h100.memory_bytes_per_second,
+        multiprocessors=h100.multiprocessors,
+        nvlink_bytes_per_second=h100.nvlink_bytes_per_second,
+        pcie_bytes_per_second=h100.pcie_bytes_per_second,
+        network_bytes_per_second=P5_NETWORK_BYTES_PER_SECOND,
+        gpus_per_node=P5_GPUS,
+    )

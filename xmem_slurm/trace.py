@@ -32,6 +32,8 @@ by the probe, so that a reader sees either the last complete state of a process 
     seen            what of the script ran (`Seen`); traces of the profile engine have none
     doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
+    work            {launches, backwards, rows}: what the GPU was given to do from one optimizer step to the next, as
+                    the stand-ins counted it (device/src/cudart/work.c); traces of the profile engine have none
     changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
     training        whose trainer it is, and how it trains (`Training`); earlier releases did not write it
 
@@ -44,6 +46,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from xmem_slurm.doubts import Doubt
+from xmem_slurm.work import StepCounts
 
 SCHEMA_VERSION = 1
 
@@ -273,6 +276,8 @@ class Trace(Process):
     sites: Sequence[Origin] = ()
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
+    counts: StepCounts | None = None
+    """What one optimizer step did; None where no two were seen, or nobody counted."""
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
 

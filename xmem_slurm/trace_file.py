@@ -35,6 +35,7 @@ from xmem_slurm.trace import (
     Trace,
     Training,
 )
+from xmem_slurm.work import Counted, StepCounts
 
 _Entry = tuple[str, int, int, int]
 """(action, address, size, stream) of torch's memory history."""
@@ -121,6 +122,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
         seen=_seen(raw.seen),
+        counts=_counts(raw.work),
         sites=sites,
         made_at=made_at,
     )
@@ -131,6 +133,13 @@ def _seen(raw: Any) -> Seen | None:
         return None
     loops = [Loop(**dict(each)) for each in raw.loops]
     return Seen(**{**dict(raw), "loops": loops, "phases": [Phase(**dict(each)) for each in raw.phases]})
+
+
+def _counts(raw: Any) -> StepCounts | None:
+    if raw is None or not raw.launches:
+        return None
+    rows = [Counted(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows]
+    return StepCounts(raw.launches, raw.backwards, rows)
 
 
 def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:

@@ -1,6 +1,6 @@
 """What does one rank do in one optimizer step? Products, other FLOPs, bytes, launches and collectives: data alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,28 @@ class Collective(NamedTuple):
     nodes: int = 1
     count: int = 1
     beside: float = 0.0
+
+
+class Counted(NamedTuple):
+    """What was done `count` times in the step that the stand-ins kept; the kinds are those of device/src/cudart/work.c.
+
+    `word` is a precision, or whether a collective was waited for; `of` are m, n, k and batch of a product, bytes and
+    ranks of a collective, FLOPs or bytes of others.
+    """
+
+    kind: str
+    word: str
+    of: tuple[int, int, int, int]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """What the stand-ins counted from one optimizer step to the next: kernels, backward passes, and the rest by row."""
+
+    launches: int
+    backwards: int
+    rows: Sequence[Counted]
 
 
 @dataclass(frozen=True, slots=True)

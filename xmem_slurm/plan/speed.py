@@ -7,23 +7,14 @@ measurements, and says which. Two times within 10 % of each other are a tie.
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.trace import Trace
-from xmem_slurm.work import Collective, Product, Work
+from xmem_slurm.trace import Category, Trace
+from xmem_slurm.work import Collective, Counted, Product, Work
 
-__all__ = [
-    "Collective",
-    "Hardware",
-    "Product",
-    "Work",
-    "cannot_rank",
-    "hardware",
-    "same_class",
-    "step_seconds",
-    "work_of",
-]
+__all__ = ["Collective", "Hardware", "Product", "Work", "cannot_rank", "hardware", "same_class", "step_seconds", "work_of"]
 
 TIE = 0.10
 """Differences below it are ties."""
@@ -42,6 +33,9 @@ MEMORY_SHARE = 0.9
 LINK_SHARE = 0.8
 """Of a link's bandwidth that NCCL moves in large messages (nccl-tests on NVLink 3 and 4: 230 of 300, 360 of 450 GB/s
 in all-gathers)."""
+
+BACKWARD = 2 / 3
+"""Of a step's FLOPs: gradients by inputs and by weights for each product of the forward pass."""
 
 LAUNCH_SECONDS = 15e-6
 """Of the host, for a kernel of eager torch, its operator's dispatch and its share of autograd included; 5 us are the
@@ -64,13 +58,42 @@ class Hardware:
     `nvlink_bytes_per_second` is 0, and PCIe is what GPUs of a node have.
     """
 
-    peak_flops: dict[str, float]
+    peak_flops: Mapping[str, float]
     memory_bytes_per_second: float
     multiprocessors: int
     nvlink_bytes_per_second: float
     pcie_bytes_per_second: float
     network_bytes_per_second: float
     gpus_per_node: int
+
+
+NETWORK_GB_PER_SECOND = 25.0
+"""Of a node, where the site file does not say: one adapter of 200 Gbit/s."""
+
+
+def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None:
+    """Return what an option's GPU and the links of its nodes can do; None where the catalogue has no speed of it.
+
+    Where several groups of nodes have the option, the slowest link of each kind counts: a job may get those.
+    """
+    speed = gpu.speed
+    if speed is None:
+        return None
+    groups = [nodes for nodes in site.nodes if option in nodes.gpus] if site is not None else []
+
+    def slowest(key: str, otherwise: float) -> float:
+        said = [getattr(nodes.links, key) for nodes in groups]
+        return 1e9 * min((otherwise if value is None else value for value in said), default=otherwise)
+
+    return Hardware(
+        peak_flops={precision: 1e12 * peak for precision, peak in speed.tflops.items()},
+        memory_bytes_per_second=1e9 * speed.memory_gb_per_second,
+        multiprocessors=gpu.multiprocessors,
+        nvlink_bytes_per_second=slowest("nvlink_gb_per_second", speed.nvlink_gb_per_second),
+        pcie_bytes_per_second=slowest("pcie_gb_per_second", speed.pcie_gb_per_second),
+        network_bytes_per_second=slowest("network_gb_per_second", NETWORK_GB_PER_SECOND),
+        gpus_per_node=min((nodes.gpus[option] for nodes in groups), default=1),
+    )
 
 
 def step_seconds(work: Work, hardware: Hardware) -> float:
@@ -80,7 +103,10 @@ def step_seconds(work: Work, hardware: Hardware) -> float:
     the host to launch all that.
     """
     gpu = _compute_seconds(work, hardware)
-    exposed = sum(max(0.0, seconds - beside * gpu) for beside, seconds in _by_overlap(work, hardware).items())
+    exposed = sum(
+        max(0.0, seconds - beside * gpu)
+        for beside, seconds in _by_overlap(work, hardware).items()
+    )
     offloaded = work.offloaded_bytes / (LINK_SHARE * hardware.pcie_bytes_per_second)
     return max(gpu + exposed + offloaded, _host_seconds(work))
 
@@ -150,10 +176,66 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     hops = rounds * (ranks - 1) if collective.kind not in ("send", "broadcast", "reduce") else ranks - 1
     between = min(hops, rounds * nodes) if nodes > 1 else 0
     latency = BASE_LATENCY + (hops - between) * hop + between * NETWORK_LATENCY
-    moved = collective.bytes * (
-        1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks
-    )
+    moved = collective.bytes * (1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks)
     return collective.count * (latency + moved / (LINK_SHARE * slowest))
+
+
+def work_of(trace: Trace) -> Work | None:
+    """Return what one optimizer step did by the counts of a dry run.
+
+    None where no two steps were seen, and where CUDA graphs ran, whose kernels nobody sees.
+
+    A group as large as the job is on all of its nodes. Of smaller ones, those that are waited for at once are tensor
+    parallel, and their ranks are neighbours; others are data parallel, and have a rank on each node if they can.
+    """
+    counts = trace.counts
+    if counts is None or any(row.kind == "graph" for row in counts.rows):
+        return None
+    flops: dict[str, float] = defaultdict(float)
+    for row in counts.rows:
+        if row.kind in ("attention", "convolution"):
+            flops[row.word] += float(row.of[0]) * row.count
+    return Work(
+        products=tuple(Product(*row.of, row.word, row.count) for row in counts.rows if row.kind == "product"),
+        flops=flops,
+        bytes=_touched_bytes(trace),
+        launches=counts.launches,
+        collectives=tuple(_collective(row, trace) for row in counts.rows if row.kind in _COLLECTIVES and row.of[1] > 1),
+        offloaded_bytes=float(sum(row.of[0] * row.count for row in counts.rows if row.kind == "copied")),
+    )
+
+
+_COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
+
+
+def _collective(row: Counted, trace: Trace) -> Collective:
+    """Return a counted collective with the nodes of its group, and what of the computation it runs beside.
+
+    Gradients are reduced beside the backward pass, two thirds of a micro batch's FLOPs; those of DDP once in a step.
+    """
+    size, ranks = row.of[:2]
+    a_node = max(1, trace.world_size // trace.nodes)
+    waited = row.word == "waited"
+    spread = math.ceil(ranks / a_node) if waited and ranks < trace.world_size else trace.nodes
+    once = row.kind == "all_reduce" and trace.counts is not None
+    micro_batches = max(1, trace.counts.backwards) if once and trace.counts is not None else 1
+    beside = 0.0 if waited else BACKWARD / micro_batches if once else 1.0
+    return Collective(row.kind, size, ranks, min(ranks, spread), row.count, beside)
+
+
+def _touched_bytes(trace: Trace) -> float:
+    """Return the bytes that kernels other than products read and write in the step, told by what is allocated.
+
+    What is made in a step is written once and read once, an activation once more in the backward pass. The optimizer
+    reads and writes its state and the parameters, and reads the gradients.
+    """
+    steps = [mark.allocations for mark in trace.marks if mark.kind == "step"]
+    made = trace.allocations[steps[-2] : steps[-1]] if len(steps) > 1 else trace.allocations
+    held = {category: 0 for category in Category}
+    for allocation in trace.allocations[: steps[0]] if steps else ():
+        held[allocation.category] += allocation.size
+    new = sum(each.size * (3 if each.category is Category.ACT else 2) for each in made)
+    return float(new + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD])
 
 
 def same_class(a: float, b: float) -> bool:
@@ -166,13 +248,3 @@ def cannot_rank(nodes: int, *, pipelines: bool) -> str:
     if pipelines:
         return "pipelines are not ranked by speed"
     return f"more than {MOST_NODES} nodes are not ranked by speed" if nodes > MOST_NODES else ""
-
-
-def hardware(option: str, gpu: Gpu, site: Site | None = None) -> Hardware | None:  # noqa: ARG001 - body follows
-    """Return what an option's GPU and its links can do; None where the catalogue has no speed of it."""
-    return None
-
-
-def work_of(trace: Trace) -> Work | None:  # noqa: ARG001 - body follows
-    """Return what was counted in a dry run; None where nothing was."""
-    return None

@@ -1,6 +1,7 @@
 """Records what one process asks of torch's caching allocator, and writes it as a trace (form: xmem_slurm/trace.py)."""
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -58,6 +59,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
+        self._since_step = 0
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
@@ -139,6 +141,7 @@ class Recorder(ProbeEngine):
     def _within_backward(self):
         self._mark("backward")
         self._backwards = True
+        self._since_step += 1
         try:
             with self._sites.backward():
                 yield
@@ -160,6 +163,8 @@ class Recorder(ProbeEngine):
         self.says("step %d" % max(number, most), self._rank_and_size)
         if number > most:
             self._history.mark("step", counts, time.monotonic())
+            self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
+            self._since_step = 0
         if number <= TAGGED_STEPS or grew:
             self._tags.optimizer(self._torch, optimizer, first)
         if first:
@@ -318,6 +323,7 @@ class Recorder(ProbeEngine):
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
             "peers": self._rank.peers.differing() if self._rank is not None else [],
+            "work": stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
             "training": self._training.found() if self._training is not None else {},
         }

@@ -1,0 +1,229 @@
+"""Which way of training does the plan's speed model take to be the fastest, and which does LLMem? Beside what was measured.
+
+    python -m benchmarks.planner                      # LLMem's table 3: nine models on 4 V100 of 16 GB
+    python -m benchmarks.planner --speed CSV...       # rows of measured training, one configuration each
+
+A CSV has the columns of COLUMNS. A row is compared with those of the same model on as many nodes; two are a pair where
+their seconds are more than 5 % apart. Rows with pipelines, on more than 8 nodes, or of a model that is not known are left
+out, and counted. The last line has both rates.
+"""
+
+import argparse
+import csv
+import dataclasses
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from benchmarks import llmem
+from benchmarks.text_table import text_table
+from benchmarks.training_speed import NANOTRON, Row, p5_node, work_of_method, work_of_row
+from xmem_slurm.plan import speed
+from xmem_slurm.site.loading import load_catalogue
+
+COLUMNS = {
+    "model": "model",
+    "nodes": "nodes",
+    "micro_batch": "micro_batch",
+    "grad_accumulation": "accumulation",
+    "global_batch": "global_batch",
+    "dp": "dp",
+    "pp": "pp",
+    "tp": "tp",
+    "zero": "zero",
+    "tokens_per_second_per_gpu": "tokens_per_second",
+}
+"""What a CSV must have, by the names of a row's fields."""
+APART = 1.05
+"""Times that are closer are no pair."""
+
+Score = Callable[[Row], float]
+"""Of a configuration: less is faster."""
+
+
+class CannotRead(Exception):
+    """A CSV is none, or not of the form; the message is a line for the user."""
+
+
+def main() -> int:
+    """Print what the module says; 1 with a line on stderr where a CSV cannot be read."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__.splitlines()[0])
+    options.add_argument("--speed", nargs="+", type=Path, metavar="CSV")
+    paths = options.parse_args().speed
+    try:
+        lines = speed_lines([row for path in paths for row in read(path)]) if paths else table_3_lines()
+    except CannotRead as error:
+        print(f"benchmarks.planner: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    return 0
+
+
+def read(path: Path) -> list[Row]:
+    """Read the rows of a CSV.
+
+    Raises:
+        CannotRead: there is none, it lacks columns, or has what is no number in one of them.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+            if missing:
+                raise CannotRead(f"{path}: no column {', '.join(missing)}")
+            return [_row(path, number, each) for number, each in enumerate(rows, start=2)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CannotRead(f"{path}: {error}") from error
+
+
+def _row(path: Path, number: int, given: Mapping[str, str]) -> Row:
+    kinds = {each.name: each.type for each in dataclasses.fields(Row)}
+    try:
+        row = Row(**{field: kinds[field](given[name]) for name, field in COLUMNS.items()})
+    except (TypeError, ValueError) as error:
+        raise CannotRead(f"{path}, line {number}: {error}") from error
+    if min(row.nodes, row.micro_batch, row.accumulation, row.global_batch, row.dp, row.pp, row.tp) < 1:
+        raise CannotRead(f"{path}, line {number}: a count below 1")
+    if row.tokens_per_second <= 0:
+        raise CannotRead(f"{path}, line {number}: {row.tokens_per_second} tokens a second")
+    return row
+
+
+def left_out(row: Row) -> str:
+    """Return why a row is not compared; "" where it is."""
+    if row.model not in NANOTRON:
+        return f"of a model whose shape is not known ({row.model}; known: {', '.join(NANOTRON)})"
+    return speed.cannot_rank(row.nodes, pipelines=row.pp > 1)
+
+
+def llmem_score(row: Row) -> float:
+    """Return LLMem's score of a configuration at its own batch, negative: more is faster."""
+    plain = row.zero == 0 and row.tp == 1
+    return -row.micro_batch * row.dp * (llmem.SPEED_UP_OF_CDP if plain else 1)
+
+
+def our_score() -> Score:
+    """Return what the speed model says of a configuration on the nodes of the measurements."""
+    node = speed.hardware("h100", load_catalogue()["h100-sxm5-80gb"])
+    assert node is not None, "the catalogue has its speed"
+    measured_on = p5_node(node)
+    return lambda row: speed.step_seconds(work_of_row(row), measured_on)
+
+
+Groups = Mapping[tuple[str, int], Sequence[Row]]
+
+
+def in_order(groups: Groups, score: Score, apart: float = APART) -> tuple[int, int]:
+    """Return how many pairs are in the right order, and of how many. Equal scores are none."""
+    right = pairs = 0
+    for rows in groups.values():
+        for (a, of_a), (b, of_b) in combinations([(row, score(row)) for row in rows], 2):
+            if max(a.seconds, b.seconds) > apart * min(a.seconds, b.seconds):
+                pairs += 1
+                right += (of_a - of_b) * (a.seconds - b.seconds) > 0
+    return right, pairs
+
+
+def regret(rows: Sequence[Row], score: Score) -> float:
+    """Return by how much the first choice was slower than the fastest, as a share of that."""
+    return min(rows, key=score).seconds / min(row.seconds for row in rows) - 1
+
+
+def speed_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the comparison of measured rows, both rates in the last line.
+
+    Raises:
+        CannotRead: no row is left to compare.
+    """
+    reasons = Counter(filter(None, map(left_out, rows)))
+    groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if not left_out(row):
+            groups[row.model, row.nodes].append(row)
+    if not groups:
+        raise CannotRead(f"none of {len(rows)} rows can be compared: {'; '.join(reasons) or 'there are none'}")
+    ours = our_score()
+    table = [_group_line(name, of_group, ours) for name, of_group in sorted(groups.items())]
+    for model in sorted({model for model, _ in groups}):
+        of_model = {name: each for name, each in groups.items() if name[0] == model}
+        table.append((f"{model}, all", str(sum(map(len, of_model.values()))), *_rates(of_model, ours), "", ""))
+    headings = ("model, nodes", "rows", "pairs", "ours", "LLMem", "regret: ours", "LLMem")
+    worst = sorted((regret(each, ours) for each in groups.values()), reverse=True)
+    return [
+        f"{len(rows)} rows, {sum(map(len, groups.values()))} compared, in {len(groups)} groups",
+        *(f"left out: {count} {_plural(count)}: {why}" for why, count in reasons.most_common()),
+        "",
+        *text_table(headings, table),
+        "",
+        "pairs more than 25 % apart in the right order: "
+        + ", ".join(f"{who} {_percent(*in_order(groups, score, 1.25))}" for who, score in _both(ours)),
+        f"regret of the first choice: at most {worst[0]:.1%}; above 10 % in {sum(each > 0.1 for each in worst)} groups",
+        "pairs more than 5 % apart in the right order: "
+        + ", ".join(f"{who} {_percent(*in_order(groups, score))}" for who, score in _both(ours))
+        + f" of {in_order(groups, ours)[1]}",
+    ]
+
+
+def _both(ours: Score) -> Iterable[tuple[str, Score]]:
+    return ("ours", ours), ("LLMem's score", llmem_score)
+
+
+def _plural(count: int) -> str:
+    return "row" if count == 1 else "rows"
+
+
+def _percent(right: int, pairs: int) -> str:
+    return f"{right / pairs:.1%}" if pairs else "-"
+
+
+def _rates(groups: Groups, ours: Score) -> tuple[str, str, str]:
+    right, pairs = in_order(groups, ours)
+    return str(pairs), _percent(right, pairs), _percent(*in_order(groups, llmem_score))
+
+
+def _group_line(name: tuple[str, int], rows: Sequence[Row], ours: Score) -> tuple[str, ...]:
+    rates = _rates({name: rows}, ours)
+    first = (f"{regret(rows, score):.1%}" for _, score in _both(ours))
+    return (f"{name[0]}, {name[1]}", str(len(rows)), *rates, *first)
+
+
+def table_3_lines() -> list[str]:
+    """Return, for each model of LLMem's table 3, both picks beside the measured seconds, and the pairs in order."""
+    hardware = speed.hardware("v100", load_catalogue()[llmem.GPU])
+    assert hardware is not None, "the catalogue has its speed"
+    table, right, pairs = [], Counter[str](), 0
+    for measured in llmem.TABLE_3:
+        found = llmem.candidates(measured.model, llmem.GPUS, llmem.GPU_BYTES, llmem.SEQUENCE, llmem.M_BASE)
+        fits = [each for each in found if each.bs]
+        seconds = {each.method: _sample_seconds(measured.model, each, hardware) for each in fits}
+        scores = {each.method: -each.score for each in fits}
+        ours = min(seconds, key=seconds.__getitem__, default=llmem.Method.OFFLOAD)
+        ran = measured.seconds
+        fastest = min(ran, key=ran.__getitem__, default=llmem.Method.OFFLOAD)
+        for a, b in combinations(ran, 2):
+            pairs += 1
+            for who, said in (("ours", seconds), ("LLMem", scores)):
+                right[who] += a in said and b in said and (said[a] - said[b]) * (ran[a] - ran[b]) > 0
+        columns = (llmem.Method.ADP, llmem.Method.DP_TP, llmem.Method.TP)
+        figures = (str(ran.get(method, "OOM")) for method in columns)
+        table.append((measured.name, str(llmem.pick(found)), str(ours), str(fastest), *figures))
+    headings = ("model", "LLMem's pick", "ours", "the fastest", "4 DP, s", "2 DP + 2 TP, s", "4 TP, s")
+    fits_as = sum({each.method for each in llmem.candidates(row.model, llmem.GPUS, llmem.GPU_BYTES, llmem.SEQUENCE, llmem.M_BASE) if each.bs} - {llmem.Method.CDP} == set(row.seconds) for row in llmem.TABLE_3)
+    return [
+        *text_table(headings, table),
+        "",
+        f"what runs out of memory is as measured for {fits_as} of {len(llmem.TABLE_3)} models",
+        f"pairs in the right order: ours {right['ours']}, LLMem {right['LLMem']} of {pairs}",
+    ]
+
+
+def _sample_seconds(model: llmem.Decoder, way: llmem.Candidate, hardware: speed.Hardware) -> float:
+    """Return what the speed model says of one sample, with the batch that LLMem says fits."""
+    work = work_of_method(model, way.method, way.tp, way.bs, llmem.GPUS)
+    return speed.step_seconds(work, hardware) / (way.bs * llmem.GPUS / way.tp)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
