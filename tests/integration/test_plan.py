@@ -1,4 +1,4 @@
-"""A plan of a real script: what is advised is the script that would be submitted, and it runs on the GPUs it asks for."""
+"""A plan of a real script: what is advised is the script that is submitted, and it runs on the GPUs it asks for."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, Cluster, own_cache
-from xmem_slurm import planning
-from xmem_slurm.planning import Planned, Wanted
+from xmem_slurm.plan import on_site
+from xmem_slurm.plan.on_site import Planned, PlanWanted
 from xmem_slurm.slurm.submission import Submission
 
 pytestmark = pytest.mark.torch
@@ -44,7 +44,7 @@ def written(folder: Path, python: Path, batch: int, *directives: str) -> Path:
 
 def planned(script: Path, **wanted: object) -> Planned:
     job = Submission((f"--chdir={script.parent}", str(script)), dict(os.environ), script.read_bytes())
-    return planning.plan(job, Wanted(site=str(EXAMPLE_SITE), vary="batch_size=--batch", **wanted), print)  # type: ignore[arg-type]
+    return on_site.plan(job, PlanWanted(site=str(EXAMPLE_SITE), vary="batch_size=--batch", **wanted), print, print)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("without_sandbox")
@@ -67,7 +67,7 @@ def test_a_script_of_ddp_is_planned_on_more_gpus_with_a_batch_that_fits(tmp_path
 
 
 @pytest.mark.slurm
-@pytest.mark.slow(covers=["xmem_slurm/plan/*", "xmem_slurm/planning*", "xmem_slurm/submission/by_plan*"])
+@pytest.mark.slow(covers=["xmem_slurm/plan/*", "xmem_slurm/submission/by_plan*"])
 def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
     cluster: Cluster, tmp_path: Path, job_python: Path
 ) -> None:

@@ -20,8 +20,8 @@ from xmem_slurm.plan.candidates import Base, Candidate, Space
 from xmem_slurm.plan.changes import arguments_for, changed, variables_for
 from xmem_slurm.plan.levers import BatchLever
 from xmem_slurm.plan.methods import METHODS
-from xmem_slurm.plan.search import Plan, Search
-from xmem_slurm.planning import Planned
+from xmem_slurm.plan.on_site import Planned
+from xmem_slurm.plan.search import Search, Ways
 from xmem_slurm.report import plan as report
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
@@ -99,7 +99,7 @@ def command_of(script: bytes) -> list[str]:
 
 def planned(
     script: str, site: Site, gpus: Mapping[str, Gpu], most: int = 8, **wanted: object
-) -> tuple[Plan, list[str]]:
+) -> tuple[Ways, list[str]]:
     """Return a plan by such dry runs, and the commands that were run."""
     job, ran = Submission(("job.sh",), {}, script.encode()), list[str]()
 

@@ -9,12 +9,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm import estimating, planning
+from xmem_slurm import estimating
 from xmem_slurm.cli.estimate import AsJson
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.errors import UsageError
 from xmem_slurm.generate import templates
+from xmem_slurm.plan import on_site
 from xmem_slurm.report import plan as report
+from xmem_slurm.report import terminal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
@@ -50,11 +52,12 @@ def plan(
     wrong = own_files.unwritable(write) if write is not None else None
     if wrong is not None:
         raise UsageError(f"{write}: {wrong}")
-    wanted = planning.Wanted(
+    wanted = on_site.PlanWanted(
         gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget
     )
     job = _as_script(estimating.job_of(command, dict(os.environ)))
-    found = planning.plan(job, wanted, partial(typer.echo, err=True))
+    with terminal.progress("running the job dry as it is", budget) as shown_now:
+        found = on_site.plan(job, wanted, partial(typer.echo, err=True), shown_now)
     shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
     best = found.best

@@ -75,3 +75,14 @@ def arguments_for(base: Base, candidate: Candidate) -> Mapping[str, str]:
     elif base.vary is not None and base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
         arguments[base.vary.name] = str(candidate.micro_batch)
     return arguments
+
+
+def what_changes(base: Base, candidate: Candidate) -> list[str]:
+    """Say what of the training itself is another that way."""
+    found = [] if candidate.method.is_seen(base.training) else list(candidate.method.changes)
+    if candidate.gpus != base.ranks:
+        found.append("which samples are in which batch: as many processes draw them")
+    batch = candidate.micro_batch * candidate.accumulation * candidate.gpus
+    if base.batch and batch != base.batch:
+        found.append(f"the samples of an optimizer step: {batch} for {base.batch}")
+    return found

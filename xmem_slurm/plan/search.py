@@ -19,7 +19,6 @@ from xmem_slurm.plan import bounds, forecast, speed
 from xmem_slurm.plan.candidates import Base, Candidate, Space
 from xmem_slurm.plan.changes import changed
 from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.work import Work
@@ -58,7 +57,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Ways:
     """The job as it is, and the ways that were looked at: first those that are verified, best first."""
 
     base: Base
@@ -92,7 +91,7 @@ class Search:
     runs: int = 0
     spent: float = 0.0
 
-    def plan(self) -> Orders[Plan]:
+    def plan(self) -> Orders[Ways]:
         """Return the plan.
 
         Raises:
@@ -212,13 +211,13 @@ class Search:
     def __post_init__(self) -> None:
         self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], Sequence[Trace]] = {}
 
-    def _planned(self, not_tried: int) -> Plan:
+    def _planned(self, not_tried: int) -> Ways:
         nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)
         not_ranked = speed.cannot_rank(nodes, pipelines=False)
         if self.work is None or not all(self.hardware.values()):
             not_ranked = "of this job or these GPUs no speed is known"
         ranked = sorted(self.rows, key=lambda row: (row.status != "verified", self._rank(row, not_ranked)))
-        return Plan(self.base, ranked, self.objective, self.runs, not_tried, not_ranked)
+        return Ways(self.base, ranked, self.objective, self.runs, not_tried, not_ranked)
 
     def _rank(self, row: Row, not_ranked: str) -> tuple[float, ...]:
         """Return what rows are in the order of: the objective, then fewer GPUs, cheaper ones, more room."""

@@ -231,7 +231,7 @@ def _touched_bytes(trace: Trace) -> float:
     """
     steps = [mark.allocations for mark in trace.marks if mark.kind == "step"]
     made = trace.allocations[steps[-2] : steps[-1]] if len(steps) > 1 else trace.allocations
-    held = {category: 0 for category in Category}
+    held = dict.fromkeys(Category, 0)
     for allocation in trace.allocations[: steps[0]] if steps else ():
         held[allocation.category] += allocation.size
     new = sum(each.size * (3 if each.category is Category.ACT else 2) for each in made)

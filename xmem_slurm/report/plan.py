@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xmem_slurm.plan.changes import arguments_for, variables_for
-from xmem_slurm.plan.search import Plan, Row, prices
+from xmem_slurm.plan.changes import arguments_for, variables_for, what_changes
+from xmem_slurm.plan.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.units import human
@@ -20,7 +20,7 @@ _MOST_OTHERS = 8
 """Rows that are not advised, in the table; all of them are in the JSON object."""
 
 
-def lines(plan: Plan, gpus: Mapping[str, Gpu]) -> list[str]:
+def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
     """Return the table, best first, and below it what makes each way that is advised so."""
     advised = list(plan.verified)
     others = [row for row in plan.rows if row.status != "verified"]
@@ -38,6 +38,7 @@ def lines(plan: Plan, gpus: Mapping[str, Gpu]) -> list[str]:
 
 
 def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, cost: float | None) -> tuple[str, ...]:
+    """Return the cells of a row; time and cost are multiples of the least."""
     each, gpu = row.candidate, gpus[row.candidate.option]
     needed, spare = "", ""
     if row.estimate is not None and row.status != "failed":
@@ -69,7 +70,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _change(number: int, plan: Plan, row: Row) -> list[str]:
+def _change(number: int, plan: Ways, row: Row) -> list[str]:
     """Say what makes a way that is advised so, and what of the training itself is another by it."""
     variables, arguments = variables_for(plan.base, row.candidate), arguments_for(plan.base, row.candidate)
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -77,22 +78,10 @@ def _change(number: int, plan: Plan, row: Row) -> list[str]:
     each = row.candidate
     words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
     found = [f"{number}. {'; '.join(words) or 'as it is written'}"]
-    return found + [f"   changes: {each}" for each in changes(plan, row)]
+    return found + [f"   changes: {each}" for each in what_changes(plan.base, row.candidate)]
 
 
-def changes(plan: Plan, row: Row) -> list[str]:
-    """Say what of the training itself a way changes."""
-    each, training = row.candidate, plan.base.training
-    found = [] if each.method.is_seen(training) else list(each.method.changes)
-    if each.gpus != plan.base.ranks:
-        found.append("which samples are in which batch: as many processes draw them")
-    batch = each.micro_batch * each.accumulation * each.gpus
-    if plan.base.batch and batch != plan.base.batch:
-        found.append(f"the samples of an optimizer step: {batch} for {plan.base.batch}")
-    return found
-
-
-def _words(plan: Plan) -> list[str]:
+def _words(plan: Ways) -> list[str]:
     """Say what the table is, and what it is not."""
     found = [f"{plan.dry_runs} dry runs; margins included"]
     if plan.not_tried and plan.verified:
@@ -107,7 +96,7 @@ def _words(plan: Plan) -> list[str]:
     return [*found, *([f"of the first: {'; '.join(reasons)}"] if reasons else [])]
 
 
-def objects(plan: Plan, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
+def objects(plan: Ways, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
     """Return what `xmem-slurm plan --json` prints; sizes in bytes, null is what is not known."""
     times = prices(plan.rows, lambda row: None if plan.not_ranked else row.seconds)
     costs = prices(plan.rows, lambda row: row.cost)
@@ -125,7 +114,8 @@ def objects(plan: Plan, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
     }
 
 
-def _object(plan: Plan, row: Row, gpu: Gpu, time: float | None, cost: float | None) -> dict[str, Any]:
+def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | None) -> dict[str, Any]:
+    """Return one candidate; its time and cost are multiples of the least."""
     each, found = row.candidate, row.estimate if row.status != "failed" else None
     return {
         "status": row.status.replace(" ", "-"),
@@ -147,6 +137,6 @@ def _object(plan: Plan, row: Row, gpu: Gpu, time: float | None, cost: float | No
         "relative_cost": cost,
         "variables": variables_for(plan.base, each),
         "arguments": dict(arguments_for(plan.base, each)),
-        "changes": changes(plan, row),
+        "changes": what_changes(plan.base, row.candidate),
         "why": row.why or None,
     }

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from xmem_slurm import planning
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.plan import on_site
+from xmem_slurm.plan.changes import what_changes
 from xmem_slurm.report import plan as report
+from xmem_slurm.report import terminal
 from xmem_slurm.units import human
 
 if TYPE_CHECKING:
@@ -20,13 +22,14 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell") -> Decision:
         UsageError: it cannot be changed, or asks for what cannot be planned.
         SiteError: there is no site file, or it is wrong.
     """
-    wanted = planning.Wanted(site=wishes.site)
-    found = planning.plan(job, wanted, tell)
+    wanted = on_site.PlanWanted(site=wishes.site)
+    with terminal.progress("running the job dry as it is", wanted.seconds, verbose=wishes.verbose) as shown:
+        found = on_site.plan(job, wanted, tell, shown)
     best = found.best
     ready = found.submission(best)
     assert best.estimate is not None
     needed = human(best.estimate.required_bytes)
-    changes = report.changes(found.plan, best)
+    changes = what_changes(found.plan.base, best.candidate)
     brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, seen in a dry run of it"]
     brief += [f"this changes {each}" for each in changes]
     return Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)

@@ -11,7 +11,7 @@ import weakref
 from _xmem.process import alive
 
 
-class Training:
+class TrainingSeen:
     """What was seen of the libraries that train; the script's own loop is none of them."""
 
     def __init__(self, torch):
@@ -67,6 +67,7 @@ class Training:
 
 
 def _of_accelerator(accelerator):
+    """Return what an Accelerator says; transformers' Trainer has one, too."""
     state = accelerator.state
     found = {
         "accumulation": int(accelerator.gradient_accumulation_steps),

@@ -21,7 +21,7 @@ from _xmem.record.served import Served
 from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
-from _xmem.training import Training
+from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
 from _xmem.values.known_values import KnownValues
@@ -88,10 +88,11 @@ class Recorder(ProbeEngine):
                 self._settings = {os.environ[name]: chosen}
 
     def _parts(self):
+        """Return what hooks in, by the names of `patches`."""
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
         self._triton, self._advice = Triton(torch, self._known), JobChange(torch, self._environ.get("XMEM_BATCH"))
-        self._training = Training(torch)
+        self._training = TrainingSeen(torch)
         parts = {
             "training": self._training,
             "served": self._served,

@@ -11,11 +11,10 @@ from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.plan.candidates import Space
+from xmem_slurm.plan.changes import what_changes
 from xmem_slurm.plan.levers import BatchLever
 from xmem_slurm.plan.methods import METHODS, Method
-from xmem_slurm.plan.search import Objective, Plan, Row, Search
-from xmem_slurm.report import plan as report
-from xmem_slurm.report import terminal
+from xmem_slurm.plan.search import Objective, Row, Search, Ways
 from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
@@ -28,7 +27,7 @@ A_DRY_RUN_SECONDS = 120.0
 """Of CPU time, the most that one of them may take."""
 
 
-class Wanted(NamedTuple):
+class PlanWanted(NamedTuple):
     """How a plan is wanted. `gpus` is a range ("1-8") or a number; `on` names options of the site, empty: all.
 
     `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together.
@@ -50,7 +49,7 @@ class Wanted(NamedTuple):
 class Planned:
     """A plan, and the site that it is for."""
 
-    plan: Plan
+    plan: Ways
     site: Site
     gpus: Mapping[str, Gpu]
 
@@ -72,13 +71,15 @@ class Planned:
             UsageError: it cannot ask for that here.
         """
         assert row.job is not None
-        why = "; ".join([f"planned: {row.candidate}", *report.changes(self.plan, row)])
+        why = "; ".join([f"planned: {row.candidate}", *what_changes(self.plan.base, row.candidate)])
         option = self.site.option[row.candidate.option]
         return rewrite(row.job, option, why, spelled=self.site.dialect, templates=self.site.templates)[0]
 
 
-def plan(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Planned:
-    """Find the best ways of training a job on the site's GPUs that fit. `tell` says what cannot wait.
+def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]) -> Planned:
+    """Find the best ways of training a job on the site's GPUs that fit.
+
+    `tell` says what cannot wait; `shown` is what is going on.
 
     Raises:
         NoEstimate: the job as it is written cannot be run dry.
@@ -97,15 +98,12 @@ def plan(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Planne
     each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
-    with (
-        admission.turn(site.dry_run, None, tell),
-        terminal.progress("running the job dry as it is", wanted.seconds) as change,
-    ):
-        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, change)
+    with admission.turn(site.dry_run, None, tell):
+        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown)
         return Planned(dispatch.one(search.plan(), site.dry_run), site, gpus)
 
 
-def _methods(wanted: Wanted) -> list[Method]:
+def _methods(wanted: PlanWanted) -> list[Method]:
     """Return the methods that are allowed.
 
     Raises:
