@@ -266,6 +266,33 @@ def test_a_loop_of_the_scripts_own_gets_what_can_be_done_to_it() -> None:
     assert variables_for(base, varied[0]) == {}
 
 
+def test_where_only_fragments_are_in_the_way_expandable_segments_are_tried() -> None:
+    """Of every two blocks in a segment of 20 MiB one is freed, and 12 MiB find no room there."""
+    holes = " ".join(f"+a{n}:9 +b{n}:9" for n in range(20)) + " " + " ".join(f"-a{n}" for n in range(20))
+    job = Submission(("job.sh",), {}, SCRIPT.encode())
+    needed = 580
+
+    def run(order: DryRunOrder) -> DryRunResult:
+        words = command_of(order.job.script)
+        settings = next((word.partition("=")[2] for word in words if word.startswith("PYTORCH_CUDA_ALLOC_CONF=")), "")
+        trace = trace_of(f"{holes} {' '.join(f'+c{n}:12' for n in range(15))}", settings)
+        return DryRunResult([replace(trained({}, words), **parts_of(trace))], Spent(10))
+
+    space = Space(site_of(small=8), {"small": gpu(needed)}, [4], [METHODS["ddp"]])
+    order = DryRunOrder.of(from_submission(job), gpu(needed), Budget())
+    found = drive(Search(order, job, space, "cost", 1, 300.0).plan(), run)
+    assert found.verified[0].candidate.expandable
+    assert variables_for(found.base, found.verified[0].candidate) == {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"
+    }
+
+
+def parts_of(trace: Trace) -> dict[str, object]:
+    """Return what a trace is made of, to be put into another one."""
+    names = ("allocations", "events", "allocator_settings")
+    return {**{name: getattr(trace, name) for name in names}, "marks": []}
+
+
 def test_without_an_answer_of_the_job_as_it_is_there_is_no_plan() -> None:
     job = Submission(("job.sh",), {}, SCRIPT.encode())
     space = Space(site_of(small=8), {"small": gpu(9000)}, [2], [METHODS["ddp"]])

@@ -23,7 +23,7 @@ from xmem_slurm.slurm.submission import Submission
 
 MOST_GPUS = 8
 """So many are looked at where nobody says, and the job asks for no more."""
-A_DRY_RUN_SECONDS = 120.0
+A_DRY_RUN_SECONDS = 60.0
 """Of CPU time, the most that one of them may take."""
 
 

@@ -6,10 +6,11 @@ worked. What is ruled out needs more by a lower bound than its GPU has. When tim
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import ranks
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.job import from_submission
@@ -19,6 +20,7 @@ from xmem_slurm.plan import bounds, forecast, speed
 from xmem_slurm.plan.candidates import Base, Candidate, Space
 from xmem_slurm.plan.changes import changed
 from xmem_slurm.plan.levers import BatchLever
+from xmem_slurm.plan.methods import EXPANDABLE
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.work import Work
@@ -171,10 +173,23 @@ class Search:
                 continue
             row = yield from self._row(candidate)
             self.rows.append(row)
-            if row.status == "too large":
-                less = self.space.smaller(self.base, candidate)
-                if less is not None:
-                    self._push(heap, less)
+            for other in self._instead(row) if row.status == "too large" else []:
+                self._push(heap, other)
+
+    def _instead(self, row: Row) -> Iterator[Candidate]:
+        """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
+        gpu, candidate = self.space.gpus[row.candidate.option], row.candidate
+        if row.estimate is not None and not candidate.expandable:
+            settings = f"{row.estimate.largest.trace.allocator_settings},{EXPANDABLE}".strip(",")
+            runs = (
+                replay(replace(rank.trace, allocator_settings=settings), rank.capacity_on(gpu))
+                for rank in row.estimate.ranks
+            )
+            if all(run.suffices for run in runs):
+                yield replace(candidate, expandable=True)
+        less = self.space.smaller(self.base, candidate)
+        if less is not None:
+            yield replace(less, expandable=False)
 
     def _row(self, candidate: Candidate) -> Orders[Row]:
         """Run a candidate dry, and see whether it is what it should be, and fits."""
