@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import llmem
 from benchmarks.text_table import text_table
 from benchmarks.training_speed import NANOTRON, Row, p5_node, work_of_method, work_of_row
-from xmem_slurm.plan import speed
+from xmem_slurm.planning import speed
 from xmem_slurm.site.loading import load_catalogue
 
 COLUMNS = {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.llmem import SEQUENCE, Decoder, Method
-from xmem_slurm.plan.speed import BACKWARD, Collective, Hardware, Product, Work
+from xmem_slurm.planning.speed import BACKWARD, Collective, Hardware, Product, Work
 
 NANOTRON_SEQUENCE = 4096
 NANOTRON_VOCABULARY = 131072

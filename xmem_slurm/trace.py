@@ -173,7 +173,7 @@ class Training(NamedTuple):
     """Whose trainer runs, and how, as its own objects have it (probe/_xmem/training.py); "" and 0: not known.
 
     `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of the script's own.
-    `method` is one of `plan.methods`; `shards` how many ranks share one copy of the model, of a hybrid.
+    `method` is one of `planning.methods`; `shards` how many ranks share one copy of the model, of a hybrid.
     `micro_batch` is of one process.
     """
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import EXAMPLE_SITE, Cluster, own_cache
-from xmem_slurm.plan import on_site
-from xmem_slurm.plan.on_site import Planned, PlanWanted
+from xmem_slurm.planning import on_site
+from xmem_slurm.planning.on_site import Planned, PlanWanted
 from xmem_slurm.slurm.submission import Submission
 
 pytestmark = pytest.mark.torch
@@ -67,7 +67,7 @@ def test_a_script_of_ddp_is_planned_on_more_gpus_with_a_batch_that_fits(tmp_path
 
 
 @pytest.mark.slurm
-@pytest.mark.slow(covers=["xmem_slurm/plan/*", "xmem_slurm/submission/by_plan*"])
+@pytest.mark.slow(covers=["xmem_slurm/planning/*", "xmem_slurm/submission/by_plan*"])
 def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
     cluster: Cluster, tmp_path: Path, job_python: Path
 ) -> None:

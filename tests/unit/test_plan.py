@@ -15,13 +15,13 @@ from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.plan.bounds import Persistent, bound, persistent_of
-from xmem_slurm.plan.candidates import Base, Candidate, Space
-from xmem_slurm.plan.changes import arguments_for, changed, variables_for
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.methods import METHODS
-from xmem_slurm.plan.on_site import Planned
-from xmem_slurm.plan.search import Search, Ways
+from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
+from xmem_slurm.planning.candidates import Base, Candidate, Space
+from xmem_slurm.planning.changes import arguments_for, changed, variables_for
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.methods import METHODS
+from xmem_slurm.planning.on_site import Planned
+from xmem_slurm.planning.search import Search, Ways
 from xmem_slurm.report import plan as report
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes

@@ -14,7 +14,7 @@ from xmem_slurm.cli.estimate import AsJson
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.errors import UsageError
 from xmem_slurm.generate import templates
-from xmem_slurm.plan import on_site
+from xmem_slurm.planning import on_site
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
 from xmem_slurm.slurm.submission import Submission

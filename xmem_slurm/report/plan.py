@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xmem_slurm.plan.changes import arguments_for, variables_for, what_changes
-from xmem_slurm.plan.search import Row, Ways, prices
+from xmem_slurm.planning.changes import arguments_for, variables_for, what_changes
+from xmem_slurm.planning.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.units import human

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from xmem_slurm.decision import Decision, Kind
-from xmem_slurm.plan import on_site
-from xmem_slurm.plan.changes import what_changes
+from xmem_slurm.planning import on_site
+from xmem_slurm.planning.changes import what_changes
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
 from xmem_slurm.units import human

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from xmem_slurm.plan.candidates import Base, Candidate
+from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.trace import Category, Op, Trace
 
 

@@ -16,11 +16,11 @@ from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.plan import bounds, forecast, speed
-from xmem_slurm.plan.candidates import Base, Candidate, Space
-from xmem_slurm.plan.changes import changed
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.methods import EXPANDABLE
+from xmem_slurm.planning import bounds, forecast, speed
+from xmem_slurm.planning.candidates import Base, Candidate, Space
+from xmem_slurm.planning.changes import changed
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.methods import EXPANDABLE
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.work import Work

@@ -10,11 +10,11 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.plan.candidates import Space
-from xmem_slurm.plan.changes import what_changes
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.methods import METHODS, Method
-from xmem_slurm.plan.search import Objective, Row, Search, Ways
+from xmem_slurm.planning.candidates import Space
+from xmem_slurm.planning.changes import what_changes
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.methods import METHODS, Method
+from xmem_slurm.planning.search import Objective, Row, Search, Ways
 from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site

@@ -5,8 +5,8 @@ Nothing is advised by it: it says which way to try first, and with which batch. 
 
 from dataclasses import dataclass, field, replace
 
-from xmem_slurm.plan.bounds import Persistent
-from xmem_slurm.plan.candidates import Base, Candidate
+from xmem_slurm.planning.bounds import Persistent
+from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.work import Collective, Product, Work
 
 RECOMPUTED = 4 / 3

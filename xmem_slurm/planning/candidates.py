@@ -6,8 +6,8 @@ from functools import cached_property
 
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.errors import UsageError
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.methods import OFF, Method
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.methods import OFF, Method
 from xmem_slurm.rewriting import launch
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing.demand import demand_of

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from xmem_slurm.plan.candidates import BY_VARIABLES, Base, Candidate, asking
-from xmem_slurm.plan.methods import EXPANDABLE, variables_of
+from xmem_slurm.planning.candidates import BY_VARIABLES, Base, Candidate, asking
+from xmem_slurm.planning.methods import EXPANDABLE, variables_of
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.schema import Site
