@@ -26,12 +26,11 @@ def persistent_of(trace: Trace) -> Persistent:
     live, made, most = dict.fromkeys(Category, 0), 0, Persistent(0, 0, 0)
     for event in trace.events:
         if event.op == Op.ALLOC:
-            if made in ends:
+            allocation, made = trace.allocations[event.allocation], made + 1
+            live[allocation.category] += allocation.size
+            if made in ends:  # before gradients are freed: that has no allocation of its own
                 found = Persistent(live[Category.PARAM], live[Category.GRAD], live[Category.OPT])
                 most = max(most, found, key=lambda each: each.total)
-            made += 1
-            allocation = trace.allocations[event.allocation]
-            live[allocation.category] += allocation.size
         elif event.op == Op.FREE_COMPLETED:
             allocation = trace.allocations[event.allocation]
             live[allocation.category] -= allocation.size

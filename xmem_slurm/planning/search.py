@@ -35,8 +35,10 @@ Status = Literal["verified", "too large", "ruled out", "failed"]
 
 LEAST_SECONDS = 20.0
 """Of CPU time that a dry run gets however little is left: with less it would come to nothing."""
-NEAR = 1.15
-"""What is expected to need more than so much of its GPU is not tried before a smaller batch of it."""
+LATER = 1e9
+"""Added to what a candidate promises, that others be tried before."""
+NEAR = 1.0
+"""What is expected to need more than so much of its GPU is not tried before what is not."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +135,7 @@ class Search:
 
     def _near(self, candidate: Candidate) -> Candidate:
         """Return it with the largest batch that is expected to fit, or to be near it."""
-        gpu = self.space.gpus[candidate.option]
-        kept = bounds.bound(self.base, self.found, candidate)
-        while kept + self.activations.of(candidate) > NEAR * gpu.total_bytes:
+        while not self._is_near(candidate):
             less = self.space.smaller(self.base, candidate)
             if less is None:
                 return candidate
@@ -148,11 +148,17 @@ class Search:
         heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
 
     def _promise(self, candidate: Candidate) -> float:
-        """Return what is to be kept low, as it is expected. What is offloaded comes after all that is not."""
+        """Return what is to be kept low, as it is expected. What may not fit comes late, what is offloaded last."""
         work = forecast.work(self.base, self.work, self.found, candidate) if self.work is not None else None
         seconds, cost = self._price(candidate, work)
         least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
-        return (0.0 if least is None else least) + (1e9 if candidate.method.offloaded else 0.0)
+        later = LATER if candidate.method.offloaded else LATER / 2 if not self._is_near(candidate) else 0.0
+        return (0.0 if least is None else least) + later
+
+    def _is_near(self, candidate: Candidate) -> bool:
+        """Whether it is expected to fit, or to be near it."""
+        kept = bounds.bound(self.base, self.found, candidate)
+        return kept + self.activations.of(candidate) <= NEAR * self.space.gpus[candidate.option].total_bytes
 
     def _price(self, candidate: Candidate, work: Work | None) -> tuple[float | None, float | None]:
         """Return the seconds of one sample of the whole job, and what it costs; None where no speed is known."""
