@@ -1,8 +1,8 @@
 /* FLOPs of attention in one kernel, by the kernel's name and grid.
  *
  * FlashAttention-2 (torch's own and the package flash_attn; csrc/flash_attn/src/flash_{fwd,bwd}_launch_template.h): the
- * name has the head's size and the rows and columns of a block, whether it is causal, and the type; the grid is (blocks,
- * samples, heads). As many keys as queries are taken; a causal one computes half.
+ * name has the head's size and the rows and columns of a block, whether it is causal, and the type; the grid is
+ * (blocks, samples, heads). As many keys as queries are taken; a causal one computes half.
  *
  * cutlass' memory-efficient attention (torch, mem_eff_attention/kernel_forward.h, 2.4 to 2.11): the forward kernel's
  * argument has the sizes, which its grid confirms. Its backward kernel is taken to follow the last forward one with as
