@@ -40,7 +40,7 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedRow:
     """What was done `count` times in the step that the stand-ins kept; the kinds are those of device/src/cudart/work.c.
 
     `word` is a precision, or whether a collective was waited for; `of` are m, n, k and batch of a product, bytes and
@@ -59,7 +59,7 @@ class StepCounts:
 
     launches: int
     backwards: int
-    rows: Sequence[Counted]
+    rows: Sequence[CountedRow]
 
 
 @dataclass(frozen=True, slots=True)

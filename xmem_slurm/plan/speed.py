@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.trace import Category, Trace
-from xmem_slurm.work import Collective, Counted, Product, Work
+from xmem_slurm.work import Collective, CountedRow, Product, Work
 
 __all__ = [
     "Collective",
@@ -225,7 +225,7 @@ def work_of(trace: Trace) -> Work | None:
 _COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
 
 
-def _collective(row: Counted, trace: Trace, backwards: int) -> Collective:
+def _collective(row: CountedRow, trace: Trace, backwards: int) -> Collective:
     """Return a counted collective with the nodes of its group, and what of the computation it runs beside.
 
     What is gathered ahead, and what is scattered, runs beside each micro batch (FSDP); gradients that are reduced, as
