@@ -29,7 +29,7 @@ __all__ = [
 TIE = 0.10
 """Differences below it are ties."""
 MOST_NODES = 8
-"""Beyond it stragglers and the network's topology decide: 75 % of pairs in the right order (docs/planning-speed.md)."""
+"""Beyond it stragglers and the network's topology decide: the first choice may be far off (docs/planning-speed.md)."""
 
 PRODUCT_SHARE = 0.8
 """Of the peak of the tensor cores that the best product reaches: 80 % on H100 SXM, 86 % on A100 SXM, the rest goes to
@@ -140,8 +140,7 @@ _OPERAND_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 
 def product_seconds(product: Product, hardware: Hardware) -> float:
     """Return the seconds of products: whole waves of tiles over the multiprocessors, or their operands' bytes.
 
-    Where tiles are fewer than multiprocessors, smaller tiles are chosen, or k is split: those halve until every
-    multiprocessor has one, at a smaller tile's cost of operands, which the bytes are a bound for.
+    Where tiles are fewer than multiprocessors, libraries choose smaller ones or split k, so that none is idle.
     """
     rows, columns = TILE
     tiles = math.ceil(product.m / rows) * math.ceil(product.n / columns) * product.batch
@@ -167,6 +166,10 @@ def _by_overlap(work: Work, hardware: Hardware) -> dict[float, float]:
     return seconds
 
 
+_WHOLE = ("send", "broadcast", "reduce")
+"""Kinds of which all bytes go over each link."""
+
+
 def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     """Return the seconds of collectives on a ring, as NCCL reckons them: each hop's latency, and bytes by bandwidth.
 
@@ -180,16 +183,13 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     hop = NVLINK_LATENCY if hardware.nvlink_bytes_per_second else PCIE_LATENCY
     slowest = inside
     if nodes > 1:
-        a_node = ranks / nodes
-        network = hardware.network_bytes_per_second * min(1.0, a_node / hardware.gpus_per_node)
-        slowest = network if a_node <= 1 else min(inside, network)
+        network = hardware.network_bytes_per_second * min(1.0, ranks / nodes / hardware.gpus_per_node)
+        slowest = network if ranks == nodes else min(inside, network)
     rounds = 2 if collective.kind == "all_reduce" else 1
-    hops = rounds * (ranks - 1) if collective.kind not in ("send", "broadcast", "reduce") else ranks - 1
+    hops = rounds * (ranks - 1)
     between = min(hops, rounds * nodes) if nodes > 1 else 0
     latency = BASE_LATENCY + (hops - between) * hop + between * NETWORK_LATENCY
-    moved = collective.bytes * (
-        1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks
-    )
+    moved = collective.bytes * (1.0 if collective.kind in _WHOLE else rounds * (ranks - 1) / ranks)
     return collective.count * (latency + moved / (LINK_SHARE * slowest))
 
 
