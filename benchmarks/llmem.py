@@ -1,8 +1,8 @@
 """Which method of distributed fine-tuning does LLMem pick, and why? Its estimator and its Algorithm 1, by its names.
 
 Kim et al., LLMem: Estimating GPU Memory Usage for Fine-Tuning Pre-Trained LLMs (arXiv 2404.10933, IJCAI 2024), read
-beside its authors' program (github.com/taehokim20/LLMem, size_estimator.py), which says what the terms are made of: fine-
-tuning in fp16 with Adam in fp32, in Colossal-AI's chunks, with gradient checkpointing, 512 tokens a sample.
+beside its authors' program (github.com/taehokim20/LLMem, size_estimator.py), which says what the terms are made of:
+fine-tuning in fp16 with Adam in fp32, in Colossal-AI's chunks, with gradient checkpointing, 512 tokens a sample.
 """
 
 import math
@@ -61,6 +61,19 @@ class Decoder:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpus:
+    """What is trained on: `n` GPUs of `m_total` bytes each, `m_base` of them taken at first; samples of `sl` tokens.
+
+    `m_base` is the CUDA context, NCCL, and what Colossal-AI's chunks hold beyond parameters.
+    """
+
+    n: int
+    m_total: int
+    m_base: float
+    sl: int
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """The paper's terms with `bs` samples of `sl` tokens, bytes. Gradients take the place of the parameters in fp16."""
 
@@ -75,8 +88,8 @@ class Terms:
 def terms(model: Decoder, bs: int, sl: int, tp: int) -> Terms:
     """Return what the peak is made of, each rounded up to what CUDA gives memory out in.
 
-    `m_out` is what checkpointing keeps: the output of each layer and of the two embeddings. `m_lm` is the output layer's
-    own copy of its weights, the logits, and twice those of all tokens but the last: for the loss and its gradient.
+    `m_out` is what checkpointing keeps: the output of each layer and of the two embeddings. `m_lm` is the output
+    layer's own copy of its weights, the logits, and twice those of all tokens but the last: the loss and its gradient.
     `m_back` is what tensor parallelism gathers for the backward pass.
     """
     count, tokens = model.parameters, bs * sl
@@ -97,10 +110,10 @@ def _rounded(size: int) -> int:
     return math.ceil(size / ROUNDED_TO) * ROUNDED_TO
 
 
-def peak_bytes(model: Decoder, method: Method, bs: int, sl: int, n: int, tp: int, m_base: float) -> float:
-    """Return the peak of one of `n` GPUs; `tp` of them share each layer where the method has that."""
-    m = terms(model, bs, sl, tp)
-    moving = m_base + m.m_out + m.m_lm
+def peak_bytes(model: Decoder, method: Method, bs: int, tp: int, on: Gpus) -> float:
+    """Return the peak of each GPU; `tp` of them share each layer where the method has that."""
+    m, n = terms(model, bs, on.sl, tp), on.n
+    moving = on.m_base + m.m_out + m.m_lm
     sharded = moving + m.m_p16 + (m.m_p32 + m.m_os) / n
     match method:
         case Method.CDP:
@@ -128,16 +141,16 @@ def score(method: Method, bs: int, n: int, tp: int) -> float:
     return {Method.CDP: bs * n * SPEED_UP_OF_CDP, Method.ADP: bs * n, Method.DP_TP: bs * n / tp}.get(method, bs)
 
 
-def candidates(model: Decoder, n: int, gpu_bytes: int, sl: int, m_base: float) -> list[Candidate]:
+def candidates(model: Decoder, on: Gpus) -> list[Candidate]:
     """Grow the batch of each method until its peak exceeds the GPU (Algorithm 1)."""
-    ways = [(Method.CDP, 1), (Method.ADP, 1), (Method.TP, n)]
-    ways += [(Method.DP_TP, tp) for tp in range(2, n) if n % tp == 0]
+    ways = [(Method.CDP, 1), (Method.ADP, 1), (Method.TP, on.n)]
+    ways += [(Method.DP_TP, tp) for tp in range(2, on.n) if on.n % tp == 0]
     found = []
     for method, tp in ways:
         bs = 0
-        while peak_bytes(model, method, bs + 1, sl, n, tp, m_base) <= gpu_bytes:
+        while peak_bytes(model, method, bs + 1, tp, on) <= on.m_total:
             bs += 1
-        found.append(Candidate(method, tp, bs, score(method, bs, n, tp)))
+        found.append(Candidate(method, tp, bs, score(method, bs, on.n, tp)))
     return found
 
 
@@ -147,15 +160,14 @@ def pick(found: list[Candidate]) -> Method:
     return best.method if best.bs else Method.OFFLOAD
 
 
-SEQUENCE = 512
 GPU = "v100-sxm2-16gb"
-GPU_BYTES = 16160 * MIB
-"""What NVML says a V100 of 16 GB has."""
-GPUS = 4
-M_BASE = 4.0e9
-"""CUDA context, NCCL, and what Colossal-AI's chunks hold beyond parameters. LLMem measures it on the GPU and publishes
-none: with 3.2 to 4.1 GB its estimator runs out of memory where its table does, and with 4.0 most of its picks come out,
-so that it is compared at its best."""
+"""That of table 3, in our catalogue."""
+FOUR_V100 = Gpus(4, 16160 * MIB, 4.0e9, 512)
+"""What table 3 was measured on; NVML says so of a V100 of 16 GB.
+
+LLMem measures `m_base` on the GPU and publishes none. With 3.2 to 4.1 GB its estimator runs out of memory where its
+table does, and with 4.0 most of its picks come out: so it is compared at its best.
+"""
 
 
 @dataclass(frozen=True, slots=True)

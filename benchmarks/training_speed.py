@@ -1,4 +1,4 @@
-"""What does one step of a decoder do, trained in a way that somebody measured? By arithmetic, as data for the speed model.
+"""What does one step of a decoder do, trained in a way that somebody measured? By arithmetic, for the speed model.
 
 Of nanotron (huggingface/nanotron), whose training the Ultra-Scale Playbook measured: tensor parallelism with sequence
 parallelism and asynchronous collectives, gradients accumulated and reduced in fp32, ZeRO stage 1, FlashAttention-2. Of
@@ -7,9 +7,9 @@ is read and written is counted from their modules; no figure here comes from the
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from benchmarks.llmem import SEQUENCE, Decoder, Method
+from benchmarks.llmem import Decoder, Gpus, Method
 from xmem_slurm.planning.speed import BACKWARD, Collective, Hardware, Product, Work
 
 NANOTRON_SEQUENCE = 4096
@@ -64,9 +64,9 @@ class Row:
         return self.global_batch * NANOTRON_SEQUENCE / (self.tokens_per_second * self.dp * self.pp * self.tp)
 
 
-def work_of_row(row: Row) -> Work:
+def work_of_row(row: Row, model: Decoder) -> Work:
     """Return what one rank of nanotron does in one optimizer step."""
-    model, tokens, tp, times = NANOTRON[row.model], row.micro_batch * NANOTRON_SEQUENCE, row.tp, row.accumulation
+    tokens, tp, times = row.micro_batch * NANOTRON_SEQUENCE, row.tp, row.accumulation
     own = model.parameters // tp
     layer = 2 * tokens * (LAYER_PASSES * model.hidden + FFN_PASSES * model.ffn) / tp
     micro_batch = model.layers * layer + LOGIT_BYTES * tokens * model.vocabulary / tp + ACCUMULATION_BYTES * own
@@ -83,7 +83,7 @@ def work_of_row(row: Row) -> Work:
 def _products(
     model: Decoder, tokens: int, tp: int, precision: str, times: int, *, recomputed: bool
 ) -> Iterator[Product]:
-    """Forward, for inputs and for weights: of each layer, once more forward where it is recomputed, and of the logits."""
+    """Forward, for inputs and for weights: of each layer, which may be computed again, and of the logits."""
     h, f = model.hidden, model.ffn
     shapes = [(h + (model.keys or 2 * h), h), (h, h), (f, h), (h, f)] + ([(f, h)] if model.gated else [])
     inner = [((n // tp, k) if n != h else (n, k // tp), model.layers, recomputed) for n, k in shapes]
@@ -122,20 +122,20 @@ HEAD = 128
 """The width of a head, for the scores; 64 to 128 in these models."""
 
 
-def work_of_method(model: Decoder, method: Method, tp: int, bs: int, n: int) -> Work:
-    """Return what one of `n` ranks of Colossal-AI does in one step with `bs` samples of LLMem's length.
+def work_of_method(model: Decoder, method: Method, tp: int, bs: int, on: Gpus) -> Work:
+    """Return what one rank of Colossal-AI does in one step with `bs` samples.
 
     Chunks are gathered when they are needed, forward and backward, and nothing is computed meanwhile.
     """
-    tokens, dp, own = bs * SEQUENCE, n // tp, model.parameters // tp
+    tokens, dp, own = bs * on.sl, on.n // tp, model.parameters // tp
     layer = 2 * tokens * (LAYER_PASSES * model.hidden + FFN_PASSES * model.ffn) * 4 / 3
-    scores = 2 * SCORE_PASSES * tokens * SEQUENCE * model.hidden / HEAD / tp
+    scores = 2 * SCORE_PASSES * tokens * on.sl * model.hidden / HEAD / tp
     collectives = [Collective("all_reduce", 2 * tokens * model.hidden, tp, 1, 6 * model.layers)] if tp > 1 else []
     if dp > 1 and method is Method.CDP:
         collectives.append(Collective("all_reduce", 2 * own, dp, 1, 1, BACKWARD))
     elif dp > 1:
         collectives += [Collective("all_gather", 2 * own, dp, 1, 2), Collective("reduce_scatter", 2 * own, dp)]
-    attention = 4 * 4 * tokens * SEQUENCE * model.hidden * model.layers / tp
+    attention = 4 * 4 * tokens * on.sl * model.hidden * model.layers / tp
     return Work(
         products=tuple(_products(model, tokens, tp, "fp16", 1, recomputed=True)),
         flops={"fp16": attention},
@@ -147,12 +147,4 @@ def work_of_method(model: Decoder, method: Method, tp: int, bs: int, n: int) -> 
 
 def p5_node(h100: Hardware) -> Hardware:
     """Return the node of the measurements: the catalogue's GPU, and the network that nodes of that kind have."""
-    return Hardware(
-        peak_flops=h100.peak_flops,
-        memory_bytes_per_second=h100.memory_bytes_per_second,
-        multiprocessors=h100.multiprocessors,
-        nvlink_bytes_per_second=h100.nvlink_bytes_per_second,
-        pcie_bytes_per_second=h100.pcie_bytes_per_second,
-        network_bytes_per_second=P5_NETWORK_BYTES_PER_SECOND,
-        gpus_per_node=P5_GPUS,
-    )
+    return replace(h100, network_bytes_per_second=P5_NETWORK_BYTES_PER_SECOND, gpus_per_node=P5_GPUS)

@@ -35,7 +35,7 @@ from xmem_slurm.trace import (
     Trace,
     Training,
 )
-from xmem_slurm.work import Counted, StepCounts
+from xmem_slurm.work import CountedRow, StepCounts
 
 _Entry = tuple[str, int, int, int]
 """(action, address, size, stream) of torch's memory history."""
@@ -138,7 +138,7 @@ def _seen(raw: Any) -> Seen | None:
 def _counts(raw: Any) -> StepCounts | None:
     if raw is None or not raw.launches:
         return None
-    rows = [Counted(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows]
+    rows = [CountedRow(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows]
     return StepCounts(raw.launches, raw.backwards, rows)
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
-class Product(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Product:
     """`count` matrix products alike: each is a batch of (m x k) times (k x n)."""
 
     m: int
@@ -21,14 +21,15 @@ class Product(NamedTuple):
         return 2.0 * self.m * self.n * self.k * self.batch * self.count
 
 
-class Collective(NamedTuple):
-    """`count` collectives alike. `kind` is "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
-    "all_to_all", "send".
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """`count` collectives alike.
 
-    `bytes` are of the whole buffer: of an all_gather or a reduce_scatter the gathered one. The group has `ranks` ranks
-    on `nodes` nodes. `beside` is the part of the step's computation that it can run beside: 0 for what is waited for
-    at once, as of tensor parallelism; of the buckets of DDP the last backward pass.
-    """  # noqa: D205
+    `kind` is "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all" or "send". `bytes` are
+    of the whole buffer: of an all_gather or a reduce_scatter the gathered one. The group has `ranks` ranks on `nodes`
+    nodes. `beside` is the part of the step's computation that it can run beside: 0 for what is waited for at once, as
+    of tensor parallelism; of the buckets of DDP the last backward pass.
+    """
 
     kind: str
     bytes: int
@@ -38,7 +39,8 @@ class Collective(NamedTuple):
     beside: float = 0.0
 
 
-class Counted(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CountedRow:
     """What was done `count` times in the step that the stand-ins kept; the kinds are those of device/src/cudart/work.c.
 
     `word` is a precision, or whether a collective was waited for; `of` are m, n, k and batch of a product, bytes and
@@ -57,7 +59,7 @@ class StepCounts:
 
     launches: int
     backwards: int
-    rows: Sequence[Counted]
+    rows: Sequence[CountedRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,7 @@ class Work:
 
     `flops` are those that are no products, by precision: attention in one kernel, and convolutions. Precisions are
     "fp64", "fp32", "tf32", "bf16", "fp16", "fp8" and "int8". `bytes` are what all other kernels read and write in GPU
-    memory, `launches` how many kernels there are. `host_seconds` is a floor that is known otherwise, or 0;
-    `offloaded_bytes` go over PCIe, both ways together.
+    memory, `launches` how many kernels there are. `offloaded_bytes` go between host and GPU, both ways together.
     """
 
     products: tuple[Product, ...]
@@ -75,7 +76,6 @@ class Work:
     bytes: float
     launches: int
     collectives: tuple[Collective, ...]
-    host_seconds: float = 0.0
     offloaded_bytes: float = 0.0
 
     @property

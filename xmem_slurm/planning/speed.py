@@ -12,14 +12,24 @@ from dataclasses import dataclass
 
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.trace import Category, Trace
-from xmem_slurm.work import Collective, Counted, Product, Work
+from xmem_slurm.work import Collective, CountedRow, Product, Work
 
-__all__ = ["Collective", "Hardware", "Product", "Work", "cannot_rank", "hardware", "same_class", "step_seconds", "work_of"]
+__all__ = [
+    "Collective",
+    "Hardware",
+    "Product",
+    "Work",
+    "cannot_rank",
+    "hardware",
+    "same_class",
+    "step_seconds",
+    "work_of",
+]
 
 TIE = 0.10
 """Differences below it are ties."""
 MOST_NODES = 8
-"""Beyond it stragglers and the network's topology decide: 75 % of pairs in the right order (docs/planning-speed.md)."""
+"""Beyond it stragglers and the network's topology decide: the first choice may be far off (docs/planning-speed.md)."""
 
 PRODUCT_SHARE = 0.8
 """Of the peak of the tensor cores that the best product reaches: 80 % on H100 SXM, 86 % on A100 SXM, the rest goes to
@@ -103,17 +113,18 @@ def step_seconds(work: Work, hardware: Hardware) -> float:
     the host to launch all that.
     """
     gpu = _compute_seconds(work, hardware)
-    exposed = sum(
-        max(0.0, seconds - beside * gpu)
-        for beside, seconds in _by_overlap(work, hardware).items()
-    )
+    exposed = sum(max(0.0, seconds - beside * gpu) for beside, seconds in _by_overlap(work, hardware).items())
     offloaded = work.offloaded_bytes / (LINK_SHARE * hardware.pcie_bytes_per_second)
     return max(gpu + exposed + offloaded, _host_seconds(work))
 
 
 def _host_seconds(work: Work) -> float:
+    """Return what the host needs to launch all of it.
+
+    It is not the time of the dry run's own step, most of which is the probe's: 90 us a kernel, and other at each run.
+    """
     called = sum(each.count for each in work.collectives)
-    return max(work.host_seconds, work.launches * LAUNCH_SECONDS + called * COLLECTIVE_SECONDS)
+    return work.launches * LAUNCH_SECONDS + called * COLLECTIVE_SECONDS
 
 
 def _compute_seconds(work: Work, hardware: Hardware) -> float:
@@ -129,8 +140,7 @@ _OPERAND_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 
 def product_seconds(product: Product, hardware: Hardware) -> float:
     """Return the seconds of products: whole waves of tiles over the multiprocessors, or their operands' bytes.
 
-    Where tiles are fewer than multiprocessors, smaller tiles are chosen, or k is split: those halve until every
-    multiprocessor has one, at a smaller tile's cost of operands, which the bytes are a bound for.
+    Where tiles are fewer than multiprocessors, libraries choose smaller ones or split k, so that none is idle.
     """
     rows, columns = TILE
     tiles = math.ceil(product.m / rows) * math.ceil(product.n / columns) * product.batch
@@ -156,8 +166,12 @@ def _by_overlap(work: Work, hardware: Hardware) -> dict[float, float]:
     return seconds
 
 
+_WHOLE = ("send", "broadcast", "reduce")
+"""Kinds of which all bytes go over each link."""
+
+
 def collective_seconds(collective: Collective, hardware: Hardware) -> float:
-    """Return the seconds of collectives on a ring, as NCCL reckons them: a latency for each hop, bytes by the bandwidth.
+    """Return the seconds of collectives on a ring, as NCCL reckons them: each hop's latency, and bytes by bandwidth.
 
     All GPUs of a node do the like at once, in other groups: a group has the share of the network that its ranks on a
     node are of the node's GPUs. On one node, or where the network is faster, the ring is as fast as its links there.
@@ -169,14 +183,13 @@ def collective_seconds(collective: Collective, hardware: Hardware) -> float:
     hop = NVLINK_LATENCY if hardware.nvlink_bytes_per_second else PCIE_LATENCY
     slowest = inside
     if nodes > 1:
-        a_node = ranks / nodes
-        network = hardware.network_bytes_per_second * min(1.0, a_node / hardware.gpus_per_node)
-        slowest = network if a_node <= 1 else min(inside, network)
+        network = hardware.network_bytes_per_second * min(1.0, ranks / nodes / hardware.gpus_per_node)
+        slowest = network if ranks == nodes else min(inside, network)
     rounds = 2 if collective.kind == "all_reduce" else 1
-    hops = rounds * (ranks - 1) if collective.kind not in ("send", "broadcast", "reduce") else ranks - 1
+    hops = rounds * (ranks - 1)
     between = min(hops, rounds * nodes) if nodes > 1 else 0
     latency = BASE_LATENCY + (hops - between) * hop + between * NETWORK_LATENCY
-    moved = collective.bytes * (1.0 if collective.kind in ("send", "broadcast", "reduce") else rounds * (ranks - 1) / ranks)
+    moved = collective.bytes * (1.0 if collective.kind in _WHOLE else rounds * (ranks - 1) / ranks)
     return collective.count * (latency + moved / (LINK_SHARE * slowest))
 
 
@@ -200,7 +213,11 @@ def work_of(trace: Trace) -> Work | None:
         flops=flops,
         bytes=_touched_bytes(trace),
         launches=counts.launches,
-        collectives=tuple(_collective(row, trace) for row in counts.rows if row.kind in _COLLECTIVES and row.of[1] > 1),
+        collectives=tuple(
+            _collective(row, trace, counts.backwards)
+            for row in counts.rows
+            if row.kind in _COLLECTIVES and row.of[1] > 1
+        ),
         offloaded_bytes=float(sum(row.of[0] * row.count for row in counts.rows if row.kind == "copied")),
     )
 
@@ -208,19 +225,20 @@ def work_of(trace: Trace) -> Work | None:
 _COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "send")
 
 
-def _collective(row: Counted, trace: Trace) -> Collective:
+def _collective(row: CountedRow, trace: Trace, backwards: int) -> Collective:
     """Return a counted collective with the nodes of its group, and what of the computation it runs beside.
 
-    Gradients are reduced beside the backward pass, two thirds of a micro batch's FLOPs; those of DDP once in a step.
+    What is gathered ahead, and what is scattered, runs beside each micro batch (FSDP); gradients that are reduced, as
+    DDP does, beside the last backward pass.
     """
     size, ranks = row.of[:2]
-    a_node = max(1, trace.world_size // trace.nodes)
     waited = row.word == "waited"
-    spread = math.ceil(ranks / a_node) if waited and ranks < trace.world_size else trace.nodes
-    once = row.kind == "all_reduce" and trace.counts is not None
-    micro_batches = max(1, trace.counts.backwards) if once and trace.counts is not None else 1
-    beside = 0.0 if waited else BACKWARD / micro_batches if once else 1.0
-    return Collective(row.kind, size, ranks, min(ranks, spread), row.count, beside)
+    nodes = min(ranks, trace.nodes)
+    if waited and ranks < trace.world_size:
+        nodes = math.ceil(ranks * trace.nodes / trace.world_size)
+    last_backward = BACKWARD / max(1, backwards)
+    beside = 0.0 if waited else last_backward if row.kind == "all_reduce" else 1.0
+    return Collective(row.kind, size, ranks, nodes, row.count, beside)
 
 
 def _touched_bytes(trace: Trace) -> float:

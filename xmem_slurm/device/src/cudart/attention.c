@@ -1,8 +1,8 @@
 /* FLOPs of attention in one kernel, by the kernel's name and grid.
  *
  * FlashAttention-2 (torch's own and the package flash_attn; csrc/flash_attn/src/flash_{fwd,bwd}_launch_template.h): the
- * name has the head's size and the rows and columns of a block, whether it is causal, and the type; the grid is (blocks,
- * samples, heads). As many keys as queries are taken; a causal one computes half.
+ * name has the head's size and the rows and columns of a block, whether it is causal, and the type; the grid is
+ * (blocks, samples, heads). As many keys as queries are taken; a causal one computes half.
  *
  * cutlass' memory-efficient attention (torch, mem_eff_attention/kernel_forward.h, 2.4 to 2.11): the forward kernel's
  * argument has the sizes, which its grid confirms. Its backward kernel is taken to follow the last forward one with as
@@ -26,11 +26,11 @@ static const char *precision_of(const char *name) {
 static void flash(const char *name, struct dim3 grid, double products) {
     const char *traits = strstr(name, "kernel_traitsILi");
     int head = 0, rows = 0, columns = 0, dropout = 0, causal = 0;
-    const char *options = strstr(name, "ES3_EELb");
+    const char *inner = strstr(name, "Flash_kernel_traitsI"), *options = inner ? strstr(inner, "EELb") : NULL;
     if (!traits || sscanf(traits, "kernel_traitsILi%dELi%dELi%dE", &head, &rows, &columns) != 3)
         return;
     if (options)
-        sscanf(options, "ES3_EELb%dELb%dE", &dropout, &causal);
+        sscanf(options, "EELb%dELb%dE", &dropout, &causal);
     double length = (double)grid.x * (products == FORWARD ? rows : columns);
     double flops = products * grid.y * grid.z * length * length * head * (causal ? 0.5 : 1);
     xmem_work("attention", precision_of(name), (int64_t)flops, 0, 0, 0);

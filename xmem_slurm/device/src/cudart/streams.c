@@ -28,7 +28,7 @@ struct event {
 static struct stream default_stream;
 static struct stream slots[STREAM_SLOTS];
 static unsigned next_slot;
-static uint64_t recorded, completed; /* sequence numbers of events */
+static uint64_t recorded, completed;                /* sequence numbers of events */
 static uint64_t launches, in_libraries, on_default; /* kernels; those of libraries are in the last two alone */
 static time_t launched_at;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -28,6 +28,7 @@ static struct row {
     uint64_t count, before, kept;
 } rows[ROWS];
 static size_t used;
+static int is_full;           /* nothing is said then */
 static uint16_t slots[SLOTS]; /* a row's number + 1, where its hash says; 0: none */
 static uint64_t steps, launched_before, kept_launches;
 static double kept_flops;
@@ -62,6 +63,8 @@ static void add(const char *kind, const char *word, int64_t a, int64_t b, int64_
     struct row *row = find(kind, word, (int64_t[]){a, b, c, d});
     if (row)
         row->count++;
+    else
+        is_full = 1;
 }
 
 void xmem_work(const char *kind, const char *word, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -150,7 +153,7 @@ int xmem_work_report(char *out, size_t size) {
     size_t at = 0;
     int first = 1;
 #define APPEND(...) at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0, __VA_ARGS__)
-    APPEND("{\"launches\": %llu, \"backwards\": %lld, \"rows\": [", (unsigned long long)kept_launches,
+    APPEND("{\"launches\": %llu, \"backwards\": %lld, \"rows\": [", is_full ? 0 : (unsigned long long)kept_launches,
            (long long)kept_backwards);
     for (size_t i = 0; i < used; i++) {
         const struct row *row = &rows[i];

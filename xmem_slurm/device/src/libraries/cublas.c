@@ -1,5 +1,6 @@
 /* libcublas: modes and the sizes of products (cublas_v2.h, cublas_api.h, CUDA 12.9 and 13.0). Other functions are
- * generated defaults; torch gives cuBLAS its workspace itself (cublasSetWorkspace), so its size is torch's own and exact.
+ * generated defaults; torch gives cuBLAS its workspace itself (cublasSetWorkspace), so its size is torch's own and
+ * exact.
  */
 #include "cublas.h"
 
@@ -37,20 +38,23 @@ static int multiply(const struct handle *handle, const char *function, int type,
 /* A complex product is four. */
 #define TYPED(letter, type, times)                                                                                     \
     int cublas##letter##gemm_v2(struct handle *handle, int a UNUSED, int b UNUSED, int m, int n, int k) {              \
-        return multiply(handle, "cublas" #letter "gemm", type, 0, m, n, times *k, 1);                                  \
+        return multiply(handle, "cublas" #letter "gemm", type, 0, m, n, (times) * k, 1);                               \
     }                                                                                                                  \
     int cublas##letter##gemv_v2(struct handle *handle, int a UNUSED, int m, int n) {                                   \
-        return multiply(handle, "cublas" #letter "gemv", type, 0, m, 1, times *n, 1);                                  \
+        return multiply(handle, "cublas" #letter "gemv", type, 0, m, 1, (times) * n, 1);                               \
     }                                                                                                                  \
     int cublas##letter##gemmStridedBatched(struct handle *handle, int a UNUSED, int b UNUSED, int m, int n, int k,     \
                                            const void *alpha UNUSED, const void *A UNUSED, int lda UNUSED,             \
                                            long long strideA UNUSED, const void *B UNUSED, int ldb UNUSED,             \
                                            long long strideB UNUSED, const void *beta UNUSED, void *C UNUSED,          \
                                            int ldc UNUSED, long long strideC UNUSED, int batch) {                      \
-        return multiply(handle, "cublas" #letter "gemmStridedBatched", type, 0, m, n, times *k, batch);                \
+        return multiply(handle, "cublas" #letter "gemmStridedBatched", type, 0, m, n, (times) * k, batch);             \
     }
 
-TYPED(S, R_32F, 1) TYPED(D, R_64F, 1) TYPED(C, R_32F, 4) TYPED(Z, R_64F, 4)
+TYPED(S, R_32F, 1)
+TYPED(D, R_64F, 1)
+TYPED(C, R_32F, 4)
+TYPED(Z, R_64F, 4)
 
 int cublasSgemmEx(struct handle *handle, int a UNUSED, int b UNUSED, int m, int n, int k, const void *alpha UNUSED,
                   const void *A UNUSED, int type) {

@@ -1,4 +1,5 @@
-/* What libcublas and libcublasLt share: types of numbers, and how a product is counted (library_types.h, cublas_api.h). */
+/* What libcublas and libcublasLt share: types of numbers, and how a product is counted (library_types.h, cublas_api.h).
+ */
 #ifndef XMEM_CUBLAS_H
 #define XMEM_CUBLAS_H
 

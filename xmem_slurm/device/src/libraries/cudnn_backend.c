@@ -179,7 +179,7 @@ int cudnnBackendExecute(void **handle, const struct descriptor *plan, void *vari
     __atomic_store_n(&plans_not_run, 0, __ATOMIC_RELAXED);
     cudnn_count(plan);
     if (xmem_library_launched)
-        xmem_library_launched("cudnnBackendExecute", *handle);
+        xmem_library_launched("cudnnBackendExecute", handle ? *handle : NULL);
     return CUDNN_SUCCESS;
 }
 

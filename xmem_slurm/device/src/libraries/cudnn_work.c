@@ -1,7 +1,8 @@
 /* libcudnn: the FLOPs of a plan that is executed: those of the convolutions and products in its graph. */
 #include "cudnn_backend.h"
 
-/* Attributes of operations: convolutions forward, for inputs and for filters; products; what is done to each element. */
+/* Attributes of operations: convolutions forward, for inputs and for filters; products; what is done to each element.
+ */
 static const int filters[] = {703, 709, 715}, outputs[] = {705, 711, 717};
 enum { POINTWISE_DESCRIPTOR = 750, POINTWISE_MODE = 0, MATMUL_A = 1520, MATMUL_C = 1522 };
 enum { TENSOR_DATA_TYPE = 901, TENSOR_DIMENSIONS = 902 };

@@ -1,8 +1,8 @@
 /* libnccl: communicators of any size in one process (nccl.h, 2.20 to 2.29).
  *
  * The other ranks do not run. A broadcast or gather gives what this rank has, as if all of them had the same; after
- * reductions and point-to-point transfers the contents of device memory are unknown. All are counted (cudart/work.c). The buffers that a communicator takes on the GPU depend on topology and settings and are not known here: a
- * doubt.
+ * reductions and point-to-point transfers the contents of device memory are unknown. All are counted (cudart/work.c).
+ * The buffers that a communicator takes on the GPU depend on topology and settings and are not known here: a doubt.
  */
 #include "../xmem.h"
 
