@@ -98,9 +98,20 @@ def test_importing_it_waits_for_nothing() -> None:
 
 def test_a_plan_has_the_ways_that_fit(commands: Commands, tmp_path: Path) -> None:
     fits = {
-        "status": "verified", "option": "l4", "gpus": 4, "nodes": 1, "method": "fsdp2", "micro_batch": 2,
-        "accumulation": 4, "checkpointing": True, "required_bytes": 1 << 30, "relative_time": 1.0,
-        "relative_cost": None, "variables": {"FSDP_VERSION": "2"}, "arguments": {}, "changes": ["the format"],
+        "status": "verified",
+        "option": "l4",
+        "gpus": 4,
+        "nodes": 1,
+        "method": "fsdp2",
+        "micro_batch": 2,
+        "accumulation": 4,
+        "checkpointing": True,
+        "required_bytes": 1 << 30,
+        "relative_time": 1.0,
+        "relative_cost": None,
+        "variables": {"FSDP_VERSION": "2"},
+        "arguments": {},
+        "changes": ["the format"],
     }
     commands.answer = (0, json.dumps({"candidates": [{**fits, "status": "ruled-out"}, fits]}), "")
     found = xmem_slurm.plan("job.sh 1", gpus="1-8", on=["l4"], keep_global_batch=False, write=tmp_path / "plan.sh")

@@ -36,7 +36,7 @@ def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Wo
 
 
 def _scaled(product: Product, batch: float, passes: float) -> Product:
-    return product._replace(m=max(1, round(product.m * batch)), count=max(1, round(product.count * passes)))
+    return replace(product, m=max(1, round(product.m * batch)), count=max(1, round(product.count * passes)))
 
 
 def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Collective]:
