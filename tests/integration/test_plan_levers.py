@@ -21,7 +21,7 @@ pytestmark = [
     ),
 ]
 
-NAMES = ("ddp", "zero1", "zero2", "zero3", "fsdp2-grad", "fsdp2", "zero2-offload", "fsdp2-offload")
+NAMES = ("ddp", "zero1", "zero2", "fsdp2-grad", "fsdp2")
 WAYS = [(name, checkpointing) for name in NAMES for checkpointing in ((False, True) if name == "ddp" else (False,))]
 TRAIN = """
 import gc, json, os, sys, time
