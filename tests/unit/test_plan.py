@@ -15,6 +15,7 @@ from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.planning import speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate, Space
 from xmem_slurm.planning.changes import arguments_for, changed, variables_for
@@ -29,6 +30,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Mark, Trace, Training
+from xmem_slurm.work import Work
 
 GPU = load_catalogue()["h200"]
 SCRIPT = """#!/bin/bash
@@ -162,6 +164,23 @@ def test_when_the_time_is_out_the_answer_is_the_best_so_far() -> None:
     assert len(ran) == plan.dry_runs == 3
     assert plan.not_tried
     assert "were not tried" in "\n".join(report.lines(plan, {"small": gpu(3000)}))
+
+
+def test_ways_that_are_as_fast_are_a_tie_and_cheaper_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step takes as long, but those of FSDP2: a twentieth longer, which is a tie, or a half."""
+    monkeypatch.setattr(
+        speed, "work_of", lambda trace: Work((), {"bf16": float(trace.training.method == "fsdp2")}, 0, 0, ())
+    )
+    orders = {}
+    for more in (0.05, 0.5):
+        monkeypatch.setattr(speed, "step_seconds", lambda work, _, more=more: 1 + more * work.flops["bf16"])
+        plan, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(9000)}, 4, objective="time", top=50, seconds=2000.0)
+        assert plan.not_ranked == ""
+        orders[more] = [row.candidate for row in plan.verified]
+        assert any("1.0x" in line for line in report.lines(plan, {"small": gpu(9000)}))
+    assert [each.gpus for each in orders[0.05]] == sorted(each.gpus for each in orders[0.05])
+    slow = [each.method.base == "fsdp2" for each in orders[0.5]]
+    assert slow == sorted(slow)
 
 
 def test_options_of_one_kind_of_gpu_share_their_dry_runs() -> None:

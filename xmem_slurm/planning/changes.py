@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from xmem_slurm.planning.candidates import BY_VARIABLES, Base, Candidate, asking
-from xmem_slurm.planning.methods import EXPANDABLE, variables_of
+from xmem_slurm.planning.methods import EXPANDABLE, OFF, variables_of
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.schema import Site
@@ -59,7 +59,7 @@ def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:
 def _named(base: Base) -> list[str]:
     """Return the variables for methods that the script itself sets."""
     script = base.job.script or b""
-    return [name for name in ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP") if name.encode() in script]
+    return [name for name in OFF if name.encode() in script]
 
 
 def arguments_for(base: Base, candidate: Candidate) -> Mapping[str, str]:

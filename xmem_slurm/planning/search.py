@@ -20,7 +20,7 @@ from xmem_slurm.planning import bounds, forecast, speed
 from xmem_slurm.planning.candidates import Base, Candidate, Space
 from xmem_slurm.planning.changes import changed
 from xmem_slurm.planning.levers import BatchLever
-from xmem_slurm.planning.methods import EXPANDABLE
+from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.work import Work
@@ -173,7 +173,7 @@ class Search:
         """Run dry what is most promising, until enough is verified, nothing is left, or the time is out."""
         while heap and sum(row.status == "verified" for row in self.rows) < self.top and self.spent < self.seconds:
             candidate = heapq.heappop(heap)[-1]
-            near = self._near(candidate)
+            near = candidate if candidate.expandable else self._near(candidate)
             if near != candidate:
                 self._push(heap, near)
                 continue
@@ -210,7 +210,8 @@ class Search:
         if unseen:
             return Row(candidate, "failed", job, found, why=f"the change did not do what it should: {unseen}")
         kept = bounds.bound(self.base, self.found, candidate)
-        self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
+        if kept:
+            self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
         return Row(candidate, "verified" if found.fits(gpu) else "too large", job, found, 0, seconds, cost)
 
@@ -237,15 +238,32 @@ class Search:
         not_ranked = speed.cannot_rank(nodes, pipelines=False)
         if self.work is None or not all(self.hardware.values()):
             not_ranked = "of this job or these GPUs no speed is known"
-        ranked = sorted(self.rows, key=lambda row: (row.status != "verified", self._rank(row, not_ranked)))
-        return Ways(self.base, ranked, self.objective, self.runs, not_tried, not_ranked)
+        verified = [row for row in self.rows if row.status == "verified"]
+        others = [row for row in self.rows if row.status != "verified"]
+        rows = [*self._ranked(verified, ranked=not not_ranked), *sorted(others, key=lambda row: row.candidate.gpus)]
+        return Ways(self.base, rows, self.objective, self.runs, not_tried, not_ranked)
 
-    def _rank(self, row: Row, not_ranked: str) -> tuple[float, ...]:
-        """Return what rows are in the order of: the objective, then fewer GPUs, cheaper ones, more room."""
-        gpus, price = row.candidate.gpus, self.space.site.option[row.candidate.option].cost
-        seconds, cost = (0.0, 0.0) if not_ranked else (row.seconds or 0.0, row.cost or 0.0)
-        first = {"time": seconds, "cost": cost or gpus * price, "fewest": gpus}[self.objective]
-        return first, seconds, gpus, gpus * price
+    def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:
+        """Return rows best first; of those that are a tie first what costs less to have, and what changes less."""
+
+        def price(row: Row) -> float:
+            return row.candidate.gpus * self.space.site.option[row.candidate.option].cost
+
+        def least(row: Row) -> float:
+            if self.objective == "fewest":
+                return row.candidate.gpus
+            figure = row.seconds if self.objective == "time" else row.cost
+            return (figure or 0.0) if ranked else price(row)
+
+        classes, best = dict[int, int](), 0.0
+        for row in sorted(rows, key=least):
+            if not classes or not (least(row) == best or (ranked and speed.same_class(best, least(row)))):
+                best = least(row)
+                classes[id(row)] = len(classes)
+            else:
+                classes[id(row)] = max(classes.values())
+        order = list(METHODS)
+        return sorted(rows, key=lambda row: (classes[id(row)], price(row), order.index(row.candidate.method.name)))
 
 
 def prices(rows: Sequence[Row], pick: Callable[[Row], float | None]) -> Mapping[int, float]:
