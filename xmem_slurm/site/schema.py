@@ -167,7 +167,7 @@ class Dialect(_Strict):
 class Links(_Strict):
     """What GPUs of a node are joined by, in one direction, in 10^9 bytes/s, where that is not as the catalogue has it.
 
-    NVLink and PCIe are those of one GPU, 0 for none; `network_gb_per_second` is of all adapters of a node together.
+    NVLink, of which 0 is none, and PCIe are those of one GPU; the network is that of all adapters of a node together.
     """
 
     nvlink_gb_per_second: Annotated[float, Field(ge=0)] | None = None
