@@ -62,6 +62,12 @@ def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Co
     return sharded
 
 
+def beside(found: Persistent, candidate: Candidate) -> int:
+    """Return bytes that a method is expected to hold whole within a step, in 16 bits, beside what it keeps."""
+    whole = {"fsdp2-grad": found.parameters, "zero1": found.gradients}
+    return whole.get(candidate.method.name, 0) // 2 if candidate.gpus > 1 else 0
+
+
 @dataclass
 class Activations:
     """Bytes of one sample beside what persists, as dry runs have shown them, by checkpointing."""

@@ -157,7 +157,7 @@ class Search:
 
     def _is_near(self, candidate: Candidate) -> bool:
         """Whether it is expected to fit, or to be near it."""
-        kept = bounds.bound(self.base, self.found, candidate)
+        kept = bounds.bound(self.base, self.found, candidate) + forecast.beside(self.found, candidate)
         return kept + self.activations.of(candidate) <= NEAR * self.space.gpus[candidate.option].total_bytes
 
     def _price(self, candidate: Candidate, work: Work | None) -> tuple[float | None, float | None]:
@@ -211,6 +211,7 @@ class Search:
             return Row(candidate, "failed", job, found, why=f"the change did not do what it should: {unseen}")
         kept = bounds.bound(self.base, self.found, candidate)
         if kept:
+            kept += forecast.beside(self.found, candidate)
             self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
         return Row(candidate, "verified" if found.fits(gpu) else "too large", job, found, 0, seconds, cost)
