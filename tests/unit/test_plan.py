@@ -220,6 +220,13 @@ def test_a_plan_is_a_script_that_asks_for_the_gpus_and_says_why() -> None:
     assert command_of(job.script)[-8:] == command_of(row.job.script)[-8:]  # type: ignore[union-attr, arg-type]
 
 
+def test_over_nodes_there_is_a_task_on_each() -> None:
+    base = Base(Submission(("job.sh",), {}, SCRIPT.encode()), trained({}, command_of(SCRIPT.encode())))
+    space = Space(site_of(small=8), {"small": gpu(9000)}, [16], [METHODS["hsdp"]])
+    job = changed(base, next(space.all_of(base)), space.site)
+    assert (job.request.nodes, job.request.ntasks, job.request.gpus_per_node) == (2, 2, 8)
+
+
 PYTHON = "python -u train.py --x | tee log"
 
 

@@ -28,14 +28,14 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
         found = launch.find(job.script, base.program)
         script = launch.changed(job.script, found, (before, after), variables=variables, arguments=arguments)
         job = job.but(script=script)
-        if found.kind == "srun" and before != after:
-            job = _with_tasks(job, candidate)
+        if before != after:
+            job = _with_tasks(job, candidate.nodes, candidate.per_node if found.kind == "srun" else 1)
     return job
 
 
-def _with_tasks(job: Submission, candidate: Candidate) -> Submission:
-    """Have the job ask for a task for each GPU, where srun starts its processes."""
-    wanted = {"ntasks": str(candidate.gpus), "ntasks-per-node": str(candidate.per_node)}
+def _with_tasks(job: Submission, nodes: int, per_node: int) -> Submission:
+    """Have the job ask for as many tasks as srun starts: where it says how many, and sbatch gives no nodes without."""
+    wanted = {"ntasks": str(nodes * per_node), "ntasks-per-node": str(per_node)}
     return apply([Edit(name, value) for name, value in wanted.items() if job.request.value(name) is not None], job)
 
 
