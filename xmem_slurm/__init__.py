@@ -5,10 +5,33 @@ Nothing is imported here: it is on the way of every submission, before a signal 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from xmem_slurm.api import Estimate, GpuFit, NoEstimate, Submitted, XmemError, estimate, submit
+    from xmem_slurm.api import (
+        Estimate,
+        GpuFit,
+        NoEstimate,
+        Submitted,
+        TrainingPlan,
+        Way,
+        XmemError,
+        estimate,
+        plan,
+        submit,
+    )
 
 __version__ = "0.2.0"
-__all__ = ["Estimate", "GpuFit", "NoEstimate", "Submitted", "XmemError", "__version__", "estimate", "submit"]
+__all__ = [
+    "Estimate",
+    "GpuFit",
+    "NoEstimate",
+    "Submitted",
+    "TrainingPlan",
+    "Way",
+    "XmemError",
+    "__version__",
+    "estimate",
+    "plan",
+    "submit",
+]
 
 
 def __getattr__(name: str) -> object:

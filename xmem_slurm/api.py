@@ -1,4 +1,4 @@
-"""The Python interface: `estimate` a command, `submit` a job; results are values, sizes are whole bytes.
+"""The Python interface: `estimate` a command, `plan` its training, `submit` a job; sizes are whole bytes.
 
     import xmem_slurm
     found = xmem_slurm.estimate("train.py --batch-size 16", gpu="l4")
@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,18 @@ from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.submission import last_estimates
 from xmem_slurm.units import human
 
-__all__ = ["Estimate", "GpuFit", "NoEstimate", "Submitted", "XmemError", "estimate", "submit"]
+__all__ = [
+    "Estimate",
+    "GpuFit",
+    "NoEstimate",
+    "Submitted",
+    "TrainingPlan",
+    "Way",
+    "XmemError",
+    "estimate",
+    "plan",
+    "submit",
+]
 
 _ERRORS: Mapping[int, type[XmemError]] = {2: UsageError, 3: NoEstimate}
 """By the exit status of the commands."""
@@ -103,6 +114,39 @@ class Submitted:
     told: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of training a job on GPUs of a site that fits, as a dry run of just this way showed.
+
+    `micro_batch` is of one process, None where it is not known. `relative_time` and `relative_cost` are of one sample,
+    as multiples of the least, None where they are not known. `variables` and `arguments` make it so, beside the number
+    of processes; `changes` say what of the training itself is another by it.
+    """
+
+    option: str
+    gpus: int
+    nodes: int
+    method: str
+    micro_batch: int | None
+    accumulation: int
+    checkpointing: bool
+    required_bytes: int
+    relative_time: float | None
+    relative_cost: float | None
+    variables: Mapping[str, str]
+    arguments: Mapping[str, str]
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """The ways that fit, best first; `document` is what `xmem-slurm plan --json` prints, with those that do not."""
+
+    command: tuple[str, ...]
+    ways: tuple[Way, ...]
+    document: Mapping[str, Any] = field(repr=False)
+
+
 def estimate(
     command: str | Path | Sequence[str],
     *,
@@ -125,16 +169,11 @@ def estimate(
         UsageError: there is no such command, GPU or site file.
         XmemError: a fault of this machine or of ours.
     """
-    several = shlex.split(command) if isinstance(command, str) else [command] if isinstance(command, Path) else command
-    words, place = tuple(map(str, several)), None if site is None else Path(site).resolve()
+    words, place = _words(command), None if site is None else Path(site).resolve()
     wanted = {"gpu": gpu, "site": place, "budget": budget, "margin": margin, "engine": engine, "ranks": ranks}
     options = [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     options += ["--fresh"] if fresh else []
-    done = _run("main", ["estimate", "--json", *options, "--", *words], folder)
-    if done.returncode:
-        error = _ERRORS.get(done.returncode, XmemError)
-        raise error(done.stderr.strip().rpartition("\n")[2].removeprefix("xmem-slurm: "))
-    document = json.loads(done.stdout)
+    document = _object(["estimate", "--json", *options, "--", *words], folder)
     if "components" in document:
         raise UsageError("a heterogeneous job: `xmem-slurm estimate --json` has its components")
     job = estimating.job_of(words, os.environ, Path(folder))
@@ -165,6 +204,46 @@ def _estimate(command: tuple[str, ...], document: Mapping[str, Any], sizing: Siz
     )
 
 
+def plan(
+    command: str | Path | Sequence[str],
+    *,
+    gpus: str | int | None = None,
+    on: Sequence[str] = (),
+    objective: str | None = None,
+    allow: Sequence[str] = (),
+    forbid: Sequence[str] = (),
+    keep_global_batch: bool = True,
+    top: int | None = None,
+    vary: str | None = None,
+    site: str | Path | None = None,
+    budget: float | None = None,
+    write: str | Path | None = None,
+    folder: str | Path = ".",
+) -> TrainingPlan:
+    """Say how a job script, a .py file or a command could be trained on a site's GPUs; nothing is submitted.
+
+    The keywords are the options of `xmem-slurm plan`; `write` names a file for the script of the first way.
+
+    Raises:
+        NoEstimate: it cannot be run dry, or none of the ways that were looked at fits.
+        UsageError: there is no such command, option of the site or method.
+        XmemError: a fault of this machine or of ours.
+    """
+    place, file = (None if each is None else Path(each).resolve() for each in (site, write))
+    wanted = {"gpus": gpus, "objective": objective, "top": top, "vary": vary, "site": place, "budget": budget}
+    wanted |= {"on": ",".join(on) or None, "allow": ",".join(allow) or None, "forbid": ",".join(forbid) or None}
+    options = [f"--{name}={value}" for name, value in {**wanted, "write": file}.items() if value is not None]
+    options += [] if keep_global_batch else ["--any-global-batch"]
+    words = _words(command)
+    document = _object(["plan", "--json", *options, "--", *words], folder)
+    ways = [
+        Way(**{each.name: candidate[each.name] for each in fields(Way)} | {"changes": tuple(candidate["changes"])})
+        for candidate in document["candidates"]
+        if candidate["status"] == "verified"
+    ]
+    return TrainingPlan(words, tuple(ways), document)
+
+
 def submit(script: str | Path, *arguments: str, options: Sequence[str] = (), folder: str | Path = ".") -> Submitted:
     """Submit a job script from `folder` as `xsbatch` does; `options` are sbatch's and xsbatch's own, as typed.
 
@@ -177,6 +256,24 @@ def submit(script: str | Path, *arguments: str, options: Sequence[str] = (), fol
     if done.returncode or not job.isdecimal():
         raise SlurmError("; ".join(said) or f"xsbatch ended with {done.returncode}")
     return Submitted(int(job), cluster or None, said)
+
+
+def _words(command: str | Path | Sequence[str]) -> tuple[str, ...]:
+    several = shlex.split(command) if isinstance(command, str) else [command] if isinstance(command, Path) else command
+    return tuple(map(str, several))
+
+
+def _object(argv: Sequence[str], folder: str | Path) -> Any:
+    """Return the object that a command prints.
+
+    Raises:
+        XmemError: it failed; of the kind that its exit status says.
+    """
+    done = _run("main", argv, folder)
+    if done.returncode:
+        error = _ERRORS.get(done.returncode, XmemError)
+        raise error(done.stderr.strip().rpartition("\n")[2].removeprefix("xmem-slurm: "))
+    return json.loads(done.stdout)
 
 
 def _run(module: str, argv: Sequence[str], folder: str | Path) -> subprocess.CompletedProcess[str]:

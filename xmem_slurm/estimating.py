@@ -14,8 +14,8 @@ from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
 from xmem_slurm.outcomes import history, learned
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.max_batch import MaxBatch, largest
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.max_batch import MaxBatch, largest
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import DryRuns, Gpu, Site

@@ -34,7 +34,10 @@ by the probe, so that a reader sees either the last complete state of a process 
     seen            what of the script ran (`Seen`); traces of the profile engine have none
     doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
+    work            {launches, backwards, rows}: what the GPU was given to do from one optimizer step to the next, as
+                    the stand-ins counted it (device/src/cudart/work.c); traces of the profile engine have none
     changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
+    training        whose trainer it is, and how it trains (`Training`); earlier releases did not write it
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -45,6 +48,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from xmem_slurm.doubts import Doubt
+from xmem_slurm.work import StepCounts
 
 SCHEMA_VERSION = 1
 
@@ -167,6 +171,24 @@ class Seen:
     """How many of the trace's allocations come before the first step that is left out; None: none is."""
 
 
+class Training(NamedTuple):
+    """Whose trainer runs, and how, as its own objects have it (probe/_xmem/training.py); "" and 0: not known.
+
+    `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of the script's own.
+    `method` is one of `planning.methods`; `shards` how many ranks share one copy of the model, of a hybrid.
+    `micro_batch` is of one process.
+    """
+
+    by: str = ""
+    method: str = ""
+    micro_batch: int = 0
+    accumulation: int = 0
+    checkpointing: bool = False
+    offloaded: bool = False
+    precision: str = ""
+    shards: int = 0
+
+
 class File(NamedTuple):
     """A path that the dry run met, as it was then; the kinds are those of `probe/_xmem/process/files.py`."""
 
@@ -251,12 +273,15 @@ class Trace(Process):
     """Ranks that may need another amount of memory than this one."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
+    training: Training = Training()  # noqa: RUF009 - a tuple
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
     callers: Sequence[int] = ()
     """The number of the site that called each; 0: none."""
     made_at: Sequence[int] = ()
     """The number of each allocation's site."""
+    counts: StepCounts | None = None
+    """What one optimizer step did; None where no two were seen, or nobody counted."""
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
 

@@ -33,7 +33,9 @@ from xmem_slurm.trace import (
     Seen,
     ShownGpu,
     Trace,
+    Training,
 )
+from xmem_slurm.work import CountedRow, StepCounts
 
 _Entry = tuple[str, int, int, int]
 """(action, address, size, stream) of torch's memory history."""
@@ -117,8 +119,10 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         allocations=allocations,
         events=events,
         marks=marks,
+        training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
         seen=_seen(raw.seen),
+        counts=_counts(raw.work),
         sites=sites,
         callers=callers,
         made_at=made_at,
@@ -130,6 +134,13 @@ def _seen(raw: Any) -> Seen | None:
         return None
     loops = [Loop(**dict(each)) for each in raw.loops]
     return Seen(**{**dict(raw), "loops": loops, "phases": [Phase(**dict(each)) for each in raw.phases]})
+
+
+def _counts(raw: Any) -> StepCounts | None:
+    if raw is None or not raw.launches:
+        return None
+    rows = [CountedRow(kind, word, (a, b, c, d), count) for kind, word, a, b, c, d, count in raw.rows]
+    return StepCounts(raw.launches, raw.backwards, rows)
 
 
 def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:

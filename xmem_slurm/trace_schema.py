@@ -18,6 +18,7 @@ Text = Annotated[
     str, Field(max_length=100_000), BeforeValidator(lambda value: plain(value) if isinstance(value, str) else value)
 ]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
+Large = Annotated[int, Field(ge=0, lt=1 << 63)]
 Size = Annotated[int, Field(ge=-_MOST, le=_MOST)]
 Address = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
@@ -103,6 +104,23 @@ class _SeenForm(BaseModel):
     whole_until: Count | None
 
 
+class _TrainingForm(BaseModel):
+    by: Text = ""
+    method: Text = ""
+    micro_batch: Count = 0
+    accumulation: Count = 0
+    checkpointing: bool = False
+    offloaded: bool = False
+    precision: Text = ""
+    shards: Count = 0
+
+
+class _WorkForm(BaseModel):
+    launches: Count
+    backwards: Count
+    rows: list[tuple[Text, Text, Large, Large, Large, Large, Count]] = []
+
+
 class TraceFile(_ProcessForm):
     """The file of a trace."""
 
@@ -116,7 +134,9 @@ class TraceFile(_ProcessForm):
     place: Text = ""
     lived: tuple[Seconds, Seconds] = (0.0, 0.0)
     peers: Counts = []
+    work: _WorkForm | None = None
     changed: Text = ""
+    training: _TrainingForm = _TrainingForm()
     sites: _SitesForm = _SitesForm()
     arch_list: list[Text] = []
 

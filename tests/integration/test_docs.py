@@ -73,10 +73,11 @@ def section(title: str) -> str:
     return REFERENCE.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("verb", ["estimate", "generate"])
+@pytest.mark.parametrize("verb", ["estimate", "generate", "plan"])
 def test_the_reference_has_every_option_of_a_verb_and_no_other(verb: str) -> None:
     command = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
-    options = {name for option in command.params for name in option.opts if name.startswith("--")} - {"--help"}
+    names = (name for option in command.params for name in (*option.opts, *option.secondary_opts))
+    options = {name for name in names if name.startswith("--")} - {"--help"}
     rows = re.findall(r"^\| (`--[^|]*)", section(f"xmem-slurm {verb}"), re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(--[a-z-]+)", row)} == options
 

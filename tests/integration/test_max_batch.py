@@ -9,8 +9,8 @@ from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.max_batch import largest
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.max_batch import largest
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.sizing import Sizing, on_one

@@ -94,3 +94,28 @@ def test_importing_it_waits_for_nothing() -> None:
     assert done.stdout.startswith("set() <function estimate")
     with pytest.raises(AttributeError):
         getattr(xmem_slurm, "nothing")  # noqa: B009
+
+
+def test_a_plan_has_the_ways_that_fit(commands: Commands, tmp_path: Path) -> None:
+    fits = {
+        "status": "verified",
+        "option": "l4",
+        "gpus": 4,
+        "nodes": 1,
+        "method": "fsdp2",
+        "micro_batch": 2,
+        "accumulation": 4,
+        "checkpointing": True,
+        "required_bytes": 1 << 30,
+        "relative_time": 1.0,
+        "relative_cost": None,
+        "variables": {"FSDP_VERSION": "2"},
+        "arguments": {},
+        "changes": ["the format"],
+    }
+    commands.answer = (0, json.dumps({"candidates": [{**fits, "status": "ruled-out"}, fits]}), "")
+    found = xmem_slurm.plan("job.sh 1", gpus="1-8", on=["l4"], keep_global_batch=False, write=tmp_path / "plan.sh")
+    options = ["--gpus=1-8", "--on=l4", f"--write={tmp_path / 'plan.sh'}", "--any-global-batch"]
+    assert commands.argv == ["main", "plan", "--json", *options, "--", "job.sh", "1"]
+    assert [(way.method, way.gpus, way.changes) for way in found.ways] == [("fsdp2", 4, ("the format",))]
+    assert len(found.document["candidates"]) == 2

@@ -12,9 +12,9 @@ from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.plan import max_batch
-from xmem_slurm.plan.levers import BatchLever
-from xmem_slurm.plan.max_batch import MaxBatch, largest
+from xmem_slurm.planning import max_batch
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.max_batch import MaxBatch, largest
 from xmem_slurm.report.max_batch import lines, objects
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu

@@ -13,6 +13,7 @@ from xmem_slurm.cli import outcomes
 from xmem_slurm.cli import site as site_verbs
 from xmem_slurm.cli.estimate import compare, estimate, explain
 from xmem_slurm.cli.generate import generate
+from xmem_slurm.cli.plan import plan
 from xmem_slurm.cli.site import SiteFile
 from xmem_slurm.device import builder
 from xmem_slurm.errors import SiteError, UsageError, XmemError
@@ -34,6 +35,7 @@ lab_app = typer.Typer(help="A real throw-away Slurm cluster on this machine, its
 device_app = typer.Typer(help="The stand-in CUDA libraries that a dry run uses.")
 _AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 app.command("estimate", context_settings=_AS_TYPED)(estimate)
+app.command("plan", context_settings=_AS_TYPED)(plan)
 app.command("explain")(explain)
 app.command("compare")(compare)
 app.command("learn")(outcomes.learn)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from xmem_slurm.plan.max_batch import MaxBatch
+from xmem_slurm.planning.max_batch import MaxBatch
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.units import human
 

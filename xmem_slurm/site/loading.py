@@ -57,7 +57,16 @@ def load_catalogue() -> dict[str, Gpu]:
     catalogue, problems = _read(path, Catalogue)
     if catalogue is None:
         raise SiteError(f"{path}: {'; '.join(problems)}")
-    return catalogue.gpu
+    return {name: _with_speed(gpu, catalogue.gpu) for name, gpu in catalogue.gpu.items()}
+
+
+def _with_speed(gpu: Gpu, catalogue: Mapping[str, Gpu]) -> Gpu:
+    """Return a MIG profile with its part of the whole GPU's speed; any other as it is."""
+    whole = catalogue.get(gpu.mig_of or "")
+    if whole is None or whole.speed is None:
+        return gpu
+    shares = gpu.multiprocessors / whole.multiprocessors, gpu.total_bytes / whole.total_bytes
+    return gpu.model_copy(update={"speed": whole.speed.of_part(*shares)})
 
 
 def option_gpus(site: Site, catalogue: Mapping[str, Gpu]) -> dict[str, Gpu]:

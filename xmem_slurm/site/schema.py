@@ -15,6 +15,8 @@ from xmem_slurm.site import coverage, places
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Bytes = Annotated[int, Field(gt=0)]
 Mib = Annotated[int, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0)]
+Precision = Literal["bf16", "fp16", "tf32", "fp32", "fp64", "fp8"]
 Time = Annotated[str, Field(pattern=r"^(UNLIMITED|INFINITE|\d+|\d+:\d+(:\d+)?|\d+-\d+(:\d+){0,2})$")]
 GpuSpelling = Literal["gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"]
 Command = Literal["sbatch", "srun", "salloc"]
@@ -32,13 +34,41 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Speed(_Strict):
+    """What a GPU model can do at most, by its data sheet; links are those of one GPU, in one direction.
+
+    `tflops` are dense, by precision ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8"); 1 GB is 10^9 bytes.
+    """
+
+    tflops: dict[Precision, Positive]
+    memory_gb_per_second: Positive
+    nvlink_gb_per_second: Annotated[float, Field(ge=0)] = 0.0
+    pcie_gb_per_second: Positive
+    source: str
+
+    @model_validator(mode="after")
+    def _fp32_is_there(self) -> "Speed":
+        if "fp32" not in self.tflops:
+            raise ValueError("tflops: fp32 is missing, which stands for what a GPU lacks")
+        return self
+
+    def of_part(self, multiprocessors: float, memory: float) -> "Speed":
+        """Return that of a MIG instance with these shares of the GPU; instances have no NVLink."""
+        tflops = {precision: peak * multiprocessors for precision, peak in self.tflops.items()}
+        bandwidth = self.memory_gb_per_second * memory
+        return self.model_copy(
+            update={"tflops": tflops, "memory_gb_per_second": bandwidth, "nvlink_gb_per_second": 0.0}
+        )
+
+
 class Gpu(_Strict):
     """One GPU model, or one MIG profile of a model, as CUDA shows it to a job, under the name `cuda_name`.
 
     `total_bytes` is cudaDeviceProp.totalGlobalMem (what torch can share out, context included), not the figure on the
     box. `context_bytes` is what a process holds outside torch's allocator: the CUDA context and loaded kernels;
     `nccl_bytes` what NCCL's communicators take beside it, None where nobody measured it. Each figure has its source
-    beside it; `context_measured` is false where it is an upper bound, not a measurement.
+    beside it; `context_measured` is false where it is an upper bound, not a measurement. `speed` is for ranking ways of
+    training, None where nobody looked it up.
     """
 
     description: str
@@ -53,6 +83,7 @@ class Gpu(_Strict):
     nccl_bytes: Bytes | None = None
     mig_of: Name | None = None
     mig_profile: str | None = None
+    speed: Speed | None = None
 
     @model_validator(mode="after")
     def _mig_is_whole(self) -> "Gpu":
@@ -133,10 +164,22 @@ class Dialect(_Strict):
     host_memory_mib: Mib | None = None
 
 
+class Links(_Strict):
+    """What GPUs of a node are joined by, in one direction, in 10^9 bytes/s, where that is not as the catalogue has it.
+
+    NVLink, of which 0 is none, and PCIe are those of one GPU; the network is that of all adapters of a node together.
+    """
+
+    nvlink_gb_per_second: Annotated[float, Field(ge=0)] | None = None
+    pcie_gb_per_second: Positive | None = None
+    network_gb_per_second: Positive | None = None
+
+
 class Nodes(_Strict):
     """A group of equal nodes: `names` is a Slurm host list; `gpus` maps an option's name to how many a node has.
 
     For a share that is the number of its GPUs that are shared; they count among those of the whole option, too.
+    `links` are for `xmem-slurm plan`, which ranks ways of training by them.
     """
 
     names: str
@@ -144,6 +187,7 @@ class Nodes(_Strict):
     memory_mib: Mib
     features: tuple[str, ...] = ()
     gpus: dict[Name, Annotated[int, Field(gt=0)]] = {}
+    links: Links = Links()
     partitions: Annotated[tuple[Name, ...], Field(min_length=1)]
 
 

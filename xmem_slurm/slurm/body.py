@@ -136,6 +136,13 @@ def commands(data: bytes) -> list[list[str]] | None:
     return lists
 
 
+def commands_at(data: bytes) -> list[list[Word]]:
+    """Return the words of each command of a shell script, without assignments before it; none of what is no shell's."""
+    root = _parse(data)
+    found = [] if root is None else [_words(data, node) for node in _preorder(root) if node.type == "command"]
+    return [words for words in found if words and all(word.at for word in words)]
+
+
 def _text(word: Word) -> str:
     return word.raw.decode(errors="surrogateescape")
 

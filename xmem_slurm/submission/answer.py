@@ -37,6 +37,8 @@ class Wishes(NamedTuple):
     off: bool = False
     dry_run: bool = False
     keep_type: bool = False
+    plan: bool = False
+    """Whether it may be trained another way, the best that fits (`by_plan`)."""
     advise: bool = False
     budget: float = 60.0
     """CPU seconds that the dry runs may take."""
@@ -85,6 +87,10 @@ def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None)
         return left_alone(job)
     if not request.asks_for_gpu:
         return _unasked(job, wishes, tell, name)
+    if wishes.plan:
+        from xmem_slurm.submission import by_plan  # noqa: PLC0415
+
+        return by_plan.decide(job, wishes, tell)
     keep_type = wishes.keep_type or "keep-type" in words
     whole = wishes.whole or "whole" in words
     return _known_or_sized(job, wishes._replace(keep_type=keep_type, whole=whole), tell, name)

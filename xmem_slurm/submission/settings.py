@@ -45,6 +45,9 @@ OWN_OPTIONS = (
     OwnOption("xmem-dry-run", "", "print the script that would be submitted; submit nothing"),
     OwnOption("xmem-off", "", "submit as written, without a look at it"),
     OwnOption("xmem-keep-type", "", "do not change a GPU type that the request names"),
+    OwnOption(
+        "xmem-plan", "", "train it the best way that fits this site's GPUs; changes how it trains, and says what"
+    ),
     OwnOption("xmem-hold", "", "submit held, where it could not be sized"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
     OwnOption("xmem-record", "", "record what the job really uses of its GPUs, in your state folder"),

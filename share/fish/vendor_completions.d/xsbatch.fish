@@ -2,6 +2,7 @@
 complete -c xsbatch -l xmem-dry-run -d 'print the script that would be submitted; submit nothing'
 complete -c xsbatch -l xmem-off -d 'submit as written, without a look at it'
 complete -c xsbatch -l xmem-keep-type -d 'do not change a GPU type that the request names'
+complete -c xsbatch -l xmem-plan -d 'train it the best way that fits this site\'s GPUs; changes how it trains, and says what'
 complete -c xsbatch -l xmem-hold -d 'submit held, where it could not be sized'
 complete -c xsbatch -l xmem-fresh -d 'run dry even if nothing has changed since the last time'
 complete -c xsbatch -l xmem-record -d 'record what the job really uses of its GPUs, in your state folder'

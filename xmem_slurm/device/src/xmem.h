@@ -48,6 +48,14 @@ extern void xmem_doubt(const char *code, const char *detail) __attribute__((weak
 /* A generated default was called. */
 extern void xmem_default(const char *function) __attribute__((weak));
 
+/* Count work (cudart/work.c): its kind, a word and what it is of; all of them string constants. */
+extern void xmem_work(const char *kind, const char *word, int64_t a, int64_t b, int64_t c, int64_t d)
+    __attribute__((weak));
+extern void xmem_work_collective(const char *kind, int64_t bytes, int64_t ranks, void *stream) __attribute__((weak));
+
+/* A kernel of a library was launched on this stream, by this function. */
+extern void xmem_library_launched(const char *function, void *stream) __attribute__((weak));
+
 static inline UNUSED void doubt(const char *code, const char *detail) {
     if (xmem_doubt)
         xmem_doubt(code, detail);

@@ -227,6 +227,15 @@ _WEIGHTS = (
     *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
 )
 
+_TRAINERS = (
+    *_rows("transformers.trainer:Trainer", "train", "training.of_transformers", late=True),
+    *_rows("accelerate.accelerator:Accelerator", "prepare", "training.of_accelerate", late=True),
+    *_rows("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "training.of_deepspeed", late=True),
+    *_rows("lightning.pytorch.trainer.trainer:Trainer", "fit", "training.of_lightning", late=True),
+    *_rows("pytorch_lightning.trainer.trainer:Trainer", "fit", "training.of_lightning", late=True),
+    *_rows("torchtitan.train:Trainer", "train", "training.of_torchtitan", late=True),
+)
+
 DEVICE = (
     *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
     *_rows(_MEMORY, "_snapshot _record_memory_history", "engine", doubt=ESSENTIAL),
@@ -243,6 +252,7 @@ DEVICE = (
     *_rows(_MODULE, "train", "course.trained"),
     *_rows("torch", "save", "course.saved", "torch/serialization.py"),
     *_RANKS,
+    *_TRAINERS,
     *_VALUES,
     *_WEIGHTS,
     *_rows(_MODULE, "_call_impl", "reads"),

@@ -24,6 +24,7 @@ _METADATA = {
 """What compiling would say of a kernel (triton/backends/nvidia/compiler.py, 3.0 to 3.7); the rest are its options."""
 _REGISTERS, _SPILLED, _THREADS = 32, 0, 1024
 """What loading would: as the stand-in libraries say of every kernel."""
+_NO_ARGUMENTS = (None,) * 11  # of cuLaunchKernel: the stand-in asks for the stream alone
 _ATTRIBUTES = {
     "max_shared_mem": 97,
     "max_num_regs": 12,
@@ -152,7 +153,7 @@ class _Launcher:
 
     def __call__(self, *args, **_kwargs):
         self._known.forget(args)
-        self._launch()
+        self._launch(*_NO_ARGUMENTS)
 
 
 def _libcuda():

@@ -42,6 +42,8 @@ int xmem_copy(void *destination, const void *source, size_t bytes) {
     int to_device = xmem_is_device_address(destination), from_device = xmem_is_device_address(source);
     if (!bytes)
         return SUCCESS;
+    if (to_device != from_device)
+        xmem_work("copied", "", (int64_t)bytes, 0, 0, 0);
     if (to_device && from_device) {
         xmem_move_contents(destination, source, bytes);
     } else if (to_device) {

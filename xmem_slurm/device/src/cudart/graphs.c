@@ -89,8 +89,9 @@ int cudaThreadExchangeStreamCaptureMode(int *mode) {
     return SUCCESS;
 }
 
-int cudaGraphLaunch(void *executable UNUSED, void *stream UNUSED) {
-    xmem_launched();
+int cudaGraphLaunch(void *executable UNUSED, void *stream) {
+    xmem_launched(stream);
+    xmem_work("graph", "", 0, 0, 0, 0);
     return SUCCESS;
 }
 

@@ -49,6 +49,7 @@ struct module {
 struct kernel {
     const void *function;
     struct module *module;
+    const char *attention;
 };
 static struct kernel *kernels;
 static size_t count, room, sorted;
@@ -61,7 +62,7 @@ void **__cudaRegisterFatBinary(void *wrapper) {
     return (void **)module;
 }
 
-void __cudaRegisterFunction(void **handle, const char *function, char *device_function UNUSED, const char *name UNUSED,
+void __cudaRegisterFunction(void **handle, const char *function, char *device_function UNUSED, const char *name,
                             int thread_limit UNUSED, void *thread UNUSED, void *block UNUSED, void *block_size UNUSED,
                             void *grid_size UNUSED, int *warp_size UNUSED) {
     pthread_mutex_lock(&lock);
@@ -75,7 +76,7 @@ void __cudaRegisterFunction(void **handle, const char *function, char *device_fu
         kernels = grown;
         room = more;
     }
-    kernels[count++] = (struct kernel){function, (struct module *)handle};
+    kernels[count++] = (struct kernel){function, (struct module *)handle, xmem_is_attention(name) ? name : NULL};
     pthread_mutex_unlock(&lock);
 }
 
@@ -127,6 +128,7 @@ int xmem_image_of(const void *function, struct xmem_image *image) {
             found->module->known = 1;
         }
         *image = found->module->image;
+        image->attention = found->attention;
     }
     pthread_mutex_unlock(&lock);
     return image->binary ? SUCCESS : fail(ERROR_NO_KERNEL_IMAGE);

@@ -37,19 +37,25 @@ int __cudaPopCallConfiguration(struct dim3 *grid, struct dim3 *block, size_t *sh
 }
 
 /* Launches do nothing and succeed: the spellings that torch's and nvcc's code use. */
-static int launch(const void *function) {
+int cudaLaunchKernel(const void *function, struct dim3 grid, struct dim3 block UNUSED, void **arguments,
+                     size_t shared UNUSED, void *stream) {
     struct xmem_image image;
-    xmem_launched();
-    return xmem_image_of(function, &image);
+    xmem_launched(stream);
+    int error = xmem_image_of(function, &image);
+    if (!error && image.attention)
+        xmem_count_attention(image.attention, grid, arguments);
+    return error;
 }
 
-int cudaLaunchKernel(const void *function, struct dim3 grid UNUSED, struct dim3 block UNUSED, void **arguments UNUSED,
-                     size_t shared UNUSED, void *stream UNUSED) {
-    return launch(function);
-}
+struct configuration { /* cudaLaunchConfig_t */
+    struct dim3 grid, block;
+    size_t shared;
+    void *stream;
+};
 
-int cudaLaunchKernelExC(const void *configuration UNUSED, const void *function, void **arguments UNUSED) {
-    return launch(function);
+int cudaLaunchKernelExC(const struct configuration *configuration, const void *function, void **arguments) {
+    return cudaLaunchKernel(function, configuration->grid, configuration->block, arguments, configuration->shared,
+                            configuration->stream);
 }
 
 /* What the compiled code would say of itself is known as far as its architecture; else 32 registers, no static shared

@@ -30,8 +30,17 @@ int xmem_current_device(void);
  * none. `ptx` is what it was compiled from. Sets ERROR_NO_KERNEL_IMAGE if there is none. */
 struct xmem_image {
     int binary, ptx;
+    const char *attention; /* the kernel's name, if it is one of attention */
 };
 int xmem_image_of(const void *function, struct xmem_image *image);
+
+/* attention.c: kernels whose FLOPs are in no product. */
+int xmem_is_attention(const char *name);
+void xmem_count_attention(const char *name, struct dim3 grid, void **arguments);
+
+/* work.c, beside what xmem.h has of it */
+void xmem_work_goes_on(void);
+void xmem_work_waits(const void *stream);
 
 /* capability.c: what the hardware of a compute capability has. */
 struct capability {
@@ -94,9 +103,12 @@ struct stream {
     unsigned flags;
     unsigned long long id;
     struct capture *capture;
+    uint64_t waited; /* how many launches the default stream had when this one last waited for it */
 };
 struct stream *stream_of(void *handle);
-void xmem_launched(void); /* the GPU was given work, which could write anywhere */
+void xmem_launched(void *stream); /* the GPU was given work, which could write anywhere */
+uint64_t xmem_launches(void);     /* how often so far */
+int xmem_waited_for_newest(void *stream);
 void xmem_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

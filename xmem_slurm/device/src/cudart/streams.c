@@ -20,26 +20,46 @@
 #define IDLE_SECONDS 3 /* longer than the probe lets a process wait for torch's watchdogs (ranks/rank.py) */
 
 struct event {
-    uint64_t sequence, launch;
+    uint64_t sequence, launch, on_default;
     struct capture *capture; /* of the stream that recorded it */
+    struct stream *stream;   /* that recorded it */
 };
 
 static struct stream default_stream;
 static struct stream slots[STREAM_SLOTS];
 static unsigned next_slot;
-static uint64_t recorded, completed; /* sequence numbers of events */
-static uint64_t launches;
+static uint64_t recorded, completed;                /* sequence numbers of events */
+static uint64_t launches, in_libraries, on_default; /* kernels; those of libraries are in the last two alone */
 static time_t launched_at;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void xmem_launched(void) {
+/* 0, 1 (cudaStreamLegacy) and 2 (cudaStreamPerThread) name the default stream. */
+struct stream *stream_of(void *handle) { return (uintptr_t)handle <= 2 ? &default_stream : handle; }
+
+static void goes_on(void *stream) {
+    if (stream_of(stream) == &default_stream) {
+        __atomic_fetch_add(&on_default, 1, __ATOMIC_RELAXED);
+        xmem_work_goes_on();
+    }
+}
+
+void xmem_launched(void *stream) {
     xmem_forget_contents();
     __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+    goes_on(stream);
     __atomic_store_n(&launched_at, time(NULL), __ATOMIC_RELAXED);
 }
 
-/* 0, 1 (cudaStreamLegacy) and 2 (cudaStreamPerThread) name the default stream. */
-struct stream *stream_of(void *handle) { return (uintptr_t)handle <= 2 ? &default_stream : handle; }
+/* It is a default, too, as it was before anybody counted. */
+void xmem_library_launched(const char *function, void *stream) {
+    __atomic_fetch_add(&in_libraries, 1, __ATOMIC_RELAXED);
+    goes_on(stream);
+    xmem_default(function);
+}
+
+uint64_t xmem_launches(void) {
+    return __atomic_load_n(&launches, __ATOMIC_RELAXED) + __atomic_load_n(&in_libraries, __ATOMIC_RELAXED);
+}
 
 /* Handles ascend in the order of creation, because torch's allocator orders blocks by them. */
 int cudaStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
@@ -50,6 +70,12 @@ int cudaStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
     *stream = (struct stream){.priority = priority, .flags = flags, .id = slot + 3};
     *handle = stream;
     return SUCCESS;
+}
+
+/* Note [Waited or beside] in work.c. */
+int xmem_waited_for_newest(void *stream) {
+    return stream_of(stream) == &default_stream ||
+           stream_of(stream)->waited == __atomic_load_n(&on_default, __ATOMIC_RELAXED);
 }
 
 /* cuda_runtime_api.h, "Stream Management" (CUDA 12.9, 13.5). */
@@ -88,9 +114,14 @@ int cudaStreamSynchronize(void *stream UNUSED) {
 /* Waiting for an event that a capturing stream recorded joins this stream to the capture (CUDA C++ Programming Guide,
  * "Cross-stream Dependencies and Events"). */
 int cudaStreamWaitEvent(void *stream, void *event, unsigned flags UNUSED) {
-    struct capture *capture = ((struct event *)event)->capture;
+    struct event *recorded_one = event;
+    struct capture *capture = recorded_one->capture;
     if (capture && capture->active)
         stream_of(stream)->capture = capture;
+    if (stream_of(stream) == &default_stream)
+        xmem_work_waits(recorded_one->stream);
+    else if (recorded_one->stream == &default_stream)
+        stream_of(stream)->waited = recorded_one->on_default;
     return SUCCESS;
 }
 
@@ -116,7 +147,9 @@ int cudaEventRecord(void *handle, void *stream) {
     event->sequence = ++recorded;
     event->launch = __atomic_load_n(&launches, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
-    event->capture = stream_of(stream)->capture;
+    event->on_default = __atomic_load_n(&on_default, __ATOMIC_RELAXED);
+    event->stream = stream_of(stream);
+    event->capture = event->stream->capture;
     return SUCCESS;
 }
 

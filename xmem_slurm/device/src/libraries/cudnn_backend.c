@@ -8,8 +8,6 @@
 
 #include "cudnn_backend.h"
 
-extern void xmem_default(const char *function) __attribute__((weak));
-
 size_t cudnn_attribute_bytes(int type) {
     switch (type) {
     case TYPE_HANDLE:
@@ -28,7 +26,7 @@ size_t cudnn_attribute_bytes(int type) {
     }
 }
 
-static struct attribute *find(const struct descriptor *descriptor, int name) {
+struct attribute *cudnn_find(const struct descriptor *descriptor, int name) {
     struct attribute *attribute = descriptor->attributes;
     while (attribute && attribute->name != name)
         attribute = attribute->next;
@@ -68,7 +66,7 @@ static void release_values(struct attribute *attribute) {
 int cudnnBackendSetAttribute(struct descriptor *descriptor, int name, int type, int64_t count, const void *values) {
     size_t bytes = (size_t)count * cudnn_attribute_bytes(type);
     void *data = calloc(1, bytes + 1);
-    struct attribute *attribute = find(descriptor, name);
+    struct attribute *attribute = cudnn_find(descriptor, name);
     if (!attribute && data) {
         struct attribute **end = &descriptor->attributes;
         while (*end)
@@ -153,14 +151,14 @@ static int plans_not_run;
 /* torch tries one plan after another until one runs; with torch.backends.cudnn.benchmark it makes them all, runs each,
  * and keeps the fastest. Here all take the same time, so that the first one wins. */
 static int finalize_plan(struct descriptor *plan) {
-    const struct attribute *given = find(plan, EXECUTION_PLAN_ENGINE_CONFIG);
+    const struct attribute *given = cudnn_find(plan, EXECUTION_PLAN_ENGINE_CONFIG);
     const struct descriptor *configuration = given ? *(struct descriptor **)given->data : NULL;
-    const struct attribute *status = configuration ? find(configuration, OUR_PLAN_STATUS) : NULL;
+    const struct attribute *status = configuration ? cudnn_find(configuration, OUR_PLAN_STATUS) : NULL;
     if (!status)
         return CUDNN_SUCCESS;
     if (*(int64_t *)status->data)
         return (int)*(int64_t *)status->data;
-    const struct attribute *workspace = find(configuration, ENGINECFG_WORKSPACE_SIZE);
+    const struct attribute *workspace = cudnn_find(configuration, ENGINECFG_WORKSPACE_SIZE);
     if (__atomic_fetch_add(&plans_not_run, 1, __ATOMIC_RELAXED))
         doubt("cudnn-benchmark", "torch.backends.cudnn.benchmark");
     return cudnnBackendSetAttribute(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, workspace->data);
@@ -177,10 +175,11 @@ int cudnnBackendFinalize(struct descriptor *descriptor) {
     }
 }
 
-int cudnnBackendExecute(void *handle UNUSED, void *plan UNUSED, void *variant_pack UNUSED) {
+int cudnnBackendExecute(void **handle, const struct descriptor *plan, void *variant_pack UNUSED) {
     __atomic_store_n(&plans_not_run, 0, __ATOMIC_RELAXED);
-    if (xmem_default)
-        xmem_default("cudnnBackendExecute");
+    cudnn_count(plan);
+    if (xmem_library_launched)
+        xmem_library_launched("cudnnBackendExecute", handle ? *handle : NULL);
     return CUDNN_SUCCESS;
 }
 
@@ -205,10 +204,20 @@ static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, v
     return CUDNN_SUCCESS;
 }
 
+/* Of what is executed the FLOPs are counted (cudnn_work.c): each configuration knows its graph. */
+static void give_graph(const struct attribute *graph, struct descriptor **configurations, int64_t wanted) {
+    for (int64_t i = 0; graph && configurations && i < wanted; i++)
+        if (configurations[i])
+            cudnnBackendSetAttribute(configurations[i], OUR_GRAPH, graph->type, graph->count, graph->data);
+}
+
 int cudnnBackendGetAttribute(const struct descriptor *descriptor, int name, int type, int64_t wanted, int64_t *count,
                              void *values) {
-    const struct attribute *attribute = find(descriptor, name);
-    const struct attribute *configurations = name == ENGINEHEUR_RESULTS ? find(descriptor, OUR_CONFIGURATIONS) : NULL;
+    const struct attribute *attribute = cudnn_find(descriptor, name);
+    const struct attribute *configurations =
+        name == ENGINEHEUR_RESULTS ? cudnn_find(descriptor, OUR_CONFIGURATIONS) : NULL;
+    if (name == ENGINEHEUR_RESULTS)
+        give_graph(cudnn_find(descriptor, ENGINEHEUR_OPERATION_GRAPH), values, wanted);
     if (configurations) {
         get_configurations(configurations->data, values, wanted, count);
         return CUDNN_SUCCESS;

@@ -32,6 +32,8 @@ enum {
 enum {
     OUR_PLAN_STATUS = -1,    /* of an engine configuration: what finalizing its plan returns */
     OUR_CONFIGURATIONS = -2, /* of heuristics: the real library's answer, text */
+    OUR_GRAPH = -3,          /* of an engine configuration: what it is for */
+    ENGINEHEUR_OPERATION_GRAPH = 201,
     ENGINEHEUR_RESULTS = 202,
     ENGINEHEUR_DEVICEPROP = 204,
     ENGINECFG_ENGINE = 300,
@@ -40,6 +42,8 @@ enum {
     EXECUTION_PLAN_WORKSPACE_SIZE = 402,
     EXECUTION_PLAN_JSON_REPRESENTATION = 405,
     EXECUTION_PLAN_DEVICEPROP = 407,
+    OPERATIONGRAPH_OPS = 801,
+    ENGINE_OPERATION_GRAPH = 1300,
     ENGINE_GLOBAL_INDEX = 1301,
     ENGINE_NUMERICAL_NOTE = 1303,
     ENGINE_BEHAVIOR_NOTE = 1305,
@@ -61,6 +65,10 @@ struct descriptor {
 };
 
 size_t cudnn_attribute_bytes(int type);
+struct attribute *cudnn_find(const struct descriptor *descriptor, int name);
+
+/* cudnn_work.c */
+void cudnn_count(const struct descriptor *plan);
 
 /* The job's own cuDNN on heuristics: its answer as text (plans/answer.c), to be freed, or NULL: cudnn_no_answer() says
  * why, in words that stay. */

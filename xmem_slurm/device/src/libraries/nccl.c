@@ -1,9 +1,8 @@
 /* libnccl: communicators of any size in one process (nccl.h, 2.20 to 2.29).
  *
- * The other ranks do not run. A broadcast or gather gives what this rank has, as if all of them had the same;
- * reductions and point-to-point transfers are generated defaults, after which the contents of device memory are
- * unknown. The buffers that a communicator takes on the GPU depend on topology and settings and are not known here: a
- * doubt.
+ * The other ranks do not run. A broadcast or gather gives what this rank has, as if all of them had the same; after
+ * reductions and point-to-point transfers the contents of device memory are unknown. All are counted (cudart/work.c).
+ * The buffers that a communicator takes on the GPU depend on topology and settings and are not known here: a doubt.
  */
 #include "../xmem.h"
 
@@ -142,9 +141,51 @@ int ncclGroupEnd(void) {
     return ncclGroupStart();
 }
 
+static void count_transfer(const char *kind, size_t bytes, const struct communicator *communicator, void *stream) {
+    if (xmem_work_collective)
+        xmem_work_collective(kind, (int64_t)bytes, communicator->ranks, stream);
+}
+
+/* What is unknown afterwards. */
+static int transfer(const char *function, const char *kind, size_t bytes, const struct communicator *communicator,
+                    void *stream) {
+    count_transfer(kind, bytes, communicator, stream);
+    if (xmem_default)
+        xmem_default(function);
+    return NCCL_SUCCESS;
+}
+
+int ncclAllReduce(const void *send UNUSED, void *receive UNUSED, size_t count, int type, int operation UNUSED,
+                  const struct communicator *communicator, void *stream) {
+    return transfer("ncclAllReduce", "all_reduce", count * type_bytes(type), communicator, stream);
+}
+
+int ncclReduce(const void *send UNUSED, void *receive UNUSED, size_t count, int type, int operation UNUSED,
+               int root UNUSED, const struct communicator *communicator, void *stream) {
+    return transfer("ncclReduce", "reduce", count * type_bytes(type), communicator, stream);
+}
+
+int ncclReduceScatter(const void *send UNUSED, void *receive UNUSED, size_t count, int type, int operation UNUSED,
+                      const struct communicator *communicator, void *stream) {
+    size_t whole = count * type_bytes(type) * (size_t)communicator->ranks;
+    return transfer("ncclReduceScatter", "reduce_scatter", whole, communicator, stream);
+}
+
+int ncclAlltoAll(const void *send UNUSED, void *receive UNUSED, size_t count, int type,
+                 const struct communicator *communicator, void *stream) {
+    size_t whole = count * type_bytes(type) * (size_t)communicator->ranks;
+    return transfer("ncclAlltoAll", "all_to_all", whole, communicator, stream);
+}
+
+int ncclSend(const void *send UNUSED, size_t count, int type, int peer UNUSED, const struct communicator *communicator,
+             void *stream) {
+    return transfer("ncclSend", "send", count * type_bytes(type), communicator, stream);
+}
+
 int ncclBroadcast(const void *send, void *receive, size_t count, int type, int root,
                   const struct communicator *communicator, void *stream) {
     size_t bytes = count * type_bytes(type);
+    count_transfer("broadcast", bytes, communicator, stream);
     copy(receive, send, bytes, stream);
     if (root == communicator->rank) {
         group.sent = send;
@@ -158,6 +199,7 @@ int ncclBroadcast(const void *send, void *receive, size_t count, int type, int r
 int ncclAllGather(const void *send, void *receive, size_t count, int type, const struct communicator *communicator,
                   void *stream) {
     size_t bytes = count * type_bytes(type);
+    count_transfer("all_gather", bytes * (size_t)communicator->ranks, communicator, stream);
     int copies = bytes <= COPIED_BYTES ? communicator->ranks : 0;
     if (!copies && xmem_default)
         xmem_default("ncclAllGather");

@@ -62,7 +62,16 @@ def place(device):
 
 def doubts(runtime):
     """Return what the stand-ins, by their `runtime`, could not answer so far: [{code, detail, count}]."""
-    size = runtime.xmem_device_report(None, ctypes.c_size_t(0)) + (1 << 12)  # room for what is met meanwhile
+    return _report(runtime.xmem_device_report)
+
+
+def work(runtime):
+    """Return what the GPU was given to do from one optimizer step to the next (form: device/src/cudart/work.c)."""
+    return _report(runtime.xmem_work_report)
+
+
+def _report(write):
+    size = write(None, ctypes.c_size_t(0)) + (1 << 12)  # room for what is met meanwhile
     text = ctypes.create_string_buffer(size)
-    runtime.xmem_device_report(text, ctypes.c_size_t(size))
+    write(text, ctypes.c_size_t(size))
     return json.loads(text.value.decode())

@@ -1,6 +1,7 @@
 """Records what one process asks of torch's caching allocator, and writes it as a trace (form: xmem_slurm/trace.py)."""
 
 import contextlib
+import ctypes
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from _xmem.record.served import Served
 from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
+from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
 from _xmem.values.known_values import KnownValues
@@ -49,7 +51,7 @@ class Recorder(ProbeEngine):
         self._settings = {}
         self._course = Course(self)
         self._served, self._streams, self._reads, self._garbage = Served(), Streams(), Reads(), Garbage()
-        self._known = self._rank = self._triton = self._advice = self._script = None
+        self._known = self._rank = self._triton = self._advice = self._training = self._script = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
@@ -57,6 +59,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
+        self._since_step = 0
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
@@ -85,10 +88,18 @@ class Recorder(ProbeEngine):
                 self._settings = {os.environ[name]: chosen}
 
     def _parts(self):
+        """Return what hooks in, by the names of `patches`."""
         torch = self._torch
         self._known = KnownValues(torch, self._environ)
         self._triton, self._advice = Triton(torch, self._known), JobChange(torch, self._environ.get("XMEM_BATCH"))
-        parts = {"served": self._served, "streams": self._streams, "reads": self._reads, "values": self._known}
+        self._training = TrainingSeen(torch)
+        parts = {
+            "training": self._training,
+            "served": self._served,
+            "streams": self._streams,
+            "reads": self._reads,
+            "values": self._known,
+        }
         parts.update(host_weights=HostWeights(torch), triton=self._triton, advice=self._advice, sites=self._sites)
         if self._ends:
             parts["course"] = self._course
@@ -131,6 +142,7 @@ class Recorder(ProbeEngine):
     def _within_backward(self):
         self.mark("backward")
         self._backwards = True
+        self._since_step += 1
         try:
             with self._sites.backward():
                 yield
@@ -153,6 +165,8 @@ class Recorder(ProbeEngine):
         self.says("step %d" % max(number, most), self._rank_and_size)
         if number > most:
             self._history.mark("step", counts, time.monotonic())
+            self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
+            self._since_step = 0
         if number <= TAGGED_STEPS or grew:
             self._tags.optimizer(self._torch, optimizer, first)
         if first:
@@ -311,7 +325,9 @@ class Recorder(ProbeEngine):
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
             "peers": self._rank.peers.differing() if self._rank is not None else [],
+            "work": stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
+            "training": self._training.found() if self._training is not None else {},
         }
 
     def _seen(self, device):

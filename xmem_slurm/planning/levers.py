@@ -35,6 +35,15 @@ class BatchLever:
     def __str__(self) -> str:
         return self.name or "its DataLoaders' batch_size"
 
+    def number(self, job: Job) -> int:
+        """Return the number that the job has for it; 0 where that is not said in the script or the environment."""
+        if not self.name.startswith("-"):
+            text = job.environ.get(self.name, "")
+            return int(text) if text.isdecimal() else 0
+        texts = [job.script, " ".join(job.arguments).encode(errors="surrogateescape")]
+        found = [match for text in texts for match in self._given.finditer(text)]
+        return int(found[0][2]) if found else 0
+
     def at(self, order: DryRunOrder, batch: int) -> DryRunOrder:
         """Return the order of a dry run with so many samples in a batch of one process.
 
@@ -48,10 +57,14 @@ class BatchLever:
             return replace(order, job=replace(job, environ={**job.environ, self.name: str(batch)}))
         return replace(order, job=self._with_option(job, str(batch)))
 
+    @property
+    def _given(self) -> re.Pattern[bytes]:
+        """Finds the option with its number in a script."""
+        return re.compile(rb"(?<![\w-])(%s(?:=|[ \t]+)[\"']?)(\d+)(?![\w.])" % re.escape(self.name).encode())
+
     def _with_option(self, job: Job, number: str) -> Job:
         """Return the job with its option's number replaced wherever it stands: "--option 32", "--option=32"."""
-        given = re.compile(rb"(?<![\w-])(%s(?:=|[ \t]+)[\"']?)\d+(?![\w.])" % re.escape(self.name).encode())
-        script, in_script = given.subn(rb"\g<1>" + number.encode(), job.script)
+        script, in_script = self._given.subn(rb"\g<1>" + number.encode(), job.script)
         arguments, in_arguments = _with_number(job.arguments, self.name, number)
         if not in_script + in_arguments:
             raise UsageError(f"--vary batch_size={self.name}: the job has no {self.name} NUMBER; write it there first")

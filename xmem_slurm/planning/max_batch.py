@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.plan.levers import BatchLever
+from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind
 from xmem_slurm.sizing.estimate import Estimate

@@ -1,0 +1,261 @@
+"""Which way of training is the fastest, by the plan's speed model and by LLMem, and which was it when measured?
+
+    python -m benchmarks.planner                      # LLMem's table 3: nine models on 4 V100 of 16 GB
+    python -m benchmarks.planner --speed CSV... [--model NAME=LAYERS,HIDDEN,FFN[,untied]]...
+
+The second compares rows of measured training, one configuration each, of 1B, 3B, 8B, 80B and the models that are named.
+
+A CSV has the columns of COLUMNS. A row is compared with those of the same model on as many nodes; two are a pair where
+their seconds are more than 5 % apart. Rows with pipelines, on more than 8 nodes, or of a model that is not known are
+left out, and counted. The last line has both rates.
+"""
+
+import argparse
+import csv
+import dataclasses
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from benchmarks import llmem
+from benchmarks.text_table import text_table
+from benchmarks.training_speed import NANOTRON, NANOTRON_VOCABULARY, Row, p5_node, work_of_method, work_of_row
+from xmem_slurm.planning import speed
+from xmem_slurm.site.loading import load_catalogue
+
+COLUMNS = {
+    "model": "model",
+    "nodes": "nodes",
+    "micro_batch": "micro_batch",
+    "grad_accumulation": "accumulation",
+    "global_batch": "global_batch",
+    "dp": "dp",
+    "pp": "pp",
+    "tp": "tp",
+    "zero": "zero",
+    "tokens_per_second_per_gpu": "tokens_per_second",
+}
+"""What a CSV must have, by the names of a row's fields."""
+APART = 1.05
+"""Times that are closer are no pair."""
+
+Score = Callable[[Row], float]
+"""Of a configuration: less is faster."""
+
+
+class RowsError(Exception):
+    """A CSV is none, or not of the form; the message is a line for the user."""
+
+
+def main() -> int:
+    """Print what the module says; 1 with a line on stderr where a CSV cannot be read."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.planner", description=__doc__.splitlines()[0])
+    options.add_argument("--speed", nargs="+", type=Path, metavar="CSV")
+    options.add_argument("--model", action="append", default=[], metavar="NAME=LAYERS,HIDDEN,FFN[,untied]")
+    given = options.parse_args()
+    try:
+        rows = [row for path in given.speed or () for row in read(path)]
+        lines = speed_lines(rows, NANOTRON | dict(map(shape, given.model))) if given.speed else table_3_lines()
+    except RowsError as error:
+        print(f"benchmarks.planner: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(lines))
+    return 0
+
+
+def shape(text: str) -> tuple[str, llmem.Decoder]:
+    """Read the name and the shape of a model.
+
+    Raises:
+        RowsError: it is of another form.
+    """
+    found = re.fullmatch(r"([^=]+)=(\d+),(\d+),(\d+)(,untied)?", text)
+    if found is None:
+        raise RowsError(f"--model {text}: not of the form NAME=LAYERS,HIDDEN,FFN or NAME=LAYERS,HIDDEN,FFN,untied")
+    layers, hidden, ffn = map(int, found.group(2, 3, 4))
+    return found[1], llmem.Decoder(layers, hidden, ffn, NANOTRON_VOCABULARY, gated=True, tied=found[5] is None)
+
+
+def read(path: Path) -> list[Row]:
+    """Read the rows of a CSV.
+
+    Raises:
+        RowsError: there is none, it lacks columns, or has what is no number in one of them.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+            if missing:
+                raise RowsError(f"{path}: no column {', '.join(missing)}")
+            return [_row(path, number, each) for number, each in enumerate(rows, start=2)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RowsError(f"{path}: {error}") from error
+
+
+def _row(path: Path, number: int, given: Mapping[str, str]) -> Row:
+    kinds = {each.name: each.type for each in dataclasses.fields(Row)}
+    try:
+        row = Row(**{field: _value(given[name], kinds[field]) for name, field in COLUMNS.items()})
+    except (TypeError, ValueError) as error:
+        raise RowsError(f"{path}, line {number}: {error}") from error
+    if min(row.nodes, row.micro_batch, row.accumulation, row.global_batch, row.dp, row.pp, row.tp) < 1:
+        raise RowsError(f"{path}, line {number}: a count below 1")
+    if row.tokens_per_second <= 0:
+        raise RowsError(f"{path}, line {number}: {row.tokens_per_second} tokens a second")
+    return row
+
+
+def _value(text: str, kind: Any) -> Any:
+    """Return a field's value; a whole number may be written as "2.0"."""
+    if kind is not int:
+        return kind(text)
+    number = float(text)
+    if number != int(number):
+        raise ValueError(f"{text!r} is no whole number")
+    return int(number)
+
+
+Models = Mapping[str, llmem.Decoder]
+
+
+def left_out(row: Row, models: Models) -> str:
+    """Return why a row is not compared; "" where it is."""
+    if row.model not in models:
+        return f"the shape of {row.model!r} is not known: --model says it"
+    return speed.cannot_rank(row.nodes, pipelines=row.pp > 1)
+
+
+def llmem_score(row: Row) -> float:
+    """Return LLMem's score of a configuration at its own batch, negative: more is faster."""
+    plain = row.zero == 0 and row.tp == 1
+    return -row.micro_batch * row.dp * (llmem.SPEED_UP_OF_CDP if plain else 1)
+
+
+def our_score(models: Models) -> Score:
+    """Return what the speed model says of a configuration on the nodes of the measurements."""
+    node = speed.hardware("h100", load_catalogue()["h100-sxm5-80gb"])
+    assert node is not None, "the catalogue has its speed"
+    measured_on = p5_node(node)
+    return lambda row: speed.step_seconds(work_of_row(row, models[row.model]), measured_on)
+
+
+Groups = Mapping[tuple[str, int], Sequence[Row]]
+
+
+def in_order(groups: Groups, score: Score, apart: float = APART) -> tuple[int, int]:
+    """Return how many pairs are in the right order, and of how many. Equal scores are none."""
+    right = pairs = 0
+    for rows in groups.values():
+        for (a, of_a), (b, of_b) in combinations([(row, score(row)) for row in rows], 2):
+            if max(a.seconds, b.seconds) > apart * min(a.seconds, b.seconds):
+                pairs += 1
+                right += (of_a - of_b) * (a.seconds - b.seconds) > 0
+    return right, pairs
+
+
+def regret(rows: Sequence[Row], score: Score) -> float:
+    """Return by how much the first choice was slower than the fastest, as a share of that."""
+    return min(rows, key=score).seconds / min(row.seconds for row in rows) - 1
+
+
+def speed_lines(rows: Sequence[Row], models: Models) -> list[str]:
+    """Return the comparison of measured rows, both rates in the last line.
+
+    Raises:
+        RowsError: no row is left to compare.
+    """
+    reasons = Counter(why for row in rows if (why := left_out(row, models)))
+    groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        if not left_out(row, models):
+            groups[row.model, row.nodes].append(row)
+    if not groups:
+        raise RowsError(f"none of {len(rows)} rows can be compared: {'; '.join(reasons) or 'there are none'}")
+    ours = our_score(models)
+    table = [_group_line(name, of_group, ours) for name, of_group in sorted(groups.items())]
+    for model in sorted({model for model, _ in groups}):
+        of_model = {name: each for name, each in groups.items() if name[0] == model}
+        table.append((f"{model}, all", str(sum(map(len, of_model.values()))), *_rates(of_model, ours), "", ""))
+    headings = ("model, nodes", "rows", "pairs", "ours", "LLMem", "regret: ours", "LLMem")
+    worst = sorted((regret(each, ours) for each in groups.values()), reverse=True)
+    return [
+        f"{len(rows)} rows, {sum(map(len, groups.values()))} compared, in {len(groups)} groups",
+        *(f"left out: {count} {_plural(count)}: {why}" for why, count in reasons.most_common()),
+        "",
+        *text_table(headings, table),
+        "",
+        "pairs more than 25 % apart in the right order: "
+        + ", ".join(f"{who} {_percent(*in_order(groups, score, 1.25))}" for who, score in _both(ours)),
+        f"regret of the first choice: at most {worst[0]:.1%}; above 10 % in {sum(each > 0.1 for each in worst)} groups",
+        "pairs more than 5 % apart in the right order: "
+        + ", ".join(f"{who} {_percent(*in_order(groups, score))}" for who, score in _both(ours))
+        + f" of {in_order(groups, ours)[1]}",
+    ]
+
+
+def _both(ours: Score) -> Iterable[tuple[str, Score]]:
+    return ("ours", ours), ("LLMem's score", llmem_score)
+
+
+def _plural(count: int) -> str:
+    return "row" if count == 1 else "rows"
+
+
+def _percent(right: int, pairs: int) -> str:
+    return f"{right / pairs:.1%}" if pairs else "-"
+
+
+def _rates(groups: Groups, ours: Score) -> tuple[str, str, str]:
+    right, pairs = in_order(groups, ours)
+    return str(pairs), _percent(right, pairs), _percent(*in_order(groups, llmem_score))
+
+
+def _group_line(name: tuple[str, int], rows: Sequence[Row], ours: Score) -> tuple[str, ...]:
+    rates = _rates({name: rows}, ours)
+    first = (f"{regret(rows, score):.1%}" for _, score in _both(ours))
+    return (f"{name[0]}, {name[1]}", str(len(rows)), *rates, *first)
+
+
+def table_3_lines() -> list[str]:
+    """Return, for each model of LLMem's table 3, both picks beside the measured seconds, and the pairs in order."""
+    hardware = speed.hardware("v100", load_catalogue()[llmem.GPU])
+    assert hardware is not None, "the catalogue has its speed"
+    table, right, pairs, as_measured = [], Counter[str](), 0, 0
+    for measured in llmem.TABLE_3:
+        found = llmem.candidates(measured.model, llmem.FOUR_V100)
+        fits = [each for each in found if each.bs]
+        seconds = {each.method: _sample_seconds(measured.model, each, hardware) for each in fits}
+        scores = {each.method: -each.score for each in fits}
+        ours = min(seconds, key=seconds.__getitem__, default=llmem.Method.OFFLOAD)
+        ran = measured.seconds
+        as_measured += set(seconds) == set(ran)
+        fastest = min(ran, key=ran.__getitem__, default=llmem.Method.OFFLOAD)
+        for a, b in combinations(ran, 2):
+            pairs += 1
+            for who, said in (("ours", seconds), ("LLMem", scores)):
+                right[who] += a in said and b in said and (said[a] - said[b]) * (ran[a] - ran[b]) > 0
+        columns = (llmem.Method.ADP, llmem.Method.DP_TP, llmem.Method.TP)
+        figures = (str(ran.get(method, "OOM")) for method in columns)
+        table.append((measured.name, str(llmem.pick(found)), str(ours), str(fastest), *figures))
+    headings = ("model", "LLMem's pick", "ours", "the fastest", "4 DP, s", "2 DP + 2 TP, s", "4 TP, s")
+    return [
+        *text_table(headings, table),
+        "",
+        f"what runs out of memory is as measured for {as_measured} of {len(llmem.TABLE_3)} models",
+        f"pairs in the right order: ours {right['ours']}, LLMem {right['LLMem']} of {pairs}",
+    ]
+
+
+def _sample_seconds(model: llmem.Decoder, way: llmem.Candidate, hardware: speed.Hardware) -> float:
+    """Return what the speed model says of one sample, with the batch that LLMem says fits."""
+    work = work_of_method(model, way.method, way.tp, way.bs, llmem.FOUR_V100)
+    return speed.step_seconds(work, hardware) / (way.bs * llmem.FOUR_V100.n / way.tp)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A plan of a real script: what is advised is the script that is submitted, and it runs on the GPUs it asks for."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, Cluster, own_cache
+from xmem_slurm.planning import on_site
+from xmem_slurm.planning.on_site import Planned, PlanWanted
+from xmem_slurm.slurm.submission import Submission
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import os, sys
+import torch
+
+size, batch = 4096, int(sys.argv[sys.argv.index("--batch") + 1])
+torch.distributed.init_process_group()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+layers = [torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.GELU()) for _ in range(8)]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers).cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    model(torch.zeros(batch, 4096, size, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained", os.environ["WORLD_SIZE"], batch, flush=True)
+"""
+
+
+def written(folder: Path, python: Path, batch: int, *directives: str) -> Path:
+    """Write a script of two processes whose batch does not fit the small GPUs of the example site."""
+    (folder / "train.py").write_text(TRAIN)
+    lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in directives)]
+    lines += [
+        f"export PATH={python.parent}:$PATH",
+        f"torchrun --standalone --nproc-per-node=2 train.py --batch {batch}",
+    ]
+    (folder / "job.sh").write_text("\n".join([*lines, ""]))
+    return folder / "job.sh"
+
+
+def planned(script: Path, **wanted: object) -> Planned:
+    job = Submission((f"--chdir={script.parent}", str(script)), dict(os.environ), script.read_bytes())
+    return on_site.plan(job, PlanWanted(site=str(EXAMPLE_SITE), vary="batch_size=--batch", **wanted), print, print)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("without_sandbox")
+def test_a_script_of_ddp_is_planned_on_more_gpus_with_a_batch_that_fits(tmp_path: Path, warm_python: Path) -> None:
+    script = written(tmp_path, warm_python, 24, "--gres=gpu:2", "--ntasks=1", "--mem=1G")
+    found = planned(script, gpus="2-4", on=("l4",), top=1)
+    best = found.best
+    assert (best.candidate.gpus, best.candidate.micro_batch) == (4, 12)
+    assert best.estimate is not None
+    assert best.estimate.fits(found.gpus["l4"])
+    assert best.estimate.largest.trace.world_size == 4
+    ready = found.submission(best)
+    assert ready.script is not None
+    text = ready.script.decode()
+    assert "torchrun --standalone --nproc-per-node=4 train.py --batch 12\n" in text
+    assert ready.request.gpus_per_node == 4
+    assert ready.request.gpu_types == ("l4",)
+    assert {row.candidate.gpus for row in found.plan.verified} == {4}
+
+
+@pytest.mark.slurm
+@pytest.mark.slow(covers=["xmem_slurm/planning/*", "xmem_slurm/submission/by_plan*"])
+def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
+    cluster: Cluster, tmp_path: Path, job_python: Path
+) -> None:
+    """The lab's GPUs have as much memory as the site says, and no more: as it is written the job ends without."""
+    script = written(tmp_path, job_python, 24, "--gres=gpu:l4:2", "--ntasks=1", "--mem=1G", "--output=%j.out")
+    environ = own_cache(tmp_path)
+    job = cluster.slurm("sbatch", "--parsable", f"--chdir={tmp_path}", str(script)).strip()
+    assert "JobState=FAILED" in cluster.ended(job)
+    assert "OutOfMemoryError" in (tmp_path / f"{job}.out").read_text()
+    words = ("--gpus=2-4", "--on=l4", "--top=1", "--vary=batch_size=--batch", "--write=plan.sh", "job.sh")
+    done = cluster.run(XMEM_SLURM, "plan", *words, cwd=tmp_path, **environ)
+    assert done.returncode == 0, done.stderr
+    assert "verified by a dry run" in done.stdout
+    job = cluster.slurm("sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "plan.sh")).strip()
+    assert "JobState=COMPLETED" in cluster.ended(job)
+    assert "trained 4 12" in (tmp_path / f"{job}.out").read_text()

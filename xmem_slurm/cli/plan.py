@@ -1,0 +1,82 @@
+"""`xmem-slurm plan`: how a job could be trained on this site's GPUs, each way seen in a dry run."""
+
+import json
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from xmem_slurm import estimating
+from xmem_slurm.cli.estimate import AsJson
+from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.errors import UsageError
+from xmem_slurm.generate import templates
+from xmem_slurm.planning import on_site
+from xmem_slurm.report import plan as report
+from xmem_slurm.report import terminal
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
+
+
+def plan(
+    command: Annotated[list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")],
+    *,
+    gpus: Annotated[str | None, typer.Option(help="Numbers of GPUs: 4, or 1-8 (1-8).")] = None,
+    on: Annotated[str | None, typer.Option(help="Options of the site, divided by commas; else all.")] = None,
+    objective: Annotated[
+        Literal["cost", "time", "fewest"], typer.Option(help="What is to be least: cost, time, or GPUs.")
+    ] = "cost",
+    allow: Annotated[str | None, typer.Option(help="Only these methods, divided by commas: ddp,fsdp2.")] = None,
+    forbid: Annotated[str | None, typer.Option(help="None of these methods.")] = None,
+    same_batch: Annotated[
+        bool,
+        typer.Option(
+            "--keep-global-batch/--any-global-batch", help="Whether an optimizer step stays one of as many samples."
+        ),
+    ] = True,
+    top: Annotated[int, typer.Option(min=1, help="So many ways that fit are looked for.")] = 5,
+    vary: Annotated[
+        str | None, typer.Option(help="What is the batch of a process: batch_size=--OPTION or batch_size=VARIABLE.")
+    ] = None,
+    site: SiteFile = None,
+    budget: Annotated[
+        float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take.", min=1)
+    ] = 240.0,
+    write: Annotated[Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry run."""
+    wrong = own_files.unwritable(write) if write is not None else None
+    if wrong is not None:
+        raise UsageError(f"{write}: {wrong}")
+    wanted = on_site.PlanWanted(
+        gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget
+    )
+    job = _as_script(estimating.job_of(command, dict(os.environ)))
+    with terminal.progress("running the job dry as it is", budget) as shown_now:
+        found = on_site.plan(job, wanted, partial(typer.echo, err=True), shown_now)
+    shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
+    typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
+    best = found.best
+    if write is not None:
+        script = found.submission(best).script
+        assert script is not None
+        own_files.write_for_user(write, script)
+        typer.echo(f"xmem-slurm: {write} trains the first of these ways: sbatch {write}", err=True)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (text or "").split(",")))
+
+
+def _as_script(job: Submission) -> Submission:
+    """Return a job with a script: a command gets that of the template `plain`."""
+    wrapped = job.command_line.wrap
+    if wrapped is None:
+        return job
+    template = templates.find("plain", templates.folders(None))
+    text = templates.render(template, templates.values(template, []), [["true"]])
+    return Submission(("plan.sh",), job.environ, re.sub(r"(?m)^true$", lambda _: wrapped, text).encode())

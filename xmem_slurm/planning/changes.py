@@ -1,0 +1,88 @@
+"""What makes a job one of its candidates? Its request, the launching command, variables and arguments."""
+
+from collections.abc import Mapping
+
+from xmem_slurm.planning.candidates import BY_VARIABLES, Base, Candidate, asking
+from xmem_slurm.planning.methods import EXPANDABLE, OFF, variables_of
+from xmem_slurm.rewriting import launch
+from xmem_slurm.rewriting.launch import Processes
+from xmem_slurm.site.schema import Site
+from xmem_slurm.slurm.edit import Edit, apply
+from xmem_slurm.slurm.submission import Submission
+
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+"""The name that every torch reads; one that a job has under the newer PYTORCH_ALLOC_CONF goes before it there."""
+
+
+def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
+    """Return the job as it trains that way, asking for as many GPUs, of whichever kind.
+
+    Raises:
+        UsageError: it cannot be told to.
+    """
+    job = asking(base.job, candidate.per_node, candidate.nodes, site)
+    variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
+    before, after = Processes(base.nodes, base.ranks // base.nodes), Processes(candidate.nodes, candidate.per_node)
+    if variables or arguments or before != after:
+        assert job.script is not None
+        found = launch.find(job.script, base.program)
+        script = launch.changed(job.script, found, (before, after), variables=variables, arguments=arguments)
+        job = job.but(script=script)
+        if before != after:
+            job = _with_tasks(job, candidate.nodes, candidate.per_node if found.kind == "srun" else 1)
+    return job
+
+
+def _with_tasks(job: Submission, nodes: int, per_node: int) -> Submission:
+    """Have the job ask for as many tasks as srun starts: where it says how many, and sbatch gives no nodes without."""
+    wanted = {"ntasks": str(nodes * per_node), "ntasks-per-node": str(per_node)}
+    return apply([Edit(name, value) for name, value in wanted.items() if job.request.value(name) is not None], job)
+
+
+def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:
+    """Return the variables with which it trains that way."""
+    variables: dict[str, str] = {}
+    training = base.training
+    if training.by in BY_VARIABLES and not (candidate.method.is_seen(training) and not candidate.method.is_hybrid):
+        environ = {**base.job.environ, **dict.fromkeys(_named(base), "")}
+        variables |= variables_of(candidate.method, candidate.shards, candidate.gpus, environ)
+    if training.by == "accelerate" and candidate.accumulation != training.accumulation:
+        variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(candidate.accumulation)
+    if base.vary is not None and not base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
+        variables[base.vary.name] = str(candidate.micro_batch)
+    if candidate.expandable:
+        own = base.job.environ.get(_ALLOCATOR, "")
+        variables[_ALLOCATOR] = ",".join(filter(None, [own, EXPANDABLE]))
+    return variables
+
+
+def _named(base: Base) -> list[str]:
+    """Return the variables for methods that the script itself sets."""
+    script = base.job.script or b""
+    return [name for name in OFF if name.encode() in script]
+
+
+def arguments_for(base: Base, candidate: Candidate) -> Mapping[str, str]:
+    """Return the arguments with which it trains that way."""
+    training, arguments = base.training, {}
+    if training.by == "transformers":
+        if candidate.micro_batch != training.micro_batch:
+            arguments["--per_device_train_batch_size"] = str(candidate.micro_batch)
+        if candidate.accumulation != training.accumulation:
+            arguments["--gradient_accumulation_steps"] = str(candidate.accumulation)
+        if candidate.checkpointing and not training.checkpointing:
+            arguments["--gradient_checkpointing"] = "True"
+    elif base.vary is not None and base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
+        arguments[base.vary.name] = str(candidate.micro_batch)
+    return arguments
+
+
+def what_changes(base: Base, candidate: Candidate) -> list[str]:
+    """Say what of the training itself is another that way."""
+    found = [] if candidate.method.is_seen(base.training) else list(candidate.method.changes)
+    if candidate.gpus != base.ranks:
+        found.append("which samples are in which batch: as many processes draw them")
+    batch = candidate.micro_batch * candidate.accumulation * candidate.gpus
+    if base.batch and batch != base.batch:
+        found.append(f"the samples of an optimizer step: {batch} for {base.batch}")
+    return found

@@ -1,0 +1,86 @@
+"""What may a way of training do and need, before it is run? By the dry runs so far, for the order of the next alone.
+
+Nothing is advised by it: it says which way to try first, and with which batch. What it gets wrong costs a dry run.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from xmem_slurm.planning.bounds import Persistent
+from xmem_slurm.planning.candidates import Base, Candidate
+from xmem_slurm.work import Collective, Product, Work
+
+RECOMPUTED = 4 / 3
+"""Of a step's work with checkpointing: the forward pass, a third of it, is done twice."""
+CHECKPOINTED = 0.25
+"""Of activations that are left with it, until a dry run has shown that."""
+OVERLAPPED = 0.9
+"""Of a step, that gradients' reduction and the gathering of the next layer's parameters can run beside."""
+
+
+def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Work:
+    """Return what a candidate would do: as much a sample as the base does, and the collectives of its method."""
+    before = base.training
+    samples = candidate.micro_batch * candidate.accumulation / max(1, before.micro_batch * before.accumulation)
+    samples *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
+    passes = candidate.accumulation / before.accumulation
+    passes *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
+    return replace(
+        known,
+        products=tuple(_scaled(product, samples / passes, passes) for product in known.products),
+        flops={precision: flops * samples for precision, flops in known.flops.items()},
+        bytes=known.bytes * samples,
+        launches=int(known.launches * passes),
+        collectives=tuple(_collectives(base, found, candidate)),
+        offloaded_bytes=float(2 * found.optimizer // candidate.shards) if candidate.method.offloaded else 0.0,
+    )
+
+
+def _scaled(product: Product, batch: float, passes: float) -> Product:
+    return replace(product, m=max(1, round(product.m * batch)), count=max(1, round(product.count * passes)))
+
+
+def _collectives(base: Base, found: Persistent, candidate: Candidate) -> list[Collective]:
+    """Return what goes between GPUs in a step: parameters in the precision of computing, gradients in theirs."""
+    if candidate.gpus == 1:
+        return []
+    shards, name, times = candidate.shards, candidate.method.name, candidate.accumulation
+    full = found.parameters * (base.ranks if base.is_sharded else 1)
+    half = full // 2 if base.training.precision in ("bf16", "fp16") else full
+    nodes = 1 if candidate.method.is_hybrid else candidate.nodes
+
+    def of(kind: str, size: int, ranks: int, count: int, nodes: int = nodes) -> Collective:
+        return Collective(kind, size, ranks, nodes, count, OVERLAPPED)
+
+    if name == "ddp":
+        return [of("all_reduce", full, candidate.gpus, 1)]
+    if name.startswith(("zero1", "zero2")):
+        return [of("reduce_scatter", half, shards, times), of("all_gather", half, shards, 1)]
+    gathers = 1 if name == "fsdp2-grad" else 2
+    sharded = [of("all_gather", half, shards, gathers * times), of("reduce_scatter", full, shards, times)]
+    if candidate.method.is_hybrid:
+        sharded.append(of("all_reduce", full // shards, candidate.gpus // shards, times, candidate.nodes))
+    return sharded
+
+
+def beside(found: Persistent, candidate: Candidate) -> int:
+    """Return bytes that a method is expected to hold whole within a step, in 16 bits, beside what it keeps."""
+    whole = {"fsdp2-grad": found.parameters, "zero1": found.gradients}
+    return whole.get(candidate.method.name, 0) // 2 if candidate.gpus > 1 else 0
+
+
+@dataclass
+class Activations:
+    """Bytes of one sample beside what persists, as dry runs have shown them, by checkpointing."""
+
+    a_sample: dict[bool, float] = field(default_factory=dict)
+
+    def learn(self, candidate: Candidate, peak: int, persistent: int) -> None:
+        """Take in what a dry run with this batch needed."""
+        if candidate.micro_batch:
+            self.a_sample[candidate.checkpointing] = max(0, peak - persistent) / candidate.micro_batch
+
+    def of(self, candidate: Candidate) -> float:
+        """Return the bytes of its batch; as much as is not known is guessed."""
+        other = self.a_sample.get(not candidate.checkpointing, 0.0)
+        guess = other * (CHECKPOINTED if candidate.checkpointing else 1 / CHECKPOINTED)
+        return self.a_sample.get(candidate.checkpointing, guess) * candidate.micro_batch

@@ -1,0 +1,108 @@
+"""Which ways are there to share a model among GPUs, what of it does each keep on one, and what makes it so?
+
+The levers are variables and arguments that the libraries read themselves: accelerate's environment (its `launch` sets
+the same variables; accelerate/utils/dataclasses.py, 1.15) and the arguments of transformers' TrainingArguments.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xmem_slurm.trace import Training
+
+_DEEPSPEED, _FSDP, _SIZES = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG"
+_FORMAT = "checkpoints are sharded, and made whole by"
+_REDUCED = "gradients are reduced in"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way of training on several GPUs.
+
+    `shards` names what each GPU keeps only its part of ("parameters", "gradients", "optimizer"). What is `offloaded` is
+    on the host between uses: of that nothing need stay on a GPU. `changes` says what of the training itself is
+    another; `package` has to be installed where the job runs.
+    """
+
+    name: str
+    variables: Mapping[str, str]
+    shards: frozenset[str] = frozenset()
+    offloaded: frozenset[str] = frozenset()
+    changes: tuple[str, ...] = ()
+    is_hybrid: bool = False
+
+    @property
+    def base(self) -> str:
+        """The name that the probe has for it (`Training.method`), which says of offloading apart."""
+        return self.name.removesuffix("-offload")
+
+    def is_seen(self, training: Training) -> bool:
+        """Whether a dry run was trained so."""
+        return (training.method, training.offloaded) == (self.base, bool(self.offloaded))
+
+
+_ALL = frozenset({"parameters", "gradients", "optimizer"})
+
+
+def _zero(stage: int, shards: set[str], *, offload: bool = False) -> Method:
+    """Return a stage of DeepSpeed's ZeRO; offloaded, the optimizer's state and step are on the host."""
+    variables = {_DEEPSPEED: "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": str(stage)}
+    changes = [f"{_FORMAT} zero_to_fp32.py", f"{_REDUCED} the parameters' precision"]
+    if offload:
+        variables["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu"
+        changes.append("the optimizer steps on the CPU")
+    name, away = f"zero{stage}{'-offload' if offload else ''}", frozenset({"optimizer"}) if offload else frozenset()
+    return Method(name, variables, frozenset(shards), away, tuple(changes))
+
+
+def _fsdp(name: str, *, reshard: bool = True, offload: bool = False, is_hybrid: bool = False) -> Method:
+    """Return a form of PyTorch's FSDP2."""
+    variables = {
+        _FSDP: "true",
+        "FSDP_VERSION": "2",
+        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+        "FSDP_STATE_DICT_TYPE": "SHARDED_STATE_DICT",
+        "FSDP_RESHARD_AFTER_FORWARD": "true" if reshard else "false",
+    }
+    if offload:
+        variables["FSDP_OFFLOAD_PARAMS"] = "true"
+    if is_hybrid:
+        variables[_SIZES] = "true"
+    changes = (f"{_FORMAT} `accelerate merge-weights`", f"{_REDUCED} the precision of mixed_precision")
+    away = _ALL if offload else frozenset[str]()
+    return Method(name, variables, _ALL, away, changes, is_hybrid)
+
+
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        Method("single", {}),
+        Method("ddp", {}),
+        _zero(1, {"optimizer"}),
+        _zero(2, {"optimizer", "gradients"}),
+        _fsdp("fsdp2-grad", reshard=False),
+        _fsdp("fsdp2"),
+        _zero(3, set(_ALL)),
+        _fsdp("hsdp", is_hybrid=True),
+        _zero(2, {"optimizer", "gradients"}, offload=True),
+        _zero(3, set(_ALL), offload=True),
+        _fsdp("fsdp2-offload", offload=True),
+    )
+}
+"""By the name that --allow and --forbid take; what comes earlier changes less, and is first where all is equal."""
+
+OFF: Mapping[str, str] = dict.fromkeys((_DEEPSPEED, _FSDP, _SIZES), "false")
+"""What puts off a method that the job's own environment may ask for."""
+EXPANDABLE = "expandable_segments:True"
+
+
+def variables_of(method: Method, shards: int, ranks: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that have so many ranks train by a method, each copy of the model on `shards` of them."""
+    sizes = {}
+    if method.is_hybrid:
+        sizes = {"REPLICATE": ranks // shards, "SHARD": shards}
+    others = {name: off for name, off in OFF.items() if name not in method.variables and name in environ}
+    return {
+        **others,
+        **method.variables,
+        **{f"PARALLELISM_CONFIG_DP_{name}_SIZE": str(size) for name, size in sizes.items()},
+    }

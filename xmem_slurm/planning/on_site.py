@@ -1,0 +1,133 @@
+"""Which ways of training a job fit this site's GPUs, and what is submitted for one of them?"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.planning.candidates import Space
+from xmem_slurm.planning.changes import what_changes
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.methods import METHODS, Method
+from xmem_slurm.planning.search import Objective, Row, Search, Ways
+from xmem_slurm.rewriting.rewrite import rewrite
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.sizing import sizing
+from xmem_slurm.slurm.submission import Submission
+
+MOST_GPUS = 8
+"""So many are looked at where nobody says, and the job asks for no more."""
+A_DRY_RUN_SECONDS = 60.0
+"""Of CPU time, the most that one of them may take."""
+
+
+class PlanWanted(NamedTuple):
+    """How a plan is wanted. `gpus` is a range ("1-8") or a number; `on` names options of the site, empty: all.
+
+    `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together.
+    """
+
+    gpus: str | None = None
+    on: Sequence[str] = ()
+    objective: Objective = "cost"
+    allow: Sequence[str] = ()
+    forbid: Sequence[str] = ()
+    same_batch: bool = True
+    top: int = 5
+    site: str | None = None
+    vary: str | None = None
+    seconds: float = 240.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and the site that it is for."""
+
+    plan: Ways
+    site: Site
+    gpus: Mapping[str, Gpu]
+
+    @property
+    def best(self) -> Row:
+        """The first of the ways that fit.
+
+        Raises:
+            NoEstimate: none was found.
+        """
+        if not self.plan.verified:
+            raise NoEstimate(f"none of the ways that were looked at fits ({self.plan.dry_runs} dry runs)")
+        return self.plan.verified[0]
+
+    def submission(self, row: Row) -> Submission:
+        """Return the job as it is submitted to train that way: it asks for that kind of GPU, and says why in a comment.
+
+        Raises:
+            UsageError: it cannot ask for that here.
+        """
+        assert row.job is not None
+        why = "; ".join([f"planned: {row.candidate}", *what_changes(self.plan.base, row.candidate)])
+        option = self.site.option[row.candidate.option]
+        return rewrite(row.job, option, why, spelled=self.site.dialect, templates=self.site.templates)[0]
+
+
+def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]) -> Planned:
+    """Find the best ways of training a job on the site's GPUs that fit.
+
+    `tell` says what cannot wait; `shown` is what is going on.
+
+    Raises:
+        NoEstimate: the job as it is written cannot be run dry.
+        UsageError: what is wanted makes no sense, or the job has several components or no script.
+        SiteError: the site file is wrong, or there is none.
+    """
+    if job.request.others or job.script is None:
+        what = "a heterogeneous job" if job.request.others else "a command without a script"
+        raise UsageError(f"{what} is not planned for: give it the script of one component")
+    site = loading.load_site(places.site_file(wanted.site)).without_shares()
+    gpus = sizing.spared(loading.option_gpus(site, loading.load_catalogue()), site)
+    unknown = [name for name in wanted.on if name not in gpus]
+    if unknown:
+        raise UsageError(f"--on {unknown[0]}: site {site.name} has {', '.join(gpus)}")
+    space = Space(site, gpus, _counts(wanted.gpus, job), _methods(wanted), wanted.same_batch, wanted.on)
+    each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
+    vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
+    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
+    with admission.turn(site.dry_run, None, tell):
+        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown)
+        return Planned(dispatch.one(search.plan(), site.dry_run), site, gpus)
+
+
+def _methods(wanted: PlanWanted) -> list[Method]:
+    """Return the methods that are allowed.
+
+    Raises:
+        UsageError: there is no such method, or none is left.
+    """
+    unknown = [name for name in (*wanted.allow, *wanted.forbid) if name not in METHODS]
+    if unknown:
+        raise UsageError(f"{unknown[0]}: no such method; there are {', '.join(METHODS)}")
+    names = [name for name in METHODS if name in (wanted.allow or METHODS) and name not in wanted.forbid]
+    if not names:
+        raise UsageError("--allow and --forbid leave no method")
+    return [METHODS[name] for name in names]
+
+
+def _counts(text: str | None, job: Submission) -> list[int]:
+    """Return the numbers of GPUs that are looked at: powers of two, the ends of the range, and the job's own number.
+
+    Raises:
+        UsageError: it is no range of numbers.
+    """
+    own = job.request.gpus_total or 1
+    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text or f"1-{max(own, MOST_GPUS)}")
+    least, most = (int(found[1]), int(found[2] or found[1])) if found is not None else (0, 0)
+    if not 1 <= least <= most:
+        raise UsageError(f"--gpus {text}: not of the form 4 or 1-8")
+    powers = [1 << power for power in range(most.bit_length()) if least <= 1 << power <= most]
+    return sorted({*powers, least, most, *([own] if least <= own <= most else [])})

@@ -1,0 +1,274 @@
+"""Which ways of training a job on a site's GPUs are the best that fit? The most promising are run dry until enough do.
+
+What is advised has been seen in a dry run of the very script that would be submitted, with the lever seen to have
+worked. What is ruled out needs more by a lower bound than its GPU has. When time is out the answer is the best so far.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun.exchange import Orders, SharedBudget
+from xmem_slurm.dryrun.job import from_submission
+from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.planning import bounds, forecast, speed
+from xmem_slurm.planning.candidates import Base, Candidate, Space
+from xmem_slurm.planning.changes import changed
+from xmem_slurm.planning.levers import BatchLever
+from xmem_slurm.planning.methods import EXPANDABLE, METHODS
+from xmem_slurm.sizing.estimate import Estimate, estimate
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.work import Work
+
+if TYPE_CHECKING:
+    from xmem_slurm.trace import Trace
+
+Objective = Literal["cost", "time", "fewest"]
+_Waiting = tuple[float, float, int, int, Candidate]
+"""What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps equals in order."""
+Status = Literal["verified", "too large", "ruled out", "failed"]
+
+LEAST_SECONDS = 20.0
+"""Of CPU time that a dry run gets however little is left: with less it would come to nothing."""
+LATER = 1e9
+"""Added to what a candidate promises, that others be tried before."""
+NEAR = 1.0
+"""What is expected to need more than so much of its GPU is not tried before what is not."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate, and what is known of it.
+
+    "verified" and "too large" are of a dry run, whose `estimate` it is; "ruled out" by a lower bound, of which
+    `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds` are of one sample
+    of the whole job, for comparing alone; None where that is not known. `cost` is that by the site's prices.
+    """
+
+    candidate: Candidate
+    status: Status
+    job: Submission | None = None
+    estimate: Estimate | None = None
+    bound_bytes: int = 0
+    seconds: float | None = None
+    cost: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The job as it is, and the ways that were looked at: first those that are verified, best first."""
+
+    base: Base
+    rows: Sequence[Row]
+    objective: Objective
+    dry_runs: int
+    not_tried: int
+    not_ranked: str = ""
+    """Why the ways are not ranked by speed; "" where they are."""
+
+    @property
+    def verified(self) -> Sequence[Row]:
+        """What is advised."""
+        return [row for row in self.rows if row.status == "verified"]
+
+
+@dataclass
+class Search:
+    """A search under way. `order` is that of the job as it is written; its budget is for one dry run."""
+
+    order: DryRunOrder
+    job: Submission
+    space: Space
+    objective: Objective
+    top: int
+    seconds: float
+    """Of CPU time, for all dry runs together; no other one begins once so much is spent."""
+    vary: BatchLever | None = None
+    tell: Callable[[str], None] = lambda _: None
+    rows: list[Row] = field(default_factory=list)
+    runs: int = 0
+    spent: float = 0.0
+
+    def plan(self) -> Orders[Ways]:
+        """Return the plan.
+
+        Raises:
+            NoEstimate: the job as it is written cannot be run dry.
+        """
+        largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
+        as_written = yield from self._run(self.job, largest)
+        self.base = Base(self.job, as_written.largest.trace, self.vary)
+        self.found = bounds.persistent_of(self.base.trace)
+        self.work = speed.work_of(self.base.trace)
+        self.activations = forecast.Activations()
+        gpus = {name: self.space.gpus[name] for name in self.space.options}
+        self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()}
+        self._learn_from(as_written)
+        waiting = self._waiting()
+        yield from self._verify(waiting)
+        return self._planned(len(waiting))
+
+    def _learn_from(self, as_written: Estimate) -> None:
+        training = self.base.training
+        if training.micro_batch:
+            some = Candidate("", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing)
+            self.activations.learn(some, as_written.largest.fits_in_bytes, self.found.total)
+
+    def _waiting(self) -> list[_Waiting]:
+        """Return the candidates that no bound rules out, as a heap: the most promising is first."""
+        heap: list[_Waiting] = []
+        self.number = itertools.count()
+        for candidate in self.space.all_of(self.base):
+            least = bounds.bound(self.base, self.found, candidate)
+            gpu = self.space.gpus[candidate.option]
+            if least > gpu.total_bytes - gpu.context_bytes:
+                self.rows.append(Row(candidate, "ruled out", bound_bytes=least))
+            else:
+                self._push(heap, self._near(candidate))
+        return heap
+
+    def _near(self, candidate: Candidate) -> Candidate:
+        """Return it with the largest batch that is expected to fit, or to be near it."""
+        while not self._is_near(candidate):
+            less = self.space.smaller(self.base, candidate)
+            if less is None:
+                return candidate
+            candidate = less
+        return candidate
+
+    def _push(self, heap: list[_Waiting], candidate: Candidate) -> None:
+        """Let it wait; of equals first what is cheaper to have and to run dry."""
+        price = candidate.gpus * self.space.site.option[candidate.option].cost
+        heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
+
+    def _promise(self, candidate: Candidate) -> float:
+        """Return what is to be kept low, as it is expected. What may not fit comes late, what is offloaded last."""
+        work = forecast.work(self.base, self.work, self.found, candidate) if self.work is not None else None
+        seconds, cost = self._price(candidate, work)
+        least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
+        later = LATER if candidate.method.offloaded else LATER / 2 if not self._is_near(candidate) else 0.0
+        return (0.0 if least is None else least) + later
+
+    def _is_near(self, candidate: Candidate) -> bool:
+        """Whether it is expected to fit, or to be near it."""
+        kept = bounds.bound(self.base, self.found, candidate) + forecast.beside(self.found, candidate)
+        return kept + self.activations.of(candidate) <= NEAR * self.space.gpus[candidate.option].total_bytes
+
+    def _price(self, candidate: Candidate, work: Work | None) -> tuple[float | None, float | None]:
+        """Return the seconds of one sample of the whole job, and what it costs; None where no speed is known."""
+        hardware = self.hardware[candidate.option]
+        if work is None or hardware is None:
+            return None, None
+        samples = max(1, candidate.micro_batch * candidate.accumulation) * candidate.gpus
+        seconds = speed.step_seconds(work, hardware) / samples
+        return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
+
+    def _verify(self, heap: list[_Waiting]) -> Orders[None]:
+        """Run dry what is most promising, until enough is verified, nothing is left, or the time is out."""
+        while heap and sum(row.status == "verified" for row in self.rows) < self.top and self.spent < self.seconds:
+            candidate = heapq.heappop(heap)[-1]
+            near = candidate if candidate.expandable else self._near(candidate)
+            if near != candidate:
+                self._push(heap, near)
+                continue
+            row = yield from self._row(candidate)
+            self.rows.append(row)
+            for other in self._instead(row) if row.status == "too large" else []:
+                self._push(heap, other)
+
+    def _instead(self, row: Row) -> Iterator[Candidate]:
+        """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
+        gpu, candidate = self.space.gpus[row.candidate.option], row.candidate
+        if row.estimate is not None and not candidate.expandable:
+            settings = f"{row.estimate.largest.trace.allocator_settings},{EXPANDABLE}".strip(",")
+            runs = (
+                replay(replace(rank.trace, allocator_settings=settings), rank.capacity_on(gpu))
+                for rank in row.estimate.ranks
+            )
+            if all(run.suffices for run in runs):
+                yield replace(candidate, expandable=True)
+        less = self.space.smaller(self.base, candidate)
+        if less is not None:
+            yield replace(less, expandable=False)
+
+    def _row(self, candidate: Candidate) -> Orders[Row]:
+        """Run a candidate dry, and see whether it is what it should be, and fits."""
+        gpu = self.space.gpus[candidate.option]
+        self.tell(f"dry run {self.runs + 1}: {candidate}")
+        try:
+            job = changed(self.base, candidate, self.space.site)
+            found = yield from self._run(job, candidate.option)
+        except (NoEstimate, UsageError) as error:
+            return Row(candidate, "failed", why=str(error))
+        unseen = candidate.is_seen(found.largest.trace, self.base.training)
+        if unseen:
+            return Row(candidate, "failed", job, found, why=f"the change did not do what it should: {unseen}")
+        kept = bounds.bound(self.base, self.found, candidate)
+        if kept:
+            kept += forecast.beside(self.found, candidate)
+            self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
+        seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
+        return Row(candidate, "verified" if found.fits(gpu) else "too large", job, found, 0, seconds, cost)
+
+    def _run(self, job: Submission, option: str) -> Orders[Estimate]:
+        """Run a job dry on an option's kind of GPU; once for all GPUs of that kind."""
+        gpu = self.space.gpus[option]
+        key = gpu.capability, gpu.multiprocessors, job.script, job.argv
+        if key not in self._known:
+            self.runs += 1
+            order = replace(self.order, job=from_submission(job), gpu=gpu)
+            left = max(LEAST_SECONDS, self.seconds - self.spent)
+            budget = SharedBudget(replace(order.budget, seconds=min(order.budget.seconds, left)))
+            try:
+                self._known[key] = yield from ranks.run(order, budget)
+            finally:
+                self.spent += budget.spent.seconds
+        return estimate(self._known[key], option, gpu)
+
+    def __post_init__(self) -> None:
+        self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], Sequence[Trace]] = {}
+
+    def _planned(self, not_tried: int) -> Ways:
+        nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)
+        not_ranked = speed.cannot_rank(nodes, pipelines=False)
+        if self.work is None or not all(self.hardware.values()):
+            not_ranked = "of this job or these GPUs no speed is known"
+        verified = [row for row in self.rows if row.status == "verified"]
+        others = [row for row in self.rows if row.status != "verified"]
+        rows = [*self._ranked(verified, ranked=not not_ranked), *sorted(others, key=lambda row: row.candidate.gpus)]
+        return Ways(self.base, rows, self.objective, self.runs, not_tried, not_ranked)
+
+    def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:
+        """Return rows best first; of those that are a tie first what costs less to have, and what changes less."""
+
+        def price(row: Row) -> float:
+            return row.candidate.gpus * self.space.site.option[row.candidate.option].cost
+
+        def least(row: Row) -> float:
+            if self.objective == "fewest":
+                return row.candidate.gpus
+            figure = row.seconds if self.objective == "time" else row.cost
+            return (figure or 0.0) if ranked else price(row)
+
+        classes, best = dict[int, int](), 0.0
+        for row in sorted(rows, key=least):
+            if not classes or not (least(row) == best or (ranked and speed.same_class(best, least(row)))):
+                best = least(row)
+                classes[id(row)] = len(classes)
+            else:
+                classes[id(row)] = max(classes.values())
+        order = list(METHODS)
+        return sorted(rows, key=lambda row: (classes[id(row)], price(row), order.index(row.candidate.method.name)))
+
+
+def prices(rows: Sequence[Row], pick: Callable[[Row], float | None]) -> Mapping[int, float]:
+    """Return of each row how many times the least of a figure it has, by its place; without those that have none."""
+    known = {place: figure for place, row in enumerate(rows) if (figure := pick(row))}
+    least = min(known.values(), default=1.0)
+    return {place: figure / least for place, figure in known.items()}

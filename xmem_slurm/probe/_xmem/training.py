@@ -1,0 +1,133 @@
+"""What trains in this process, and how: whose trainer, with which batches, and how it shares the model among ranks?
+
+It is read of the objects of the libraries, not of the script's text: what decides may stand in a file, a variable or an
+argument. Names are those of transformers 4.51 to 5.17, accelerate 1.15, DeepSpeed 0.19, Lightning 2 and torchtitan.
+"""
+
+import contextlib
+import functools
+import weakref
+
+from _xmem.process import alive
+
+
+class TrainingSeen:
+    """What was seen of the libraries that train; the script's own loop is none of them."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        self._seen = {}  # by library: a reference to the object that trains
+        self._known = {}  # by library: what was read of it last, as it may be gone when it is asked for
+
+    def of_transformers(self, train, _owner):
+        """Around transformers.Trainer.train."""
+        return self._noting("transformers", train)
+
+    def of_accelerate(self, prepare, _owner):
+        """Around accelerate.Accelerator.prepare; the Trainer of transformers uses it, too."""
+        return self._noting("accelerate", prepare)
+
+    def of_deepspeed(self, begin, _owner):
+        """Around DeepSpeedEngine's `__init__`; accelerate uses it, too."""
+        return self._noting("deepspeed", begin)
+
+    def of_lightning(self, fit, _owner):
+        """Around Lightning's Trainer.fit."""
+        return self._noting("lightning", fit)
+
+    def of_torchtitan(self, train, _owner):
+        """Around torchtitan's Trainer.train."""
+        return self._noting("torchtitan", train)
+
+    def _noting(self, library, method):
+        @functools.wraps(method)
+        def noting(thing, *args, **kwargs):
+            with contextlib.suppress(TypeError):  # it may be no object to which there are references
+                self._seen[library] = weakref.ref(thing)
+            return method(thing, *args, **kwargs)
+
+        return noting
+
+    def found(self):
+        """Return what is known, by the names of `Training` in xmem_slurm/trace.py."""
+        found = {"by": "", "method": "ddp" if self._is_replicated() else ""}
+        for library, read in _READ.items():  # what is built upon others comes after them
+            thing = self._seen.get(library, lambda: None)()
+            if thing is not None:
+                self._known[library] = {"by": library}
+                with contextlib.suppress(Exception):  # another release
+                    self._known[library].update(read(thing))
+            found.update(self._known.get(library, {}))
+        return found
+
+    def _is_replicated(self):
+        with contextlib.suppress(AttributeError):
+            return alive.any_made(self._torch.nn.parallel.DistributedDataParallel)
+        return False
+
+
+def _of_accelerator(accelerator):
+    """Return what an Accelerator says; transformers' Trainer has one, too."""
+    state = accelerator.state
+    found = {
+        "accumulation": int(accelerator.gradient_accumulation_steps),
+        "precision": str(accelerator.mixed_precision),
+        "method": {"NO": "single", "MULTI_GPU": "ddp"}.get(accelerator.distributed_type.value, ""),
+    }
+    deepspeed = getattr(state, "deepspeed_plugin", None)
+    fsdp = getattr(state, "fsdp_plugin", None)
+    if deepspeed is not None:
+        config = deepspeed.deepspeed_config.get("zero_optimization", {})
+        found["method"] = "zero%d" % config.get("stage", 0)
+        found["offloaded"] = (config.get("offload_optimizer") or {}).get("device", "none") not in ("none", None)
+    elif fsdp is not None:
+        found["method"] = "fsdp%d" % fsdp.fsdp_version
+        if fsdp.fsdp_version == 2 and fsdp.reshard_after_forward is False:
+            found["method"] = "fsdp2-grad"
+        offload = fsdp.cpu_offload
+        found["offloaded"] = bool(getattr(offload, "offload_params", type(offload).__name__.startswith("CPU")))
+        found["checkpointing"] = bool(fsdp.activation_checkpointing)
+    sizes = getattr(accelerator, "parallelism_config", None)
+    if sizes is not None and getattr(sizes, "dp_replicate_size", 1) > 1 and getattr(sizes, "dp_shard_size", 1) > 1:
+        found["method"], found["shards"] = "hsdp", int(sizes.dp_shard_size)
+    return found
+
+
+def _of_transformers(trainer):
+    args = trainer.args
+    found = {
+        "micro_batch": int(args.per_device_train_batch_size) * max(1, int(args.n_gpu)),
+        "accumulation": int(args.gradient_accumulation_steps),
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "no",
+    }
+    if args.n_gpu > 1:
+        found["method"] = "dp"
+    if args.gradient_checkpointing:
+        found["checkpointing"] = True
+    return found
+
+
+def _of_deepspeed(engine):
+    return {
+        "method": "zero%d" % engine.zero_optimization_stage(),
+        "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
+        "accumulation": int(engine.gradient_accumulation_steps()),
+    }
+
+
+def _of_lightning(trainer):
+    strategy = type(trainer.strategy).__name__
+    named = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp1"}
+    found = {"method": named.get(strategy, ""), "accumulation": int(trainer.accumulate_grad_batches)}
+    if strategy == "DeepSpeedStrategy":
+        found["method"] = "zero%d" % trainer.strategy.config["zero_optimization"]["stage"]
+    return found
+
+
+_READ = {
+    "torchtitan": lambda _trainer: {"method": "fsdp2"},
+    "deepspeed": _of_deepspeed,
+    "accelerate": _of_accelerator,
+    "lightning": _of_lightning,
+    "transformers": _of_transformers,
+}

@@ -1,0 +1,142 @@
+"""The ways of training a job on a site's GPUs that were looked at, for people and for programs."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xmem_slurm.planning.changes import arguments_for, variables_for, what_changes
+from xmem_slurm.planning.search import Row, Ways, prices
+from xmem_slurm.report.json import SCHEMA_VERSION
+from xmem_slurm.site.schema import Gpu
+from xmem_slurm.units import human
+
+ANSWERS: Mapping[str, str] = {
+    "verified": "verified by a dry run",
+    "too large": "does not fit, by a dry run",
+    "ruled out": "ruled out by a lower bound",
+    "failed": "its dry run gave no answer",
+}
+_MOST_OTHERS = 8
+"""Rows that are not advised, in the table; all of them are in the JSON object."""
+
+
+def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
+    """Return the table, best first, and below it what makes each way that is advised so."""
+    advised = list(plan.verified)
+    others = [row for row in plan.rows if row.status != "verified"]
+    rows = [*advised, *others[:_MOST_OTHERS]]
+    times = prices(rows, lambda row: None if plan.not_ranked else row.seconds)
+    costs = prices(rows, lambda row: row.cost)
+    head = ("", "GPUs", "method", "batch", "needed", "to spare", "time", "cost", "")
+    body = [_cells(number, row, gpus, times.get(number), costs.get(number)) for number, row in enumerate(rows)]
+    found = _aligned([head, *body])
+    left = len(others) - _MOST_OTHERS
+    if left > 0:
+        found.append(f"   and {left} more that do not fit or gave no answer (--json has them)")
+    found += [line for number, row in enumerate(advised, 1) for line in _change(number, plan, row)]
+    return [*found, *_words(plan)]
+
+
+def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, cost: float | None) -> tuple[str, ...]:
+    """Return the cells of a row; time and cost are multiples of the least."""
+    each, gpu = row.candidate, gpus[row.candidate.option]
+    needed, spare = "", ""
+    if row.estimate is not None and row.status != "failed":
+        needed = human(row.estimate.required_bytes)
+        spare = human(gpu.total_bytes - row.estimate.required_bytes) if row.status == "verified" else ""
+    elif row.status == "ruled out":
+        needed = f"> {human(row.bound_bytes)}"
+    return (
+        f"{number + 1}." if row.status == "verified" else "",
+        f"{each.gpus} x {each.option}" + (f" on {each.nodes} nodes" if each.nodes > 1 else ""),
+        each.method.name + (f" of {each.shards}" if each.method.is_hybrid else ""),
+        _batch(row),
+        needed,
+        spare,
+        "" if time is None else f"{time:.1f}x",
+        "" if cost is None else f"{cost:.1f}x",
+        ANSWERS[row.status] + (f": {row.why}" if row.why else ""),
+    )
+
+
+def _batch(row: Row) -> str:
+    each = row.candidate
+    batch = f"{each.micro_batch} x {each.accumulation}" if each.micro_batch else "as it is"
+    return f"{batch}, checkpointing" if each.checkpointing else batch
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _change(number: int, plan: Ways, row: Row) -> list[str]:
+    """Say what makes a way that is advised so, and what of the training itself is another by it."""
+    variables, arguments = variables_for(plan.base, row.candidate), arguments_for(plan.base, row.candidate)
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    words += [f"{name} {value}" for name, value in arguments.items()]
+    each = row.candidate
+    words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
+    found = [f"{number}. {'; '.join(words) or 'as it is written'}"]
+    return found + [f"   changes: {each}" for each in what_changes(plan.base, row.candidate)]
+
+
+def _words(plan: Ways) -> list[str]:
+    """Say what the table is, and what it is not."""
+    found = [f"{plan.dry_runs} dry runs; margins included"]
+    if plan.not_tried and plan.verified:
+        found.append(f"{plan.not_tried} other ways were not tried: these are the best of those that were")
+    if plan.not_ranked:
+        found.append(f"not ranked by speed: {plan.not_ranked}")
+    else:
+        found.append("time and cost are for a sample, as multiples of the least; within 10 % they are a tie")
+    if plan.base.not_launched:
+        found.append(plan.base.not_launched)
+    reasons = dict.fromkeys(reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons)
+    return [*found, *([f"of the first: {'; '.join(reasons)}"] if reasons else [])]
+
+
+def objects(plan: Ways, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
+    """Return what `xmem-slurm plan --json` prints; sizes in bytes, null is what is not known."""
+    times = prices(plan.rows, lambda row: None if plan.not_ranked else row.seconds)
+    costs = prices(plan.rows, lambda row: row.cost)
+    rows = [
+        _object(plan, row, gpus[row.candidate.option], times.get(place), costs.get(place))
+        for place, row in enumerate(plan.rows)
+    ]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "objective": plan.objective,
+        "dry_runs": plan.dry_runs,
+        "not_tried": plan.not_tried,
+        "not_ranked": plan.not_ranked or None,
+        "candidates": rows,
+    }
+
+
+def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | None) -> dict[str, Any]:
+    """Return one candidate; its time and cost are multiples of the least."""
+    each, found = row.candidate, row.estimate if row.status != "failed" else None
+    return {
+        "status": row.status.replace(" ", "-"),
+        "option": each.option,
+        "gpus": each.gpus,
+        "nodes": each.nodes,
+        "method": each.method.name,
+        "shards": each.shards,
+        "micro_batch": each.micro_batch or None,
+        "accumulation": each.accumulation,
+        "checkpointing": each.checkpointing,
+        "expandable_segments": each.expandable,
+        "capacity_bytes": gpu.total_bytes,
+        "required_bytes": found.required_bytes if found is not None else None,
+        "margin_bytes": found.largest.margin_bytes if found is not None else None,
+        "lower_bound_bytes": row.bound_bytes or None,
+        "confidence": found.confidence if found is not None else None,
+        "relative_time": time,
+        "relative_cost": cost,
+        "variables": variables_for(plan.base, each),
+        "arguments": dict(arguments_for(plan.base, each)),
+        "changes": what_changes(plan.base, row.candidate),
+        "why": row.why or None,
+    }

@@ -1,0 +1,209 @@
+"""Which command of a job's script starts its processes, and how does it start others, with what else is changed?
+
+It is found by what a dry run saw start (`program`), not by what a text looks like: that word stands in one command of
+the script. Changed is that command alone: variables before it, the launcher's number of processes, arguments behind the
+program. Where the script has it otherwise (in a variable, in another script) nothing can be changed, and that is said.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm import body
+from xmem_slurm.slurm.body import Word
+
+Kind = Literal["torchrun", "accelerate", "deepspeed", "srun", "python"]
+_LAUNCHERS: Mapping[str, Kind] = {"torchrun": "torchrun", "accelerate": "accelerate", "deepspeed": "deepspeed"}
+_MODULES: Mapping[str, Kind] = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+}
+_PYTHON = re.compile(r"python[\d.]*")
+_MEETING = (
+    '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show hostnames | head -n 1):29500"'
+)
+"""How the torchruns of several nodes find each other; scontrol takes the job's own nodes (SLURM_JOB_NODELIST)."""
+_OF_TASKS = re.compile(r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?")
+
+
+class Launch(NamedTuple):
+    """The command that starts the processes; `starter` and `program` are the places of two of its words."""
+
+    kind: Kind
+    words: Sequence[Word]
+    starter: int
+    program: int
+
+    @property
+    def is_module(self) -> bool:
+        """Whether the program is named as a module (-m)."""
+        return _text(self.words[self.program - 1]) in ("-m", "--module")
+
+
+class Processes(NamedTuple):
+    """So many on each of so many nodes."""
+
+    nodes: int
+    per_node: int
+
+
+class _Edit(NamedTuple):
+    start: int
+    end: int
+    text: str
+
+
+def find(script: bytes, program: str) -> Launch:
+    """Return the command in which the program stands that a dry run saw start.
+
+    Raises:
+        UsageError: it stands in none, or in several.
+    """
+    found = [launch for words in body.commands_at(script) if (launch := _launch(words, program)) is not None]
+    if len(found) != 1:
+        where = "no command" if not found else f"{len(found)} commands"
+        raise UsageError(f"{where} of the job's script has the word {program}: how it is launched cannot be changed")
+    return found[0]
+
+
+def _launch(words: Sequence[Word], program: str) -> Launch | None:
+    """Return how a command starts the program; None where it does not."""
+    texts = [_text(word) for word in words]
+    at = next((at for at, text in enumerate(texts) if at and text == program), None)
+    if at is None:
+        return None
+    names = [text.rpartition("/")[2] for text in texts[:at]]
+    for place, name in enumerate(names):
+        module = texts[place + 2] if _PYTHON.fullmatch(name) and texts[place + 1] == "-m" and place + 2 < at else ""
+        kind = _LAUNCHERS.get(name) or _MODULES.get(module)
+        if kind is not None:
+            return Launch(kind, words, place, at)
+    python = next((place for place, name in enumerate(names) if _PYTHON.fullmatch(name)), None)
+    if python is None:
+        return None
+    return Launch("srun" if "srun" in names[:python] else "python", words, python, at)
+
+
+def changed(
+    script: bytes,
+    launch: Launch,
+    processes: tuple[Processes, Processes],
+    *,
+    variables: Mapping[str, str],
+    arguments: Mapping[str, str],
+) -> bytes:
+    """Return the script that launches the program so; `processes` are those before and after.
+
+    Raises:
+        UsageError: this launcher cannot be told so on its command line.
+    """
+    before, after = processes
+    edits = [] if before == after else _processes(script, launch, before, after)
+    first, program = launch.words[0], launch.words[launch.program]
+    if variables:
+        prefix = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        edits.append(_Edit(_start(script, first), _start(script, first), f"{prefix} "))
+    missing = []
+    for option, value in arguments.items():
+        script_edits = _argument(script, option, value)
+        edits += script_edits
+        missing += [] if script_edits else [f" {option} {shlex.quote(value)}"]
+    if missing:
+        edits.append(_Edit(_end(script, program), _end(script, program), "".join(missing)))
+    for edit in sorted(edits, reverse=True):
+        script = script[: edit.start] + edit.text.encode() + script[edit.end :]
+    return script
+
+
+def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
+    """Return what gives an option that value wherever it stands with one; dashes and underscores are alike."""
+    name = re.sub("[-_]", "[-_]", option.lstrip("-"))
+    kind = r"(?i:true|false)" if value in ("True", "False") else r"\d+"
+    given = re.compile(rf"(?<![\w-])--{name}(?:=|[ \t]+)[\"']?({kind})(?![\w.])".encode())
+    return [_Edit(*found.span(1), value) for found in given.finditer(script)]
+
+
+def _processes(script: bytes, launch: Launch, before: Processes, after: Processes) -> list[_Edit]:
+    """Return what has the launcher start so many processes on each node."""
+    words, spread = launch.words, before.nodes != after.nodes
+    if launch.kind == "srun":
+        return _tasks(launch, after.nodes, after.per_node)
+    if launch.kind == "python" or (launch.kind == "torchrun" and spread):
+        first, program = words[_outermost(launch)], words[launch.program]
+        return [_Edit(_start(script, first), _start(script, program), _torchrun(launch, after.nodes, after.per_node))]
+    if spread:
+        raise UsageError(f"{launch.kind} is not told of other nodes here; torchrun and srun are")
+    option = {"torchrun": "nproc-per-node", "accelerate": "num_processes", "deepspeed": "num_gpus"}[launch.kind]
+    return _option(launch, option, after.per_node * (after.nodes if launch.kind == "accelerate" else 1))
+
+
+def _outermost(launch: Launch) -> int:
+    """Return the place of the first word that is the launching itself: an srun before torchrun is of it."""
+    names = [_text(word).rpartition("/")[2] for word in launch.words[: launch.starter]]
+    return names.index("srun") if "srun" in names else launch.starter
+
+
+def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
+    """Return the words before the program; on one GPU it needs no launcher, but torchrun sets the same variables."""
+    starter = _text(launch.words[launch.starter])
+    is_python = bool(_PYTHON.fullmatch(starter.rpartition("/")[2]))
+    torchrun = f"{shlex.quote(starter)} -m torch.distributed.run" if is_python and "/" in starter else "torchrun"
+    torchrun = starter if not is_python else torchrun
+    module = "-m " if launch.is_module else ""
+    if nodes == 1:
+        return f"{torchrun} --standalone --nproc-per-node={per_node} {module}"
+    each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 {torchrun}"
+    return f"{each} --nnodes={nodes} --nproc-per-node={per_node} {_MEETING} {module}"
+
+
+def _option(launch: Launch, name: str, number: int) -> list[_Edit]:
+    """Return what gives an option of the launcher a number, where it stands or behind the launcher's name."""
+    wanted = re.sub("[-_]", "[-_]", name)
+    words = launch.words[launch.starter : launch.program]
+    for place, word in enumerate(words):
+        text = _text(word)
+        if re.fullmatch(f"--{wanted}", text) and place + 1 < len(words):
+            value = words[place + 1]
+            return [_Edit(value.at[0], value.at[-1] + 1, str(number))]
+        if re.match(f"--{wanted}=", text):
+            return [_Edit(word.at[text.index("=") + 1], word.at[-1] + 1, str(number))]
+    last = launch.words[launch.starter + {"accelerate": 1}.get(launch.kind, 0)]
+    if _PYTHON.fullmatch(_text(launch.words[launch.starter]).rpartition("/")[2]):
+        last = launch.words[launch.starter + 2]
+    return [_Edit(last.at[-1] + 1, last.at[-1] + 1, f" --{name}={number}")]
+
+
+def _tasks(launch: Launch, nodes: int, per_node: int) -> list[_Edit]:
+    """Return what has srun start so many tasks, where it says a number of its own, and not the job's request."""
+    numbers = {"-n": nodes * per_node, "--ntasks": nodes * per_node, "--ntasks-per-node": per_node}
+    numbers |= {"-N": nodes, "--nodes": nodes}
+    edits = []
+    words = launch.words[_outermost(launch) + 1 : launch.starter]
+    for place, word in enumerate(words):
+        found = _OF_TASKS.fullmatch(_text(word))
+        if found is None:
+            continue
+        number = str(numbers[found["option"]])
+        if found["value"] is None and place + 1 < len(words):
+            edits.append(_Edit(words[place + 1].at[0], words[place + 1].at[-1] + 1, number))
+        elif found["value"] is not None:
+            edits.append(_Edit(word.at[found.start("value") + found["value"].startswith("=")], word.at[-1] + 1, number))
+    return edits
+
+
+def _text(word: Word) -> str:
+    return word.raw.decode(errors="surrogateescape")
+
+
+def _start(script: bytes, word: Word) -> int:
+    """Return where a word begins, its quote included."""
+    return word.at[0] - (script[word.at[0] - 1 : word.at[0]] in (b'"', b"'"))
+
+
+def _end(script: bytes, word: Word) -> int:
+    """Return where a word ends, its quote included."""
+    end = word.at[-1] + 1
+    return end + (script[end : end + 1] in (b'"', b"'"))

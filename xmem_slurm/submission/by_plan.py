@@ -1,0 +1,35 @@
+"""What is decided of a job whose user wants it trained the best way that fits this site's GPUs (--xmem-plan)?"""
+
+from typing import TYPE_CHECKING
+
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.planning import on_site
+from xmem_slurm.planning.changes import what_changes
+from xmem_slurm.report import plan as report
+from xmem_slurm.report import terminal
+from xmem_slurm.units import human
+
+if TYPE_CHECKING:
+    from xmem_slurm.slurm.submission import Submission
+    from xmem_slurm.submission.answer import Tell, Wishes
+
+
+def decide(job: "Submission", wishes: "Wishes", tell: "Tell") -> Decision:
+    """Return the job as it trains the best of the ways that were found, and what of the training that changes.
+
+    Raises:
+        NoEstimate: it cannot be run dry, or no way fits.
+        UsageError: it cannot be changed, or asks for what cannot be planned.
+        SiteError: there is no site file, or it is wrong.
+    """
+    wanted = on_site.PlanWanted(site=wishes.site)
+    with terminal.progress("running the job dry as it is", wanted.seconds, verbose=wishes.verbose) as shown:
+        found = on_site.plan(job, wanted, tell, shown)
+    best = found.best
+    ready = found.submission(best)
+    assert best.estimate is not None
+    needed = human(best.estimate.required_bytes)
+    changes = what_changes(found.plan.base, best.candidate)
+    brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, seen in a dry run of it"]
+    brief += [f"this changes {each}" for each in changes]
+    return Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
