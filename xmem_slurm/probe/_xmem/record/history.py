@@ -192,7 +192,7 @@ class History:
         begin = self._read.get(device, 0)
         events = notes[begin:]
         entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
-        missed = _difference(self._live.get(device, {}), _undone(entries, allocated))
+        missed = difference(self._live.get(device, {}), _undone(entries, allocated))
         before = sum(event["action"] == "alloc" for event in notes[:begin])
         sites = self._sites.of(notes)[before:]
         first = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
@@ -309,10 +309,11 @@ def _undone(entries, allocated):
     return before
 
 
-def _difference(before, after):
+def difference(before, after):
     """Return entries that lead from what was allocated to what is."""
-    gone = {address: known for address, known in before.items() if after.get(address, ())[:2] != known[:2]}
-    came = {address: now for address, now in after.items() if before.get(address, ())[:2] != now[:2]}
+    same = {address for address in before.keys() & after.keys() if _goes_on(before[address], after[address])}
+    gone = {address: known for address, known in before.items() if address not in same}
+    came = {address: now for address, now in after.items() if address not in same}
     alike = {}
     for address, (size, stream, waits) in came.items():
         alike.setdefault((size, stream, waits), []).append(address)
@@ -329,3 +330,8 @@ def _difference(before, after):
         address for address, now in after.items() if now[2] and (address in came or not before.get(address, now)[2])
     ]
     return entries + [("free_requested", address, *after[address][:2]) for address in waiting]
+
+
+def _goes_on(known, now):
+    """Whether what was allocated may be what is: of one size and stream, and what waits to be free is not used again."""
+    return known[:2] == now[:2] and known[2] <= now[2]
