@@ -32,7 +32,7 @@ TABLE = "benchmark/data/all_benchmark_data.csv"
 SCRIPTS = "benchmark/scripts"
 CALLS = 10
 """So often is each row measured: utils._test_memory."""
-DEAR = ("fused_linear_cross_entropy", "fused_linear_jsd")
+DEAR = ("distill_jsd_loss", "fused_linear_cross_entropy", "fused_linear_jsd")
 """Of such operations those whose speeds leave no more behind than a workspace of cuBLAS."""
 CALL = """exec python - <<'EOF'
 import {module}, torch, utils

@@ -64,7 +64,7 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
                 torch=row.torch,
                 answer=beyond_the_first,
                 environ={"PYTHONPATH": str(tree / "src"), "HF_HUB_OFFLINE": "1", "PYTHONOPTIMIZE": "1"},
-                seconds=100,
+                seconds=300,
             )
 
 

@@ -165,6 +165,22 @@ class Rules:
             self._values.forget(target)
         return target
 
+    def scatter_(self, operator, real, target, dim, index, source):
+        """Compute what is written to picked places; of a large tensor that was one number everywhere keep which."""
+        if self._values.keeps(target):
+            return self.in_place(operator, real, target, dim, index, source)
+        known = self._values.lazy(target) if self._values.has(target) else None
+        given = None if known is None else self._values.on_host((index, source))
+        if given is None or type(known[0]) is not lazy.Full or not lazy.is_whole(known, target.shape):
+            return self.over(operator, real, target, dim, index, source)
+        mark = self._values.mark((target, index, source))
+        real(target, dim, index, source)
+        self._raise_version(target)
+        made = computed(lazy.scattered, self._torch, known[0], target.shape, dim, *given)
+        self._values.forget(target)
+        self._values.make(target, made, mark)
+        return target
+
     def over(self, operator, real, target, *args, **kwargs):
         real(target, *args, **kwargs)
         self._written_over(target)
