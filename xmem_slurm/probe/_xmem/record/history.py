@@ -333,5 +333,5 @@ def difference(before, after):
 
 
 def _goes_on(known, now):
-    """Whether what was allocated may be what is: of one size and stream, and what waits to be free is not used again."""
+    """Whether what was allocated may be what is: of one size and stream; and what waited to be free is not in use."""
     return known[:2] == now[:2] and known[2] <= now[2]

@@ -126,7 +126,7 @@ class Made:
 
 
 class Scattered(Made):
-    """One number everywhere, as `full` makes it, but at `places` of the storage, sorted and each there once: `values`."""
+    """One number everywhere, `full`, but at `places` of the storage, which are sorted and each there once: `values`."""
 
     def __init__(self, torch, full, places, values):
         super().__init__(torch, self._found, 1)
@@ -139,7 +139,8 @@ class Scattered(Made):
     def each(self, operator, args, which, kwargs):
         """Return what an operator makes of each element, which stands for `args[which]`."""
         one, values = (
-            operator(*args[:which], elements, *args[which + 1 :], **kwargs) for elements in (self.full.one, self.values)
+            operator(*args[:which], elements, *args[which + 1 :], **kwargs)
+            for elements in (self.full.one.expand(1), self.values)
         )
         return Scattered(self._torch, Full(self._torch, one.item(), one.dtype), self.places, values)
 
@@ -148,8 +149,9 @@ class Scattered(Made):
         return None if self.full.one.item() else self.places[self.values != 0]
 
 
-def scattered(torch, full, shape, dim, index, source):
-    """Return the values of a contiguous tensor of this shape after `scatter_`, which were one number before."""
+def scattered(torch, full, shape, written):
+    """Return the values of a contiguous tensor of this shape, one number so far, after `scatter_`."""
+    dim, index, source = written
     places = index * _steps(shape)[dim]
     for axis, step in enumerate(_steps(shape)):
         if axis != dim % len(shape):
