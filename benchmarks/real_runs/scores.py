@@ -52,7 +52,7 @@ def cells(title: str, results: Sequence[Result]) -> list[str]:
 
 
 def read_causes(path: Path) -> dict[str, str]:
-    """Read why rows are far off: by the row's key, or by what the keys of several rows begin with."""
+    """Read why rows are far off, or without an estimate: by the row's key, or by what the keys of several rows begin with."""
     return dict(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
@@ -91,14 +91,19 @@ def _range(form: str, figures: Sequence[float]) -> str:
     return " to ".join(dict.fromkeys(format(figure, form) for figure in (min(figures), max(figures))))
 
 
-def without_estimate(results: Iterable[Result]) -> list[str]:
-    """Return a line for each reason why rows of a source have no estimate: the first of them, and how many more."""
+def without_estimate(results: Iterable[Result], causes: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason why rows of a source have no estimate: the first of them, and how many more.
+
+    A cause that was found stands behind the reason.
+    """
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.reason is not None:
             groups.setdefault((result.source, result.reason), []).append(result)
     more = {key: f" and {len(of) - 1} more" if len(of) > 1 else "" for key, of in groups.items()}
-    return [f"- {of[0].key}{more[key]}: {key[1]}" for key, of in groups.items()]
+    why = {key: cause_of(of[0].key, causes) for key, of in groups.items()}
+    found = {key: f". {cause}" if cause != NOT_FOUND else "" for key, cause in why.items()}
+    return [f"- {of[0].key}{more[key]}: {key[1]}{found[key]}" for key, of in groups.items()]
 
 
 def lines(results: Sequence[Result], causes: Mapping[str, str], table: Table) -> list[str]:
@@ -116,7 +121,7 @@ def lines(results: Sequence[Result], causes: Mapping[str, str], table: Table) ->
     if partings:
         said += ["", "Where the published history and the dry run's first part:", ""]
         said += [f"- {history}: {parting}" for history, parting in partings]
-    without = without_estimate(results)
+    without = without_estimate(results, causes)
     return said + (["", "No estimate:", "", *without] if without else [])
 
 

@@ -72,7 +72,7 @@ def test_scores_count_what_is_exact_too_low_and_not_answered() -> None:
     far = scores.far_off(found, {"b": "an operator", "": "all of them"})
     assert [(line[0], line[-1]) for line in far] == [("c", "all of them"), ("b", "an operator")]
     again = [*found, result("e", 0, reason="no time")]
-    assert "- d and 1 more: no time" in scores.lines(again, {}, text_table)
+    assert "- d and 1 more: no time. Why" in scores.lines(again, {"d": "Why"}, text_table)
 
 
 def test_rows_of_one_command_and_one_cause_stand_in_one_line() -> None:
