@@ -52,7 +52,7 @@ def cells(title: str, results: Sequence[Result]) -> list[str]:
 
 
 def read_causes(path: Path) -> dict[str, str]:
-    """Read why rows are far off, or without an estimate: by the row's key, or by what the keys of several rows begin with."""
+    """Read why rows are far off, or have no estimate: by the row's key, or by what the keys of several begin with."""
     return dict(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
