@@ -326,9 +326,8 @@ def difference(before, after):
     entries += [("moved_from", old, size, stream) for old, _, size, stream in moved]
     entries += [("moved_to", new, size, stream) for _, new, size, stream in moved]
     entries += [("alloc", address, size, stream) for address, (size, stream, _) in came.items()]
-    waiting = [
-        address for address, now in after.items() if now[2] and (address in came or not before.get(address, now)[2])
-    ]
+    new = came.keys() | {address for address in same if not before[address][2]}  # what moved waited before, too
+    waiting = [address for address, now in after.items() if now[2] and address in new]
     return entries + [("free_requested", address, *after[address][:2]) for address in waiting]
 
 
