@@ -40,7 +40,8 @@ class Shapes:
         def upper():
             return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=self._torch.long)
 
-        found = self._values.lazy(tensor) if self._values.has(tensor) else None
+        large = not self._values.small(tensor) and self._values.has(tensor)
+        found = self._values.lazy(tensor) if large else None
         if found is not None and type(found[0]) is lazy.Scattered and lazy.is_whole(found, tensor.shape):
             places, mark = found[0].nonzero(), self._values.mark((tensor,))
             if places is not None:
