@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jinja2
 
-from benchmarks import cudnn_plans, paper, published_dry_runs, published_rows
+from benchmarks import cudnn_bounds, cudnn_plans, paper, published_dry_runs, published_rows
 from benchmarks.campaign import configs
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
@@ -156,6 +156,7 @@ def page() -> str:
         campaign=len(list(configs())),
         campaign_runs=len(read_lines(GROUND_TRUTH / "runs.jsonl")),
         plans=cudnn_plans.tables(),
+        bounds=cudnn_bounds.table(rows, results, published_dry_runs.load(cudnn_bounds.PLANS)),
     )
 
 

@@ -168,7 +168,7 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
             requests.append((size, streams.setdefault(stream, len(streams))))
         elif action in ("moved_from", "moved_to"):
             _move(action, address, live, moving)
-        elif address in live and action == "free_requested":
+        elif address in live and action == "free_requested" and live[address] not in freed_at:  # once for each
             freed_at[live[address]] = len(requests)
             events.append(Event(Op.FREE_REQUESTED, live[address]))
         elif address in live and action == "free_completed":

@@ -4,14 +4,15 @@
 
 Every row of the CSV (`rows`) of a source that is known here (`sources/`) is answered by a job that runs the unmodified
 command on synthetic data, sized by the product for the GPU of the row, in that of the Pythons whose torch is nearest to
-the row's. Nothing is fetched: DIR/owner+name is a checkout at the commit of the rows, and the Pythons have what the
-scripts import. Results are appended to --out, one file a source; run it again to go on. `page` makes docs/real-runs.md.
+the row's. Nothing is fetched: DIR/owner+name is a checkout that has the commits of the rows, and the Pythons have what
+the scripts import. Each row has a line on stderr, its error or the reason why it has no estimate; tables end it.
+Results are appended to --out, one file a source; run it again to go on. `page` makes docs/real-runs.md.
 """
 
 import argparse
 import os
+import subprocess
 import sys
-import tempfile
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from benchmarks.error_plot import error_plot
-from benchmarks.real_runs import rows, runs, scores, sources
+from benchmarks.real_runs import answers, rows, runs, scores, sources
 from benchmarks.real_runs.page import CAUSES
 from benchmarks.text_table import text_table
 
@@ -44,26 +45,22 @@ def main() -> int:
     pythons = arguments.python or list(filter(None, [os.environ.get("XMEM_TEST_PYTHON")]))
     if not pythons:
         parser.error("--python or XMEM_TEST_PYTHON must name a Python that has torch")
+    try:
+        wanted, refused = rows.read(arguments.data)
+        releases = runs.by_release(pythons)
+    except (rows.RowError, OSError, subprocess.CalledProcessError) as error:
+        parser.error(str(error))
+    print(*refused, sep="\n", end="\n" if refused else "", file=sys.stderr)
+    wanted = [row for row in wanted if arguments.only in (None, row.source)]
     modules, found = known(), []
-    wanted = [row for row in rows.read(arguments.data) if arguments.only in (None, row.source)]
+    means = answers.Means(arguments.repositories, releases, arguments.out, arguments.jobs)
     for source, group in groupby(sorted(wanted, key=lambda row: row.source), key=lambda row: row.source):
-        of_source, folder = list(group), source.replace("/", "+")
-        checkout = (arguments.repositories / folder).absolute()
-        if source not in modules or not checkout.is_dir():
-            why = "not known here" if source not in modules else f"no checkout in {checkout}"
-            print(f"{source}: {why}, {len(of_source)} rows skipped", file=sys.stderr)
-            continue
-        path = arguments.out / f"{folder}.jsonl"
-        with tempfile.TemporaryDirectory(prefix="real-runs-") as data:
-            jobs = modules[source].runs(of_source, checkout, Path(data))
-            for run, results in runs.run_missing(jobs, runs.by_release(pythons), path, arguments.jobs):
-                said = [each.reason or f"{each.error:+.2%}" for each in results]
-                print(f"{source} {run.key}: {', '.join(said)} ({results[0].seconds:.0f} s)", file=sys.stderr)
-        kept = runs.load(path)
-        missing = [row.key for row in of_source if row.key not in kept]
-        print(*(f"no job answers {key}" for key in missing), sep="\n", end="\n" if missing else "", file=sys.stderr)
-        found += [kept[row.key] for row in of_source if row.key in kept]
-    print("\n".join(scores.lines(found, scores.read_causes(CAUSES), text_table)) if found else "nothing was answered")
+        for result in answers.of_source(list(group), modules.get(source), means):
+            said = result.reason or f"{result.error:+.2%} (torch {result.torch}, {result.seconds:.0f} s)"
+            print(f"{result.key}: {said}", file=sys.stderr)
+            found.append(result)
+    print("\n".join(scores.lines(found, scores.read_causes(CAUSES), text_table)))
+    print(f"{len(found)} rows; {len(refused)} lines of {arguments.data} are none")
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "real-runs.svg").write_text(error_plot(scores.points(found)), encoding="utf-8")
     return 0

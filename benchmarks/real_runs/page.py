@@ -27,8 +27,13 @@ What others published of public repositories on real GPUs, against estimates of 
 *exact* is within 0.05 %, *under* are estimates below that, *required below* are rows in which `required_bytes` is less
 than there was; what lies outside of torch's allocator counts only where the figure has it. A job that is left alone
 reserves more than it needs to run as well, so for reserved bytes that is no fault. *high* and *medium* are the
-estimates' own confidence. A row more than 1 % off is listed with the cause, where one was found. What had to be assumed
-of a source stands at the head of its module in benchmarks/real_runs/sources.
+estimates' own confidence. A row more than 1 % off is listed with the cause, where one was found; rows of one command
+that are off by one cause stand in one line, with the range of their figures. What had to be assumed of a source stands
+at the head of its module in benchmarks/real_runs/sources.
+
+Of margins, *measured* are those that promise something, *prior* all others ([accuracy](accuracy.md)): *below ground* is
+how often the estimate with its margin was not enough, *stated at most* how often that may be, by the promise. The
+interval takes rows to err one by one, which rows of one source do not.
 
 ![Error over the real figure, by source]({PLOT})
 """

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -27,13 +28,38 @@ from xmem_slurm.slurm.submission import Submission
 def peak(row: Row, estimate: Estimate) -> int:
     """Return the peak over the whole job, of the rank that needs the most, in bytes: allocated or reserved."""
     rank = estimate.largest
-    return rank.replay.peak_allocated_bytes if "allocated" in row.metric else rank.peak_reserved_bytes
+    return {"allocated": rank.replay.peak_allocated_bytes, "reserved": rank.peak_reserved_bytes}[_counted(row)]
 
 
 def peak_between_resets(row: Row, estimate: Estimate, number: int = -1) -> int:
     """Return the peak up to a reset by the script (reset_peak_memory_stats), -1: since the last one."""
-    found = estimate.largest.trace.between_resets[number]
-    return found["allocated_bytes" if "allocated" in row.metric else "reserved_bytes"]
+    return estimate.largest.trace.between_resets[number][f"{_counted(row)}_bytes"]
+
+
+def _counted(row: Row) -> str:
+    """Return what a row counts.
+
+    Raises:
+        ValueError: neither of the two that are known of the allocator.
+    """
+    found = [word for word in ("allocated", "reserved") if word in row.metric]
+    if len(found) != 1:
+        raise ValueError(f"metric {row.metric!r} is neither what is allocated nor what is reserved")
+    return found[0]
+
+
+def gpu_of(row: Row) -> str:
+    """Return what the catalogue calls a row's GPU: that which CUDA calls so, else the largest whose name has its words.
+
+    Raises:
+        ValueError: it has none of that name.
+    """
+    said, words = row.columns["gpu"], set(re.findall(r"\w+", row.columns["gpu"].lower()))
+    gpus = {name: gpu for name, gpu in load_catalogue().items() if gpu.mig_of is None}
+    like = [name for name, gpu in gpus.items() if words and words <= set(re.findall(r"\w+", gpu.cuda_name.lower()))]
+    if not like:
+        raise ValueError(f"site-config/gpus.toml has no GPU that CUDA calls {said!r}")
+    return max(like, key=lambda name: (gpus[name].cuda_name == said, gpus[name].total_bytes))
 
 
 def no_history(_row: Row, _estimate: Estimate) -> str:
@@ -139,24 +165,36 @@ def size(run: Run, pythons: Mapping[str, str]) -> list[Result]:
 
     try:
         estimate = _estimate(run, pythons[release])
-    except XmemError as error:
-        return [result(row, reason=str(error)) for row in run.rows]
+    except Exception as error:
+        return [result(row, reason=_words(error)) for row in run.rows]
+
+    def answered(row: Row) -> Result:
+        try:
+            return result(row, **_found(run, row, estimate))
+        except Exception as error:
+            return result(row, reason=f"the dry run does not show what this row is of: {_words(error)}")
+
+    return [answered(row) for row in run.rows]
+
+
+def _found(run: Run, row: Row, estimate: Estimate) -> dict[str, object]:
+    """Return the fields of a row's result that an estimate gives."""
     rank = estimate.largest
-    return [
-        result(
-            row,
-            estimated_bytes=run.answer(row, estimate),
-            required_bytes=estimate.required_bytes,
-            outside_allocator_bytes=rank.outside_allocator_bytes,
-            confidence=estimate.confidence,
-            doubts=sorted({doubt.code for doubt in estimate.doubts}),
-            engine=estimate.engine,
-            steps=rank.trace.steps,
-            state=rank.trace.state,
-            parting=run.parting(row, estimate),
-        )
-        for row in run.rows
-    ]
+    return {
+        "estimated_bytes": run.answer(row, estimate),
+        "required_bytes": estimate.required_bytes,
+        "outside_allocator_bytes": rank.outside_allocator_bytes,
+        "confidence": estimate.confidence,
+        "doubts": sorted({doubt.code for doubt in estimate.doubts}),
+        "engine": estimate.engine,
+        "steps": rank.trace.steps,
+        "state": rank.trace.state,
+        "parting": run.parting(row, estimate),
+    }
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, XmemError) else f"{type(error).__name__}: {error}"
 
 
 def _estimate(run: Run, python: str) -> Estimate:
@@ -180,11 +218,15 @@ def by_release(pythons: Sequence[str]) -> dict[str, str]:
 
 
 def nearest(wanted: str, releases: Iterable[str]) -> str:
-    """Return the release that is nearest to the one wanted; of two, the newer. A nightly is like its release."""
+    """Return the release that is nearest to the one wanted; of two, the newer. A nightly is like its release.
+
+    Where it is not said which is wanted, that is the newest.
+    """
 
     def numbers(release: str) -> tuple[int, int, int]:
-        major, minor, patch = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release).groups("0")  # type: ignore[union-attr]
-        return int(major), int(minor), int(patch)
+        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
+        major, minor, patch = map(int, found.groups("0")) if found else [sys.maxsize] * 3
+        return major, minor, patch
 
     def apart(release: str) -> tuple[object, ...]:
         there, here = numbers(release), numbers(wanted)

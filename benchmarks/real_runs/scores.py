@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.error_plot import Point
 from benchmarks.published_metrics import quantile
+from benchmarks.real_runs import promise
 from benchmarks.real_runs.runs import Result
 from xmem_slurm.units import MIB
 
@@ -51,7 +52,7 @@ def cells(title: str, results: Sequence[Result]) -> list[str]:
 
 
 def read_causes(path: Path) -> dict[str, str]:
-    """Read why rows are far off: by the row's key, or by what the keys of several rows begin with."""
+    """Read why rows are far off, or have no estimate: by the row's key, or by what the keys of several begin with."""
     return dict(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
@@ -62,24 +63,57 @@ def cause_of(key: str, causes: Mapping[str, str]) -> str:
 
 
 def far_off(results: Iterable[Result], causes: Mapping[str, str]) -> list[list[str]]:
-    """Return the lines of the table of `FAR_HEADINGS`, the furthest off first."""
-    far = [result for result in results if result.reason is None and abs(result.error) > FAR_OFF]
+    """Return the lines of the table of `FAR_HEADINGS`, the furthest off first.
+
+    Rows of one command that are off by one cause stand in one line, with the range of their figures.
+    """
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in sorted(results, key=lambda result: -abs(result.error)):
+        if result.reason is None and abs(result.error) > FAR_OFF:
+            cause = cause_of(result.key, causes)
+            command = result.key if cause == NOT_FOUND else " | ".join(result.key.split(" | ")[:3])
+            groups.setdefault((command, cause), []).append(result)
     return [
         [
-            result.key.replace("|", ";"),
-            f"{result.ground_bytes / MIB:.2f}",
-            f"{result.estimated_bytes / MIB:.2f}",
-            f"{100 * result.error:+.2f}",
-            result.confidence,
-            cause_of(result.key, causes),
+            (of[0].key if len(of) == 1 else f"{command} | {len(of)} rows").replace("|", ";"),
+            _range(".2f", [result.ground_bytes / MIB for result in of]),
+            _range(".2f", [result.estimated_bytes / MIB for result in of]),
+            _range("+.2f", [100 * result.error for result in of]),
+            ", ".join(dict.fromkeys(result.confidence for result in of)),
+            cause,
         ]
-        for result in sorted(far, key=lambda result: -abs(result.error))
+        for (command, cause), of in groups.items()
     ]
+
+
+def _range(form: str, figures: Sequence[float]) -> str:
+    """Return the least and the most of some figures; of equal ones, that."""
+    return " to ".join(dict.fromkeys(format(figure, form) for figure in (min(figures), max(figures))))
+
+
+def without_estimate(results: Iterable[Result], causes: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason why rows of a source have no estimate: the first of them, and how many more.
+
+    A cause that was found stands behind the reason.
+    """
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.reason is not None:
+            groups.setdefault((result.source, result.reason), []).append(result)
+    more = {key: f" and {len(of) - 1} more" if len(of) > 1 else "" for key, of in groups.items()}
+    why = {key: cause_of(of[0].key, causes) for key, of in groups.items()}
+    found = {key: f". {cause}" if cause != NOT_FOUND else "" for key, cause in why.items()}
+    return [f"- {of[0].key}{more[key]}: {key[1]}{found[key]}" for key, of in groups.items()]
 
 
 def lines(results: Sequence[Result], causes: Mapping[str, str], table: Table) -> list[str]:
     """Return everything as text."""
     said = table(HEADINGS, [cells(*pair) for pair in by_metric(results).items()])
+    high = [result for result in results if result.reason is None and result.confidence == "high"]
+    low = sum(result.error < -FAR_OFF for result in high)
+    said += ["", f"Of {len(high)} estimates of high confidence, {low} are more than 1 % too low."]
+    said += ["", "With the margin of its kind on the estimate itself:", ""]
+    said += table(promise.HEADINGS, promise.table(results))
     far = far_off(results, causes)
     if far:
         said += ["", "More than 1 % off:", "", *table(FAR_HEADINGS, far)]
@@ -87,7 +121,7 @@ def lines(results: Sequence[Result], causes: Mapping[str, str], table: Table) ->
     if partings:
         said += ["", "Where the published history and the dry run's first part:", ""]
         said += [f"- {history}: {parting}" for history, parting in partings]
-    without = [f"- {result.key}: {result.reason}" for result in results if result.reason is not None]
+    without = without_estimate(results, causes)
     return said + (["", "No estimate:", "", *without] if without else [])
 
 

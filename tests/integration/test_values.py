@@ -114,6 +114,15 @@ assert int(even.sum()) == count // 2 and corpus[even].shape == (count // 2,)
 lengths = torch.tensor([3, 1 << 19]).to(device)
 padded = torch.arange(1 << 19, device=device)[None] < lengths[:, None]
 assert padded.sum(1).tolist() == [3, 1 << 19] and padded.nonzero().shape == (3 + (1 << 19), 2)
+picks = torch.randperm(1 << 20)[: 1 << 16]
+picks[1] = picks[0]  # the last that is written stands
+kept = torch.zeros(1024, 1024).to(torch.ones(1, dtype=torch.bool, device=device)).view(1, -1)
+kept.scatter_(1, picks.to(device)[None], True)
+places = (kept.view(1024, 1024) == 1.0).nonzero()
+assert places.shape == ((1 << 16) - 1, 2) and places[:3, 1].tolist() == (picks[1:].sort().values[:3] % 1024).tolist()
+assert kept.logical_not().sum().item() == (1 << 20) - (1 << 16) + 1
+few = torch.zeros(2, 3, device=device).scatter_(1, torch.tensor([[2], [0]], device=device), 1.0)
+assert few.tolist() == [[0, 0, 1], [1, 0, 0]]
 square = torch.ones(1024, 1024, dtype=torch.bool, device=device)
 assert square.tril().sum().item() == 1024 * 1025 // 2 and square.triu(1)[1021].nonzero().tolist() == [[1022], [1023]]
 assert torch.eye(2000, device=device)[5, 4:7].tolist() == [0, 1, 0]

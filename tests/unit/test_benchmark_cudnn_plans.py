@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks import cudnn_plans
+from benchmarks import cudnn_bounds, cudnn_plans
 
 MIB = 1 << 20
 
@@ -34,3 +34,12 @@ def test_each_library_has_a_table_and_failures_have_none(tmp_path: Path) -> None
     assert first[2:4] == ["| a | 1000 | 1100 | +10.0 | +10.0 |", "| b | 1000 | 990 | -1.0 | -1.0 |"]
     assert first[-1].startswith("2 runs: the peak changes by 5.5 % in the median, by -1.0 to +10.0 % at the ends")
     assert "+80 MiB" in first[-1]
+
+
+def test_a_ground_between_two_estimates_is_told_from_one_outside() -> None:
+    assert [cudnn_bounds.place(ground, (110, 100)) for ground in (100, 105, 90, 121)] == [
+        "between",
+        "between",
+        "10.0 % below",
+        "10.0 % above",
+    ]

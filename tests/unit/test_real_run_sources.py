@@ -10,7 +10,7 @@ from benchmarks.real_runs.sources import modded_nanogpt, torchtitan
 
 
 def row(source: str, metric: str = "peak allocated", torch: str = "2.8.0.dev20250524+cu126", **columns: str) -> Row:
-    return Row(source, metric, torch, 1 << 30, columns)
+    return Row("key", source, metric, torch, "", 1 << 30, {"gpu": "NVIDIA H100 80GB HBM3"} | columns)
 
 
 def test_a_speed_run_is_the_head_of_its_log(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ LINES = [("liger", 1024, OWN), ("torch", 1024, OWN), ("liger", 1024, OTHER)]
 
 
 def rows_of(source: str, **columns: str) -> Row:
-    return Row(source, columns["metric"], columns.get("torch", ""), 1 << 30, columns)
+    return Row("key", source, columns["metric"], columns.get("torch", ""), "", 1 << 30, columns)
 
 
 def git(folder: Path, *words: str) -> str:
@@ -99,14 +99,19 @@ def test_a_comparison_of_methods_finds_all_that_it_reads(tmp_path: Path) -> None
     git(checkout, "init", "-q")
     git(checkout, "add", "-A")
     git(checkout, "commit", "-q", "-m", "a")
+    experiment = checkout / peft.COMPARISON / "experiments" / "a" / "config.json"  # committed with its result
+    experiment.parent.mkdir(parents=True)
+    experiment.touch()
     of = {"meta_info": {"package_info": {"peft-commit-hash": git(checkout, "rev-parse", "HEAD").strip()}}}
     (checkout / result).write_text(json.dumps(of), encoding="utf-8")
     about = {"what": "method_comparison/MetaMathQA", "command_or_config": "python run.py experiments/a", "path": result}
+    about["gpu"] = "NVIDIA L40S"
     kinds = ("peak reserved (max)", "reserved, mean of steps")
     rows = [rows_of(peft.SOURCE, metric=metric, torch="2.13.0", **about) for metric in kinds]
     (run,) = peft.runs(rows, checkout, folder)
     assert (run.key, run.rows, (run.folder / "run.py").is_file()) == ("experiments/a", rows[:1], True)
     folder = run.folder
+    assert (folder / "experiments/a/config.json").is_file()
     weights = folder / peft.MODEL / "model.safetensors"
     with weights.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

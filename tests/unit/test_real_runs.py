@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.real_runs import histories, page, rows, runs, scores
+from benchmarks.real_runs import answers, histories, page, promise, rows, runs, scores
 from benchmarks.real_runs.__main__ import known
 from benchmarks.text_table import text_table
 from tests.traces import trace_of
@@ -26,21 +26,36 @@ def write(folder: Path, *values: object) -> Path:
 
 
 def result(key: str, estimated: int, **fields: Any) -> runs.Result:
-    about = runs.Result(key, "someone/code", "peak allocated", 10_000, "2026-01-01", "2.6.0", "1", "h100", 1.0)
+    about = runs.Result(
+        key, "someone/code", "peak allocated", 10_000, "2026-01-01", "2.6.0", "1", "h100-sxm5-80gb", 1.0
+    )
     return replace(about, **{"estimated_bytes": estimated, "required_bytes": estimated, "confidence": "high"} | fields)
 
 
 def test_a_row_has_its_repository_and_whole_bytes(tmp_path: Path) -> None:
-    first, second = rows.read(write(tmp_path, "1.5", "2"))
+    (first, second), refused = rows.read(write(tmp_path, "1.5", "2", "much", ""))
     assert (first.source, first.ground_bytes, first.torch) == ("someone/code", 3 << 19, "2.6.0")
     assert first.key != second.key
-    with pytest.raises(rows.RowError, match="line 2: ValueError"):
-        rows.read(write(tmp_path, "much"))
+    assert [str(each).rpartition(": ")[2] for each in refused] == [
+        "value_MiB 'much' is no size",
+        "value_MiB '' is no size",
+    ]
+    (tmp_path / "short.csv").write_text("source,commit\n", encoding="utf-8")
+    with pytest.raises(rows.RowError, match="no column path"):
+        rows.read(tmp_path / "short.csv")
+
+
+def test_equal_rows_of_another_commit_or_line_are_told_apart(tmp_path: Path) -> None:
+    lines = [COLUMNS, *[ROW.format(1)] * 2, ROW.format(1).replace("abc", "75da365c40 (code of 87b086417e)")]
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found, _ = rows.read(tmp_path / "runs.csv")
+    assert len({row.key for row in found}) == 3
+    assert [row.commit for row in found] == ["", "", "87b086417e"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "release"),
-    [("2.6.0.dev20241231+cu126", "2.6.0"), ("2.7.1", "2.8.0"), ("2.10.0+cu128", "2.11.0"), ("2.1", "2.4.1")],
+    [("2.6.0.dev20241231+cu126", "2.6.0"), ("2.7.1", "2.8.0"), ("2.10.0", "2.11.0"), ("2.1", "2.4.1"), ("", "2.11.0")],
 )
 def test_the_nearest_torch_is_taken(wanted: str, release: str) -> None:
     assert runs.nearest(wanted, ["2.4.1", "2.6.0", "2.8.0", "2.11.0"]) == release
@@ -56,7 +71,58 @@ def test_scores_count_what_is_exact_too_low_and_not_answered() -> None:
     assert (cells["high"], cells["medium"]) == ("2", "1")
     far = scores.far_off(found, {"b": "an operator", "": "all of them"})
     assert [(line[0], line[-1]) for line in far] == [("c", "all of them"), ("b", "an operator")]
-    assert "- d: no time" in scores.lines(found, {}, text_table)
+    again = [*found, result("e", 0, reason="no time")]
+    assert "- d and 1 more: no time. Why" in scores.lines(again, {"d": "Why"}, text_table)
+
+
+def test_rows_of_one_command_and_one_cause_stand_in_one_line() -> None:
+    found = [result(f"s | p | c | {number}", 10_000 + 1_000 * number) for number in range(1, 4)]
+    assert len(scores.far_off(found, {})) == 3
+    ((name, *_, errors, _, cause),) = scores.far_off(found, {"s": "why"})
+    assert (name, errors, cause) == ("s ; p ; c ; 3 rows", "+10.00 to +30.00", "why")
+
+
+def test_no_published_row_is_far_too_low_with_high_confidence_and_the_stated_margins_hold() -> None:
+    found = [each for each in page.results(page.DATA) if each.reason is None]
+    assert [each.key for each in found if each.confidence == "high" and each.error < -scores.FAR_OFF] == []
+    *_, stated, _ = promise.table(found)
+    rows_below, highest, excess = float(stated[3]), float(stated[5]), float(stated[6])
+    assert rows_below <= highest
+    assert excess < 5
+
+
+class Someone:
+    """Knows to run the rows whose batch is even; cannot lay out that of batch 2; one of batch 4 ends in an error."""
+
+    @staticmethod
+    def runs(found: Sequence[rows.Row], checkout: Path, folder: Path) -> Iterator[runs.Run]:
+        for row in found:
+            if row.columns["batch"] == "2":
+                raise KeyError("shape")
+            if int(row.columns["batch"]) % 2 == 0:
+                yield runs.Run(f"job {row.columns['batch']}", [row], str(folder), checkout, "h100", row.torch)
+
+
+def test_each_row_has_an_answer_or_the_reason_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def size(run: runs.Run, _pythons: object) -> list[runs.Result]:
+        if run.key == "job 4":
+            return [result(row.key, 0, reason="no time") for row in run.rows]
+        return [result(row.key, 10_000) for row in run.rows]
+
+    monkeypatch.setattr(runs, "size", size)
+    asked, _ = rows.read(write(tmp_path, *range(1, 6)))
+    means = answers.Means(tmp_path, {}, tmp_path, 1)
+
+    def said(module: Any) -> list[str | None]:
+        by_key = {each.key: each.reason for each in answers.of_source(asked, module, means)}
+        return [by_key[row.key] for row in asked]
+
+    assert said(None) == ["its repository is not known here"] * 5
+    assert said(Someone) == [f"no checkout in {tmp_path}/someone+code"] * 5
+    (tmp_path / "someone+code").mkdir()
+    laid_out = "its job cannot be laid out: KeyError: 'shape'"
+    assert said(Someone) == [None, answers.NO_JOB, laid_out, answers.NO_JOB, "no time"]
+    assert said(None)[0] is None, "what was answered before stays answered"
 
 
 def test_what_lies_outside_the_allocator_is_required_only_where_it_was_measured() -> None:
@@ -67,7 +133,7 @@ def test_what_lies_outside_the_allocator_is_required_only_where_it_was_measured(
 
 def test_runs_are_resumed_and_a_failed_one_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [runs.Run(key, [], "", tmp_path, "h100", "2.6.0") for key in "ab"]
-    answered = rows.read(write(tmp_path, 1, 2))
+    answered, _ = rows.read(write(tmp_path, 1, 2))
     jobs = [replace(job, rows=[row]) for job, row in zip(jobs, answered, strict=True)]
     asked: list[str] = []
     reasons = iter([None, "no time", None])

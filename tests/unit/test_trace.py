@@ -63,6 +63,11 @@ def test_segments_given_back_are_one_empty_cache(tmp_path: Path) -> None:
     assert [event.op for event in found.events] == [Op.ALLOC, Op.EMPTY_CACHE, Op.ALLOC]
 
 
+def test_an_allocation_is_asked_back_once(tmp_path: Path) -> None:
+    found = read(tmp_path, [("alloc", 7, 10, 0), ("free_requested", 7, 10, 0), ("free_requested", 7, 10, 0)])
+    assert [event.op for event in found.events] == [Op.ALLOC, Op.FREE_REQUESTED]
+
+
 def test_frees_of_what_was_allocated_before_recording_are_left_out(tmp_path: Path) -> None:
     found = read(tmp_path, [("free_requested", 7, 10, 0), ("free_completed", 7, 10, 0), ("alloc", 7, 20, 0)])
     assert [event.op for event in found.events] == [Op.ALLOC]

@@ -23,17 +23,20 @@ GPU = "rtx-4090"
 def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
     """Yield one run for each snapshot; every command starts in `scripts`, as the repository's own script has it."""
     del folder
-    for path, of_path in groupby(sorted(rows, key=lambda row: row.columns["path"]), lambda row: row.columns["path"]):
-        answered = list(of_path)
-        words = shlex.split(answered[0].columns["command_or_config"])
+
+    def run(row: Row) -> tuple[str, str, str]:
+        return row.columns["path"], row.columns["command_or_config"], row.torch
+
+    for (path, command, torch), of_run in groupby(sorted(rows, key=run), run):
+        words = shlex.split(command)
         words[1] = f"../{words[1]}"
         yield Run(
             key=Path(path).stem,
-            rows=answered,
+            rows=list(of_run),
             script=f"#!/bin/bash\n#SBATCH --gres=gpu:1\nexec {shlex.join(words)}\n",
             folder=checkout / "scripts",
             gpu=GPU,
-            torch=answered[0].torch,
+            torch=torch,
             answer=peak_between_resets,
             parting=partial(histories.parting, checkout / path),
             environ={"PYTHONPATH": str(checkout / "cs336-basics")},

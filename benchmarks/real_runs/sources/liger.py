@@ -22,8 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.real_runs.rows import Row
-from benchmarks.real_runs.runs import Run
-from xmem_slurm.site.loading import load_catalogue
+from benchmarks.real_runs.runs import Run, gpu_of
 from xmem_slurm.sizing.estimate import Estimate
 
 SOURCE = "linkedin/Liger-Kernel"
@@ -33,7 +32,7 @@ TABLE = "benchmark/data/all_benchmark_data.csv"
 SCRIPTS = "benchmark/scripts"
 CALLS = 10
 """So often is each row measured: utils._test_memory."""
-DEAR = ("fused_linear_cross_entropy", "fused_linear_jsd")
+DEAR = ("distill_jsd_loss", "fused_linear_cross_entropy", "fused_linear_jsd")
 """Of such operations those whose speeds leave no more behind than a workspace of cuBLAS."""
 CALL = """exec python - <<'EOF'
 import {module}, torch, utils
@@ -44,12 +43,13 @@ EOF"""
 
 def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
     """Yield one run for each operation on a GPU, another one for configurations that its script does not have."""
-    gpus = {gpu.cuda_name: name for name, gpu in reversed(load_catalogue().items())}
     with (checkout / TABLE).open(newline="", encoding="utf-8") as file:
         table = [line for line in csv.DictReader(file) if line["metric_name"] == "memory"]
     for (name, gpu), group in groupby(sorted(rows, key=_operation), key=_operation):
         of_operation = list(group)
         measured = [line for line in table if (line["kernel_name"], line["gpu_name"]) == (name, gpu)]
+        if not measured:  # by another version of the table
+            continue
         script = _lay_out(checkout, folder / name, measured[0])
         own = () if name in DEAR else _configurations(script)
         for called in (False, True):
@@ -63,7 +63,7 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
                     rows=answered,
                     script=f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{command}\n",
                     folder=script.parent,
-                    gpu=gpus[gpu],
+                    gpu=gpu_of(of_operation[0]),
                     torch=max(released for day, released in RELEASES.items() if day <= lines[0]["timestamp"]),
                     answer=partial(_median, places),
                     environ={"PYTHONPATH": str(folder / name / "src")},

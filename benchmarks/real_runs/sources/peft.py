@@ -6,7 +6,8 @@ So the longest batch comes first, and is as long as lora/llama-3.2-3B-rank32 say
 a dry run of real data may end before that batch is an error which these rows do not show. run.py asserts that the base
 model knows Wikipedia, as no stand-in does: PYTHONOPTIMIZE=1.
 
-Scripts and package are those of the commit that a result names: the checkout is a clone with its history.
+Scripts and package are those of the commit that a result names: the checkout is a clone with its history. An experiment
+that was committed only with its result is taken from the checkout.
 
 The mean and 99th percentile of steps follow from all lengths, and image-gen's FLUX.2 is not laid out: without answer.
 
@@ -16,12 +17,13 @@ Needs transformers 5.13, datasets 4.2, accelerate, bitsandbytes and their packag
 import json
 import math
 import random
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.real_runs.rows import Row
-from benchmarks.real_runs.runs import Run, peak
+from benchmarks.real_runs.runs import Run, gpu_of, peak
 from xmem_slurm.sizing.estimate import Estimate
 
 SOURCE = "huggingface/peft"
@@ -50,16 +52,19 @@ def runs(rows: Sequence[Row], checkout: Path, folder: Path) -> Iterator[Run]:
         if row.columns["what"].endswith("/MetaMathQA") and row.metric.endswith("(max)"):
             result = json.loads((checkout / row.columns["path"]).read_text(encoding="utf-8"))
             tree = _tree(checkout, folder, result["meta_info"]["package_info"]["peft-commit-hash"])
+            experiment = row.columns["command_or_config"].split()[-1]
+            if not (tree / COMPARISON / experiment).exists():
+                shutil.copytree(checkout / COMPARISON / experiment, tree / COMPARISON / experiment)
             yield Run(
-                key=row.columns["command_or_config"].split()[-1],
+                key=experiment,
                 rows=[row],
                 script=f"#!/bin/bash\n#SBATCH --gres=gpu:1\nexec {row.columns['command_or_config']}\n",
                 folder=tree / COMPARISON,
-                gpu="l40s",
+                gpu=gpu_of(row),
                 torch=row.torch,
                 answer=beyond_the_first,
                 environ={"PYTHONPATH": str(tree / "src"), "HF_HUB_OFFLINE": "1", "PYTHONOPTIMIZE": "1"},
-                seconds=100,
+                seconds=300,
             )
 
 

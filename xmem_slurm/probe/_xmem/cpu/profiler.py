@@ -57,6 +57,8 @@ class Profiler(ProbeEngine):
 
         Nothing runs on them until the steps are over.
         """
+        # transformers 5 loads weights onto the GPU from threads, which neither redirection nor profiler follow.
+        os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
         self._build = stand_ins.torch_build(folder)
         if self._build[1] is not None:
             try:

@@ -200,7 +200,7 @@ class History:
         begin = self._read.get(device, 0)
         events = notes[begin:]
         entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
-        missed = _difference(self._live.get(device, {}), _undone(entries, allocated))
+        missed = difference(self._live.get(device, {}), _undone(entries, allocated))
         before = sum(event["action"] == "alloc" for event in notes[:begin])
         sites = self._sites.of(notes)[before:]
         first = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
@@ -317,10 +317,11 @@ def _undone(entries, allocated):
     return before
 
 
-def _difference(before, after):
+def difference(before, after):
     """Return entries that lead from what was allocated to what is."""
-    gone = {address: known for address, known in before.items() if after.get(address, ())[:2] != known[:2]}
-    came = {address: now for address, now in after.items() if before.get(address, ())[:2] != now[:2]}
+    same = {address for address in before.keys() & after.keys() if _goes_on(before[address], after[address])}
+    gone = {address: known for address, known in before.items() if address not in same}
+    came = {address: now for address, now in after.items() if address not in same}
     alike = {}
     for address, (size, stream, waits) in came.items():
         alike.setdefault((size, stream, waits), []).append(address)
@@ -333,7 +334,11 @@ def _difference(before, after):
     entries += [("moved_from", old, size, stream) for old, _, size, stream in moved]
     entries += [("moved_to", new, size, stream) for _, new, size, stream in moved]
     entries += [("alloc", address, size, stream) for address, (size, stream, _) in came.items()]
-    waiting = [
-        address for address, now in after.items() if now[2] and (address in came or not before.get(address, now)[2])
-    ]
+    new = came.keys() | {address for address in same if not before[address][2]}  # what moved waited before, too
+    waiting = [address for address, now in after.items() if now[2] and address in new]
     return entries + [("free_requested", address, *after[address][:2]) for address in waiting]
+
+
+def _goes_on(known, now):
+    """Whether what was allocated may be what is: of one size and stream; and what waited to be free is not in use."""
+    return known[:2] == now[:2] and known[2] <= now[2]

@@ -59,15 +59,15 @@ class Full:
     depth = 0
 
     def __init__(self, torch, value, dtype):
-        self._one = torch.full((), value, dtype=dtype, device="cpu")
+        self.one = torch.full((), value, dtype=dtype, device="cpu")
 
     def part(self, _budget, size, _stride, _offset):
         """Return the elements of a view, as a host tensor; None where they cannot be had."""
-        return self._one.expand(size)
+        return self.one.expand(size)
 
     def at(self, places):
         """Return the elements at these places of the storage; None where they cannot be had."""
-        return self._one.expand(places.shape)
+        return self.one.expand(places.shape)
 
 
 class HostSource:
@@ -125,6 +125,72 @@ class Made:
         return None if any(each is None for each in pieces) else self._torch.cat(pieces).reshape(size)
 
 
+class Scattered(Made):
+    """One number everywhere, `full`, but at `places` of the storage, which are sorted and each there once: `values`."""
+
+    def __init__(self, torch, full, places, values):
+        super().__init__(torch, self._found, 1)
+        self.full, self.places, self.values = full, places, values
+
+    def _found(self, places):
+        index = self._torch.searchsorted(self.places, places).clamp_(max=len(self.places) - 1)
+        return self._torch.where(self.places[index] == places, self.values[index], self.full.at(places))
+
+    def each(self, operator, args, which, kwargs):
+        """Return what an operator makes of each element, which stands for `args[which]`."""
+        one, values = (
+            operator(*args[:which], elements, *args[which + 1 :], **kwargs)
+            for elements in (self.full.one.expand(1), self.values)
+        )
+        return Scattered(self._torch, Full(self._torch, one.item(), one.dtype), self.places, values)
+
+    def nonzero(self):
+        """Return where it is not zero, in order; None where that is all but everywhere."""
+        return None if self.full.one.item() else self.places[self.values != 0]
+
+
+def scattered(torch, full, shape, written):
+    """Return the values of a contiguous tensor of this shape, one number so far, after `scatter_`."""
+    dim, index, source = written
+    places = index * _steps(shape)[dim]
+    for axis, step in enumerate(_steps(shape)):
+        if axis != dim % len(shape):
+            along = torch.arange(index.shape[axis], device="cpu") * step
+            places = places + along.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+    if isinstance(source, torch.Tensor):
+        values = source[tuple(slice(length) for length in index.shape)].reshape(-1).to(full.one.dtype)
+    else:
+        values = torch.full((index.numel(),), source, dtype=full.one.dtype, device="cpu")
+    places, order = places.reshape(-1).sort(stable=True)
+    last = torch.ones_like(places, dtype=torch.bool)
+    last[:-1] = places[1:] != places[:-1]
+    return Scattered(torch, full, places[last], values[order][last])
+
+
+def everywhere(values):
+    """Return the number that a host tensor is everywhere; None where there are several, or too many to look at."""
+    if values.numel() > AT_ONCE or not values.is_contiguous():
+        return None
+    flat = values.detach().view(-1)
+    for part in (flat[:: max(1, flat.numel() // SAMPLE)], flat):
+        if not bool((part == flat[0]).all()):
+            return None
+    return flat[0].item()
+
+
+def is_whole(given, shape):
+    """Whether (lazy, size, stride, offset) is all of a contiguous tensor of this shape."""
+    return given[1] == shape and list(given[2]) == _steps(shape) and not given[3]
+
+
+def _steps(shape):
+    """Return the strides of a contiguous tensor of this shape."""
+    steps = [1]
+    for length in reversed(shape[1:]):
+        steps.insert(0, steps[0] * length)
+    return steps
+
+
 def arange(torch, start, step, dtype):
     """Return the values of torch.arange."""
     wide = torch.int64 if isinstance(start, int) and isinstance(step, int) else torch.float64
@@ -155,7 +221,10 @@ def elementwise(torch, operator, shape, args, kwargs):
 
     Of `args`, a tensor is given as (lazy, size, stride, offset), numbers as themselves.
     """
-    depth = 1 + max(each[0].depth for each in args if isinstance(each, tuple))
+    which = [place for place, each in enumerate(args) if isinstance(each, tuple)]
+    if len(which) == 1 and type(args[which[0]][0]) is Scattered and is_whole(args[which[0]], shape):
+        return args[which[0]][0].each(operator, args, which[0], kwargs)
+    depth = 1 + max(args[place][0].depth for place in which)
     strides = [_strides(each, shape) if isinstance(each, tuple) else None for each in args]
 
     def at(places):

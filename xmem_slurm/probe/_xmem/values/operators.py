@@ -28,9 +28,10 @@ OPERATORS = {
     # After these their first is not known, not even as the `x.data` of a tensor that has another version counter.
     "rules.over": """
         random_ random_.from random_.to uniform_ normal_ bernoulli_.float bernoulli_.Tensor exponential_
-        masked_fill_.Scalar masked_fill_.Tensor masked_scatter_ scatter_.src scatter_.value scatter_add_
-        index_fill_.int_Scalar index_copy_ index_add_
+        masked_fill_.Scalar masked_fill_.Tensor masked_scatter_ scatter_add_ index_fill_.int_Scalar index_copy_
+        index_add_
     """,
+    "rules.scatter_": "scatter_.src scatter_.value",
     "rules.triangle": "triu tril",
     # Reading and writing.
     "rules.local_scalar_dense": "_local_scalar_dense",
@@ -63,6 +64,7 @@ OF_SEVERAL = {
     "rules.as_a_whole",
     "rules.in_place",
     "rules.over",
+    "rules.scatter_",
     "rules.triangle",
     "plausible.sort",
 }

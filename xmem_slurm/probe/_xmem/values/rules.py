@@ -133,7 +133,7 @@ class Rules:
                     return
             given.append(known)
         if any(isinstance(each, tuple) for each in given):
-            made = lazy.elementwise(self._torch, operator, out.shape, given, kwargs)
+            made = computed(lazy.elementwise, self._torch, operator, out.shape, given, kwargs)
             self._values.make(out, made, self._values.mark(args))
 
     def triangle(self, operator, real, tensor, diagonal=0):
@@ -163,6 +163,21 @@ class Rules:
             self._values.wrote(target, mark)
         else:
             self._values.forget(target)
+        return target
+
+    def scatter_(self, operator, real, target, *written):
+        """Compute what is written to picked places; of a large tensor that was one number everywhere keep which."""
+        if self._values.keeps(target):
+            return self.in_place(operator, real, target, *written)
+        known = self._values.lazy(target) if self._values.has(target) else None
+        given = None if known is None else self._values.on_host(written)
+        if given is None or type(known[0]) is not lazy.Full or not lazy.is_whole(known, target.shape):
+            return self.over(operator, real, target, *written)
+        mark = self._values.mark((target, *written))
+        real(target, *written)
+        made = computed(lazy.scattered, self._torch, known[0], target.shape, given)
+        self._written_over(target)
+        self._values.make(target, made, mark)
         return target
 
     def over(self, operator, real, target, *args, **kwargs):

@@ -6,6 +6,7 @@ The kernels take `real`, which goes on to the device's own kernel, then what the
 import math
 
 from _xmem import doubts
+from _xmem.values import lazy
 from _xmem.values.table import computed
 
 
@@ -39,6 +40,14 @@ class Shapes:
         def upper():
             return tensor.new_zeros((tensor.numel(), tensor.dim()), dtype=self._torch.long)
 
+        large = not self._values.small(tensor) and self._values.has(tensor)
+        found = self._values.lazy(tensor) if large else None
+        if found is not None and type(found[0]) is lazy.Scattered and lazy.is_whole(found, tensor.shape):
+            places, mark = found[0].nonzero(), self._values.mark((tensor,))
+            if places is not None:
+                self._assumed.shaped(mark)
+                rows = self._torch.stack(self._torch.unravel_index(places, tensor.shape), 1)
+                return self._values.on_device(rows, tensor.device, mark)
         return self._shape(real, (tensor,), self._torch.nonzero, upper)
 
     def masked_select(self, real, tensor, mask):

@@ -152,6 +152,10 @@ class Values:
             return
         if values.stride() != tensor.stride() or values.layout is not self._torch.strided:
             return
+        everywhere = None if tensor.is_floating_point() else lazy.everywhere(values)
+        if everywhere is not None:
+            self._put(tensor, storage, lazy.Full(self._torch, everywhere, tensor.dtype), mark)
+            return
         source = lazy.HostSource(self._torch, values, tensor.dtype)
         host = values.untyped_storage()
         if not values.is_floating_point() and not host.is_shared():
