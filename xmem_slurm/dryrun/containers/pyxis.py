@@ -40,6 +40,8 @@ def of_batch_script(job: Submission) -> dict[str, str]:
     Raises:
         ScriptError: sbatch refuses the script's #SBATCH lines.
     """
+    if b"container-" not in (job.script or b"") and not any("container-" in word for word in job.argv):
+        return asked({}, job.environ)  # the script is not read once more
     known = {each.name for each in job.plugins}
     read = job.but(plugins=(*job.plugins, *(each for each in OPTIONS if each.name not in known)))
     of_script = read.parsed_script.components[0].directives if read.parsed_script else ()
