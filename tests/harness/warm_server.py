@@ -127,6 +127,7 @@ class Server:
             text += connection.recv(1 << 16)
         child = os.fork()
         if child == 0:
+            self._leave(connection, listener)
             return json.loads(text), descriptors
         for each in descriptors:
             os.close(each)
@@ -135,6 +136,14 @@ class Server:
         self._selector.register(connection, selectors.EVENT_READ, lambda _: self._gone(connection, child))
         self._selector.register(ended, selectors.EVENT_READ, lambda _: self._ended(connection, child, ended))
         return None
+
+    def _leave(self, connection, listener):
+        """Close in a child what is the server's: else it is closed when it is collected, with a number of the script's."""
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
+                key.fileobj.close()
+        connection.close()
+        self._selector.close()
 
     def _gone(self, connection, child):
         self._selector.unregister(connection)

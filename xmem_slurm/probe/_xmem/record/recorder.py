@@ -325,7 +325,7 @@ class Recorder(ProbeEngine):
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
             "peers": self._rank.peers.differing() if self._rank is not None else [],
-            "work": stand_ins.work(self._runtime),
+            "work": None if self._runtime is None else stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
             "training": self._training.found() if self._training is not None else {},
         }
