@@ -138,7 +138,7 @@ class Server:
         return None
 
     def _leave(self, connection, listener):
-        """Close in a child what is the server's: else it is closed when it is collected, with a number of the script's."""
+        """Close in a child what is the server's: collected later, it would take the number of a file of the script."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, socket.socket) and key.fileobj is not listener:
                 key.fileobj.close()
