@@ -173,6 +173,13 @@ def test_status_tells_daemons_and_nodes(example):
     assert set(status.nodes) == set(example.nodes)
 
 
+def test_what_a_command_in_the_lab_records_stays_in_the_lab(example):
+    command = [sys.executable, "-c", "from xmem_slurm.cli.main import main; main()", "lab", "exec", "--"]
+    environ = {**os.environ, "XMEM_LAB": str(example.folder), "XDG_STATE_HOME": "/elsewhere"}
+    said = subprocess.check_output([*command, "sh", "-c", "echo $XDG_STATE_HOME"], env=environ, text=True)
+    assert said == f"{example.folder}/records\n"
+
+
 def test_only_this_machine_can_connect_where_its_name_is_a_loopback_one(example):
     if not socket.gethostbyname(socket.gethostname()).startswith("127."):
         pytest.skip("this machine's host name stands for an address that others can reach")

@@ -97,7 +97,8 @@ def lab_exec(
 ) -> None:
     """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
     folder = lab.default_folder()
-    environ = {**os.environ, **lab.environment(folder)}
+    # What is recorded there goes with the lab: jobs on stand-ins must not teach margins for GPUs (`outcomes.learning`).
+    environ = {**os.environ, **lab.environment(folder), "XDG_STATE_HOME": str(folder / "records")}
     link = folder / _SITE_LINK
     if link.is_symlink():
         environ["XMEM_SITE"] = str(link.readlink())
