@@ -38,6 +38,8 @@ by the probe, so that a reader sees either the last complete state of a process 
                     the stand-ins counted it (device/src/cudart/work.c); traces of the profile engine have none
     changed         what of the job was changed, to see what that would do (probe/_xmem/advice.py); else empty
     training        whose trainer it is, and how it trains (`Training`); earlier releases did not write it
+    host_bytes      host memory that the process held in large pieces (`probe/_xmem/record/host`), the most that was
+                    found; 0 of none, of the profile engine, and of earlier releases
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -274,6 +276,8 @@ class Trace(Process):
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
     training: Training = Training()  # noqa: RUF009 - a tuple
+    host_bytes: int = 0
+    """Host memory in large pieces, the most that was found: weights that are loaded, what is offloaded."""
     seen: Seen | None = None
     sites: Sequence[Origin] = ()
     callers: Sequence[int] = ()

@@ -112,7 +112,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         for number, (size, stream) in enumerate(requests)
     ]
     sites, callers, made_at = _sites(raw.sites, len(requests), names)
-    same = ("recorded", "between_resets", "place", "lived", "peers", "changed", "arch_list")
+    same = ("recorded", "between_resets", "place", "lived", "peers", "changed", "arch_list", "host_bytes")
     return Trace(
         **process_fields(raw),
         **{name: getattr(raw, name) for name in same},

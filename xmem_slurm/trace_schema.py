@@ -137,6 +137,7 @@ class TraceFile(_ProcessForm):
     work: _WorkForm | None = None
     changed: Text = ""
     training: _TrainingForm = _TrainingForm()
+    host_bytes: Count = 0
     sites: _SitesForm = _SitesForm()
     arch_list: list[Text] = []
 

@@ -315,6 +315,23 @@ def test_large_weights_on_the_host_are_not_converted_copied_or_read_but_small_on
     ]
 
 
+@pytest.mark.parametrize("leave", ["each.cuda()", "each.to('cuda')", "gpu.copy_(each)"])
+def test_host_memory_is_what_weights_take_there_in_the_job(run: Run, tmp_path: Path, leave: str) -> None:
+    """Drawn or not, and in whatever way they go to the GPU; a file that is mapped is no memory of the process."""
+    ran = run(
+        "import mmap, torch\n"
+        "with open('weights', 'wb+') as file:\n"
+        "    file.truncate(1 << 30)\n"
+        "    mapped = mmap.mmap(file.fileno(), 1 << 30, mmap.MAP_PRIVATE)\n"
+        "held = [torch.nn.init.normal_(torch.empty(1 << 12, 1 << 13)) for _ in range(4)]\n"
+        "gpu = torch.empty(1 << 12, 1 << 13, device='cuda')\n"
+        f"for each in held:\n    {leave}\n"
+        "del held, each\n"
+        "torch.empty(1 << 10, 1 << 10).cuda()\n"
+    )
+    assert 512 << 20 <= ran.trace.host_bytes < 640 << 20
+
+
 @pytest.mark.parametrize(("said", "nodes"), [("2", 2), ("1-2", 1), ("", 1)])
 def test_the_number_of_nodes_is_what_is_said_where_that_is_a_number(run: Run, said: str, nodes: int) -> None:
     assert run("import torch\ntorch.zeros(1, device='cuda')\n", SLURM_NNODES=said).trace.nodes == nodes

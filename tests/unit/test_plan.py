@@ -42,14 +42,24 @@ PARAMETERS, SAMPLE = 800, 100
 """MiB: of the parameters (gradients as much, the optimizer's state twice that), and of the activations of a sample."""
 
 
-def site_of(**per_node: int) -> Site:
+HOST = 1
+"""GiB that each process holds on the host, and as much again of what is offloaded."""
+
+
+def site_of(memory_mib: int = 512000, **per_node: int) -> Site:
     return Site.model_validate(
         {
             "schema_version": 1,
             "name": "test",
             "option": {name: {"gpu": "h200", "type": name, "cost": 1 + at} for at, name in enumerate(per_node)},
             "nodes": [
-                {"names": f"{name}[1-2]", "cpus": 64, "memory_mib": 512000, "gpus": {name: number}, "partitions": ["p"]}
+                {
+                    "names": f"{name}[1-2]",
+                    "cpus": 64,
+                    "memory_mib": memory_mib,
+                    "gpus": {name: number},
+                    "partitions": ["p"],
+                }
                 for name, number in per_node.items()
             ],
             "partition": {"p": {"default": True}},
@@ -91,6 +101,7 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
         world_size=ranks,
         training=seen,
         marks=[Mark("step", 4), Mark("step", 5)],
+        host_bytes=HOST * (2 if offloaded else 1) << 30,
         argv=["python", "-u", "train.py"],
     )
 
@@ -188,6 +199,31 @@ def test_options_of_one_kind_of_gpu_share_their_dry_runs() -> None:
     plan, ran = planned(SCRIPT, site_of(small=8, large=8), gpus, top=8)
     assert {row.candidate.option for row in plan.verified} == {"small", "large"}
     assert len(set(ran)) == len(ran)
+
+
+def test_what_does_not_fit_the_host_is_not_advised_and_what_is_asked_for_is_compared() -> None:
+    """A node has 5 GiB, and the job asks for 1.5 GiB."""
+    script = SCRIPT.replace("#SBATCH --ntasks=1", "#SBATCH --ntasks=1\n#SBATCH --mem=1536M")
+    gpus = {"small": gpu(3000)}
+    plan, _ = planned(script, site_of(5120, small=8), gpus, top=50, seconds=2000.0)
+    fits = {row.candidate.gpus * (2 if row.candidate.method.offloaded else 1) <= 4 for row in plan.verified}
+    assert fits == {True}
+    lacking = [row for row in plan.rows if row.status == "host"]
+    assert {(row.candidate.gpus, bool(row.candidate.method.offloaded)) for row in lacking} == {
+        (4, True),
+        (8, False),
+        (8, True),
+    }
+    text = "\n".join(report.lines(replace(plan, rows=[*plan.verified[:1], *lacking[:1]]), gpus))
+    assert "host memory on each node, which has 5.00 GiB" in text
+    first = next(row for row in plan.verified if row.candidate.gpus == 2)
+    assert first.host is not None
+    assert (
+        first.host.lacking
+        == "2 x 1.00 GiB of host memory on each node, of which the job asks for 1.50 GiB: ask for more"
+    )
+    objects = report.objects(plan, gpus)["candidates"]
+    assert {each["host_bytes_per_node"] for each in objects if each["status"] == "host"} == {8 << 30, 16 << 30}
 
 
 def test_a_lever_that_did_nothing_is_said() -> None:

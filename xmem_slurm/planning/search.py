@@ -19,6 +19,7 @@ from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import bounds, forecast, speed
 from xmem_slurm.planning.candidates import Base, Candidate, Space
 from xmem_slurm.planning.changes import changed
+from xmem_slurm.planning.host_memory import HostMemory, host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.sizing.estimate import Estimate, estimate
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Objective = Literal["cost", "time", "fewest"]
 _Waiting = tuple[float, float, int, int, Candidate]
 """What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps equals in order."""
-Status = Literal["verified", "too large", "ruled out", "failed"]
+Status = Literal["verified", "too large", "host", "ruled out", "failed"]
 
 LEAST_SECONDS = 20.0
 """Of CPU time that a dry run gets however little is left: with less it would come to nothing."""
@@ -45,7 +46,8 @@ NEAR = 1.0
 class Row:
     """One candidate, and what is known of it.
 
-    "verified" and "too large" are of a dry run, whose `estimate` it is; "ruled out" by a lower bound, of which
+    "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits its GPUs, but not the
+    host memory of its nodes; "ruled out" by a lower bound, of which
     `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds` are of one sample
     of the whole job, for comparing alone; None where that is not known. `cost` is that by the site's prices.
     """
@@ -58,6 +60,7 @@ class Row:
     seconds: float | None = None
     cost: float | None = None
     why: str = ""
+    host: HostMemory | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,9 @@ class Search:
             kept += forecast.beside(self.found, candidate)
             self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
-        return Row(candidate, "verified" if found.fits(gpu) else "too large", job, found, 0, seconds, cost)
+        host = host_memory(found, candidate, job.request, self.space.site)
+        fits: Status = "too large" if not found.fits(gpu) else "verified" if host.fits else "host"
+        return Row(candidate, fits, job, found, 0, seconds, cost, host=host)
 
     def _run(self, job: Submission, option: str) -> Orders[Estimate]:
         """Run a job dry on an option's kind of GPU; once for all GPUs of that kind."""

@@ -93,6 +93,7 @@ class Rank(JsonPart):
 
     `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run well; without a
     limit it reserves `peak_reserved_bytes`, fragments that the process can do without included.
+    `host_bytes` is host memory that the process held in large pieces, such as weights before they went to the GPU.
     `largest` are the blocks that made up the most of it, largest first. `seen` is null for the profile engine.
     """
 
@@ -102,6 +103,7 @@ class Rank(JsonPart):
     fits_in_bytes: _Bytes
     outside_allocator_bytes: _Bytes
     required_bytes: _Bytes
+    host_bytes: _Bytes = 0
     breakdown: dict[Category, _Bytes]
     steps: Annotated[int, Field(ge=0)]
     growing: bool
@@ -231,6 +233,7 @@ def _rank(rank: RankEstimate) -> dict[str, Any]:
         "fits_in_bytes": rank.fits_in_bytes,
         "outside_allocator_bytes": rank.outside_allocator_bytes,
         "required_bytes": rank.required_bytes,
+        "host_bytes": rank.trace.host_bytes,
         "breakdown": {category: rank.breakdown.get(category, 0) for category in Category},
         "steps": rank.trace.steps,
         "growing": rank.trace.growing,

@@ -13,6 +13,7 @@ from xmem_slurm.units import human
 ANSWERS: Mapping[str, str] = {
     "verified": "verified by a dry run",
     "too large": "does not fit, by a dry run",
+    "host": "too little host memory, by a dry run",
     "ruled out": "ruled out by a lower bound",
     "failed": "its dry run gave no answer",
 }
@@ -27,7 +28,7 @@ def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
     rows = [*advised, *others[:_MOST_OTHERS]]
     times = prices(rows, lambda row: None if plan.not_ranked else row.seconds)
     costs = prices(rows, lambda row: row.cost)
-    head = ("", "GPUs", "method", "batch", "needed", "to spare", "time", "cost", "")
+    head = ("", "GPUs", "method", "batch", "needed", "to spare", "host", "time", "cost", "")
     body = [_cells(number, row, gpus, times.get(number), costs.get(number)) for number, row in enumerate(rows)]
     found = _aligned([head, *body])
     left = len(others) - _MOST_OTHERS
@@ -41,6 +42,7 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
     """Return the cells of a row; time and cost are multiples of the least."""
     each, gpu = row.candidate, gpus[row.candidate.option]
     needed, spare = "", ""
+    why = row.host.lacking if row.status == "host" and row.host is not None else row.why
     if row.estimate is not None and row.status != "failed":
         needed = human(row.estimate.required_bytes)
         spare = human(gpu.total_bytes - row.estimate.required_bytes) if row.status == "verified" else ""
@@ -53,9 +55,10 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
         _batch(row),
         needed,
         spare,
+        human(row.host.needed) if row.host is not None and row.host.needed else "",
         "" if time is None else f"{time:.1f}x",
         "" if cost is None else f"{cost:.1f}x",
-        ANSWERS[row.status] + (f": {row.why}" if row.why else ""),
+        ANSWERS[row.status] + (f": {why}" if why else ""),
     )
 
 
@@ -78,6 +81,8 @@ def _change(number: int, plan: Ways, row: Row) -> list[str]:
     each = row.candidate
     words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
     found = [f"{number}. {'; '.join(words) or 'as it is written'}"]
+    lacking = row.host.lacking if row.host is not None else ""
+    found += [f"   {lacking}"] if lacking else []
     return found + [f"   changes: {each}" for each in what_changes(plan.base, row.candidate)]
 
 
@@ -139,4 +144,8 @@ def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | No
         "arguments": dict(arguments_for(plan.base, each)),
         "changes": what_changes(plan.base, row.candidate),
         "why": row.why or None,
+        "host_bytes_per_process": row.host.each if row.host is not None else None,
+        "host_bytes_per_node": row.host.needed if row.host is not None else None,
+        "node_bytes": row.host.node if row.host is not None else None,
+        "host_lacking": (row.host.lacking if row.host is not None else "") or None,
     }

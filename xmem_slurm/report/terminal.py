@@ -19,7 +19,7 @@ from xmem_slurm.sizing.margins import Margin
 from xmem_slurm.sizing.placement import Placement
 from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.slurm.request import Request
-from xmem_slurm.units import human
+from xmem_slurm.units import GIB, human
 
 ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None: "not tried: a better one fits"}
 """A placement's verdict, in words."""
@@ -34,6 +34,9 @@ _LEAST_PART = 0.01
 
 _GROUPS = 3
 """Groups of blocks that one line has room for."""
+
+_MUCH_HOST_BYTES = 4 * GIB
+"""Of one process: nodes have as much and more for each GPU."""
 
 _IN_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this can be changed in the script only"
 
@@ -68,8 +71,20 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
         f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_takes(estimate)}",
         f"at the peak: {parts}",
         *_largest(at_peak),
+        *_on_host(estimate),
         f"confidence {estimate.confidence}: {sure}",
     ]
+
+
+def _on_host(estimate: Estimate) -> list[str]:
+    """Say what host memory processes hold in large pieces, where that is more than any process of torch does."""
+    each = max(rank.trace.host_bytes for rank in estimate.ranks)
+    if each < _MUCH_HOST_BYTES:
+        return []
+    trace = estimate.largest.trace
+    processes = -(-trace.world_size // max(1, trace.nodes))
+    held = "weights before they are on the GPU, or what is offloaded"
+    return [f"host memory on each node: {processes} x {human(each)} of {held}; --mem is to have room for it"]
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:

@@ -22,7 +22,7 @@ def demand_of(request: Request, site: Site) -> Demand:
         gpus_total=request.gpus_total or 1,
         nodes=request.nodes or 1,
         cpus_per_node=request.cpus_per_node,
-        memory_bytes=_memory_per_node(request),
+        memory_bytes=memory_per_node(request),
         alone="exclusive" in request.settings,
         whole_nodes="exclusive" in request.settings and request.value("exclusive") is None,
         share=shares[0].resource if shares else None,
@@ -37,7 +37,7 @@ def _is_share_of(option: GpuOption, asked: GpuRequest, site: Site) -> bool:
     return asked.type in (None, option.type, site.option[option.share.of].type)
 
 
-def _memory_per_node(request: Request) -> int:
+def memory_per_node(request: Request) -> int:
     """Return the host memory that the request wants of a node, in bytes; 0 where it leaves that to the site."""
     amounts = {setting.name: gres.parse_memory(setting.value or "0") for setting in request.memory}
     per_gpu = amounts.get("mem-per-gpu", 0) * (request.gpus_per_node or 1)

@@ -32,4 +32,5 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell") -> Decision:
     changes = what_changes(found.plan.base, best.candidate)
     brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, seen in a dry run of it"]
     brief += [f"this changes {each}" for each in changes]
+    brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
     return Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)

@@ -224,6 +224,7 @@ _WEIGHTS = (
         "torch:Tensor", "half bfloat16 float", "host_weights.cast", "torch/csrc/autograd/python_variable_methods.cpp"
     ),
     *_rows("torch:Tensor", "copy_", "host_weights.copied", _VARIABLES),
+    *_rows("torch:Tensor", "cuda", "host_weights.moved", "torch/csrc/autograd/python_variable_methods.cpp"),
     *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
 )
 

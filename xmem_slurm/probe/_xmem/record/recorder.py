@@ -17,6 +17,7 @@ from _xmem.ranks import checkpoints, launch, rank
 from _xmem.ranks.rank import LoneRank
 from _xmem.record.garbage import Garbage
 from _xmem.record.history import SLICE, History
+from _xmem.record.host import HostMemory
 from _xmem.record.served import Served
 from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
@@ -63,6 +64,7 @@ class Recorder(ProbeEngine):
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
+        self._host = HostMemory()
         self._history = History(self._sites, self._ends)
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
@@ -100,7 +102,12 @@ class Recorder(ProbeEngine):
             "reads": self._reads,
             "values": self._known,
         }
-        parts.update(host_weights=HostWeights(torch), triton=self._triton, advice=self._advice, sites=self._sites)
+        parts.update(
+            host_weights=HostWeights(torch, self._look_at_host),
+            triton=self._triton,
+            advice=self._advice,
+            sites=self._sites,
+        )
         if self._ends:
             parts["course"] = self._course
         if torch.distributed.is_available():
@@ -108,6 +115,9 @@ class Recorder(ProbeEngine):
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
+
+    def _look_at_host(self):
+        self._host.look()  # of a fork it is another one
 
     def _hooked(self):
         if self._rank is not None:
@@ -158,6 +168,7 @@ class Recorder(ProbeEngine):
         """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
         if not self._history.recording or self._finished:
             return
+        self._look_at_host()
         self._exit = None  # whoever called sys.exit was not heeded
         counts, now = self._served.look(), clock.now()
         first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
@@ -328,6 +339,7 @@ class Recorder(ProbeEngine):
             "work": None if self._runtime is None else stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
             "training": self._training.found() if self._training is not None else {},
+            "host_bytes": self._host.most,
         }
 
     def _seen(self, device):

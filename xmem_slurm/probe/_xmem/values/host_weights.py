@@ -19,8 +19,9 @@ LARGE_FILE = 1 << 26
 class HostWeights:
     """What takes the place of torch's own where it makes weights on the host (`patches`)."""
 
-    def __init__(self, torch):
-        self._torch = torch
+    def __init__(self, torch, look):
+        """`look` is called where much may lie on the host: before some of it goes elsewhere."""
+        self._torch, self._look = torch, look
         self._kinds = (torch.Tensor, torch.nn.Parameter)
         self._dtypes = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -41,6 +42,7 @@ class HostWeights:
 
         @functools.wraps(convert)
         def to(tensor, *args, **kwargs):
+            self._leaving(tensor)
             if tensor.numel() >= LARGE and self._is_weight(tensor):
                 try:
                     _, dtype, _, layout = self._torch._C._nn._parse_to(*args, **kwargs)
@@ -66,11 +68,26 @@ class HostWeights:
 
         return to_dtype
 
+    def moved(self, cuda, _owner):
+        """Around Tensor.cuda."""
+
+        @functools.wraps(cuda)
+        def to_gpu(tensor, *args, **kwargs):
+            self._leaving(tensor)
+            return cuda(tensor, *args, **kwargs)
+
+        return to_gpu
+
+    def _leaving(self, tensor):
+        if isinstance(tensor, self._torch.Tensor) and tensor.numel() >= LARGE and tensor.device.type == "cpu":
+            self._look()
+
     def copied(self, copy, _owner):
         """Around Tensor.copy_: a parameter on the host keeps what it has, whatever weights it is to have."""
 
         @functools.wraps(copy)
         def copy_(tensor, source, *args, **kwargs):
+            self._leaving(source)
             large = tensor.numel() >= LARGE and type(tensor) is self._torch.nn.Parameter
             if large and self._is_weight(tensor) and self._is_weight(source) and source.shape == tensor.shape:
                 return tensor

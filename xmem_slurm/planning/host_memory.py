@@ -1,0 +1,50 @@
+"""Has a node the host memory that a way of training takes there? By what a process of it was seen to hold."""
+
+from typing import NamedTuple
+
+from xmem_slurm.planning.candidates import Candidate
+from xmem_slurm.site.schema import Site
+from xmem_slurm.sizing.demand import memory_per_node
+from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.slurm.request import Request
+from xmem_slurm.units import MIB, human
+
+
+class HostMemory(NamedTuple):
+    """Bytes of a node: `each` of its processes holds so many in large pieces, weights before they go to a GPU included.
+
+    The job asks for `asked`, 0 where it leaves that to the site; the largest nodes that have these GPUs have `node`.
+    """
+
+    each: int
+    processes: int
+    asked: int
+    node: int
+
+    @property
+    def needed(self) -> int:
+        """What all processes of a node hold, if each holds as much as the one that was run."""
+        return self.each * self.processes
+
+    @property
+    def fits(self) -> bool:
+        """Whether a node has it."""
+        return self.needed <= self.node
+
+    @property
+    def lacking(self) -> str:
+        """What is too little for it, in words; "" where nothing is."""
+        needed = f"{self.processes} x {human(self.each)} of host memory"
+        if not self.fits:
+            return f"{needed} on each node, which has {human(self.node)}"
+        if 0 < self.asked < self.needed:
+            return f"{needed} on each node, of which the job asks for {human(self.asked)}: ask for more"
+        return ""
+
+
+def host_memory(found: Estimate, candidate: Candidate, request: Request, site: Site) -> HostMemory:
+    """Return what a way takes of its nodes' memory, and what there is."""
+    nodes = (group for group in site.nodes if group.gpus.get(candidate.option, 0) >= candidate.per_node)
+    most = max((group.memory_mib for group in nodes), default=0)
+    each = max(rank.trace.host_bytes for rank in found.ranks)
+    return HostMemory(each, candidate.per_node, memory_per_node(request), most * MIB)
