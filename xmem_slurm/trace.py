@@ -178,7 +178,7 @@ class Training(NamedTuple):
 
     `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of the script's own.
     `method` is one of `planning.methods`; `shards` how many ranks share one copy of the model, of a hybrid.
-    `micro_batch` is of one process.
+    `micro_batch` is of one process; `own_batches`: DeepSpeed makes the batches, of the size that its file says.
     """
 
     by: str = ""
@@ -189,6 +189,7 @@ class Training(NamedTuple):
     offloaded: bool = False
     precision: str = ""
     shards: int = 0
+    own_batches: bool = False
 
 
 class File(NamedTuple):

@@ -113,6 +113,7 @@ class _TrainingForm(BaseModel):
     offloaded: bool = False
     precision: Text = ""
     shards: Count = 0
+    own_batches: bool = False
 
 
 class _WorkForm(BaseModel):

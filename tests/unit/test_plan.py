@@ -1,5 +1,6 @@
 """A plan finds ways that fit, advises nothing that was not run dry, and rules out what would not have fitted."""
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,15 @@ from xmem_slurm.dryrun.exchange import DryRunResult, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.planning import speed
+from xmem_slurm.planning import deepspeed_json, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate, Space
-from xmem_slurm.planning.changes import arguments_for, changed, variables_for
+from xmem_slurm.planning.changes import arguments_for, changed, files_for, variables_for
+from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
 from xmem_slurm.planning.on_site import Planned
-from xmem_slurm.planning.search import Search, Ways
+from xmem_slurm.planning.search import Row, Search, Ways
 from xmem_slurm.report import plan as report
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
@@ -326,6 +328,65 @@ def test_a_loop_of_the_scripts_own_gets_what_can_be_done_to_it() -> None:
     }
     assert arguments_for(base, varied[0]) == {"--batch": "16"}
     assert variables_for(base, varied[0]) == {}
+
+
+OWN_JSON = {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}
+AUTO_JSON = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "zero_optimization": {"stage": 3}}
+
+
+@pytest.mark.parametrize("by", ["deepspeed", "transformers"])
+def test_deepspeeds_file_is_copied_and_the_copy_says_what_the_way_is(tmp_path: Path, by: str) -> None:
+    """The user's own stays as it is; where its batches are for transformers to fill in, they stay so."""
+    mine = OWN_JSON if by == "deepspeed" else AUTO_JSON
+    option = "--deepspeed_config" if by == "deepspeed" else "--deepspeed"
+    (tmp_path / "ds.json").write_text(json.dumps(mine))
+    script = f"#!/bin/bash\ntorchrun --nproc-per-node=4 train.py --deepspeed {option}=ds.json\n"
+    job = Submission((f"--chdir={tmp_path}", "job.sh"), {}, script.encode())
+    seen = Training(by, f"zero{mine['zero_optimization']['stage']}", 8, 2, own_batches=by == "deepspeed")  # type: ignore[index]
+    trace = replace(
+        trained({}, command_of(SCRIPT.encode())),
+        training=seen,
+        argv=["python", "train.py", "--deepspeed", f"{option}=ds.json"],
+    )
+    base = Base(job, trace, None, deepspeed_json.find(trace, tmp_path, tmp_path / "copies"))
+    space = Space(site_of(small=8), {"small": gpu(9000)}, [1, 4, 8], list(METHODS.values()))
+    ways = list(space.all_of(base))
+    assert {each.method.name for each in ways if each.gpus == 4} == {
+        *("zero1", "zero2", "zero3", "zero2-offload", "zero3-offload")
+    }
+    for each in ways:
+        assert each.micro_batch * each.accumulation * each.gpus == 64
+        (path, content), *more = files_for(base, each).items()
+        assert not more
+        copy = json.loads(content)
+        assert copy["zero_optimization"].pop("stage") == int(each.method.base[-1])
+        assert bool(copy["zero_optimization"]) == bool(each.method.offloaded)
+        batches = [copy["train_micro_batch_size_per_gpu"], copy.get("gradient_accumulation_steps")]
+        assert batches == ([each.micro_batch, each.accumulation] if by == "deepspeed" else ["auto", each.accumulation])
+        changed_script = changed(base, each, space.site).script
+        assert changed_script is not None
+        assert f"{option}={path}" in changed_script.decode()
+        assert variables_for(base, each) == {}
+    assert json.loads((tmp_path / "ds.json").read_text()) == mine
+
+
+def test_a_plan_that_needs_a_file_has_it_beside_its_script(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(OWN_JSON))
+    script = SCRIPT.replace("train.py", "train.py --deepspeed ds.json").replace("4 train", "2 train")
+    gpus, folder = {"small": gpu(9000)}, tmp_path / "copies"
+    plan, _ = planned(SCRIPT, site_of(small=8), gpus, 1)
+    base = replace(
+        plan.base,
+        job=plan.base.job.but(script=script.encode()),
+        deepspeed=DeepSpeedJson("--deepspeed", OWN_JSON, folder),
+    )
+    way = Candidate("small", 2, 1, METHODS["zero2"], 2, 4, 4, checkpointing=False)
+    row = Row(way, "verified", changed(base, way, site_of(small=8)))
+    files = Planned(replace(plan, base=base), site_of(small=8), gpus).written(row, tmp_path / "plan.sh")
+    copy = tmp_path / "plan.deepspeed.json"
+    assert json.loads(files[copy])["zero_optimization"] == {"stage": 2}
+    assert f"--deepspeed {copy} " in files[tmp_path / "plan.sh"].decode()
+    assert set(files) == {copy, tmp_path / "plan.sh"}
 
 
 def test_where_only_fragments_are_in_the_way_expandable_segments_are_tried() -> None:

@@ -62,10 +62,12 @@ def plan(
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
     best = found.best
     if write is not None:
-        script = found.submission(best).script
-        assert script is not None
-        own_files.write_for_user(write, script)
-        typer.echo(f"xmem-slurm: {write} trains the first of these ways: sbatch {write}", err=True)
+        files = found.written(best, write)
+        for path, content in files.items():
+            own_files.write_for_user(path, content)
+        others = [f"; it needs {path.name} beside it" for path in files if path != write]
+        told = f"xmem-slurm: {write} trains the first of these ways{''.join(others)}: sbatch {write}"
+        typer.echo(told, err=True)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

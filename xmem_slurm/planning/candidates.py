@@ -6,6 +6,7 @@ from functools import cached_property
 
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.errors import UsageError
+from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import OFF, Method
 from xmem_slurm.rewriting import launch
@@ -26,12 +27,13 @@ BY_VARIABLES = ("transformers", "accelerate")
 class Base:
     """The job as it is written, and what its dry run showed: `trace` is that of its largest rank.
 
-    `vary` names what its batch is, where no trainer says so. `nodes` are those that its processes are on.
+    `vary` names what its batch is, where no trainer says so. `deepspeed` is DeepSpeed's file, where it has one.
     """
 
     job: Submission
     trace: Trace
     vary: BatchLever | None = None
+    deepspeed: DeepSpeedJson | None = None
 
     @cached_property
     def training(self) -> Training:
@@ -174,10 +176,12 @@ class Space:
     def _batches(self, base: Base, ranks: int) -> Iterator[tuple[int, int]]:
         """Yield (micro batch, accumulation), the largest first; the job's own alone where its batch cannot be changed.
 
-        A trainer of transformers can be told both, one of accelerate the second, and `vary` names the first.
+        A trainer of transformers can be told both, one of accelerate the second, and `vary` names the first. The file
+        of DeepSpeed has the second, and the first where DeepSpeed makes the batches.
         """
         own, by = (base.training.micro_batch, base.training.accumulation), base.training.by
-        can_vary, can_accumulate = bool(base.vary) or by == "transformers", by in BY_VARIABLES
+        can_vary = bool(base.vary) or by == "transformers" or (base.deepspeed is not None and base.training.own_batches)
+        can_accumulate = by in BY_VARIABLES or base.deepspeed is not None
         each, rest = divmod(base.batch, ranks)
         if not base.batch or not (can_vary or can_accumulate):
             yield from [own] if ranks == base.ranks or not self.same_batch else []
@@ -210,8 +214,12 @@ class Space:
         """
         own, by = base.training.method, base.training.by
         told = by in BY_VARIABLES and (own in ("single", "ddp", "dp") or base.is_told_by_variables)
+        told &= base.deepspeed is None
         for method in self.methods:
-            if method.name == "single" or count == 1:
+            if base.deepspeed is not None:
+                if method.name.startswith("zero") and (count > 1 or method.offloaded or method.is_seen(base.training)):
+                    yield method, count
+            elif method.name == "single" or count == 1:
                 if count == 1 and (
                     method.name == "single" or (method.name.startswith("zero") and method.offloaded and told)
                 ):

@@ -1,6 +1,8 @@
 """What makes a job one of its candidates? Its request, the launching command, variables and arguments."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from xmem_slurm.planning.candidates import BY_VARIABLES, Base, Candidate, asking
 from xmem_slurm.planning.methods import EXPANDABLE, OFF, variables_of
@@ -43,7 +45,11 @@ def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:
     """Return the variables with which it trains that way."""
     variables: dict[str, str] = {}
     training = base.training
-    if training.by in BY_VARIABLES and not (candidate.method.is_seen(training) and not candidate.method.is_hybrid):
+    if (
+        training.by in BY_VARIABLES
+        and base.deepspeed is None
+        and not (candidate.method.is_seen(training) and not candidate.method.is_hybrid)
+    ):
         environ = {**base.job.environ, **dict.fromkeys(_named(base), "")}
         variables |= variables_of(candidate.method, candidate.shards, candidate.gpus, environ)
     if training.by == "accelerate" and candidate.accumulation != training.accumulation:
@@ -74,7 +80,26 @@ def arguments_for(base: Base, candidate: Candidate) -> Mapping[str, str]:
             arguments["--gradient_checkpointing"] = "True"
     elif base.vary is not None and base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
         arguments[base.vary.name] = str(candidate.micro_batch)
+    if base.deepspeed is not None:
+        for path in files_for(base, candidate):
+            arguments[base.deepspeed.option] = str(path)
     return arguments
+
+
+def files_for(base: Base, candidate: Candidate) -> Mapping[Path, bytes]:
+    """Return the files that have to be there for it to train that way."""
+    config = deepspeed_config(base, candidate)
+    if base.deepspeed is None or config == base.deepspeed.config:
+        return {}
+    return dict([base.deepspeed.copy(config)])
+
+
+def deepspeed_config(base: Base, candidate: Candidate) -> Mapping[str, Any]:
+    """Return what DeepSpeed's file says of a way, the user's own where it says nothing else; {} without such a file."""
+    if base.deepspeed is None:
+        return {}
+    known = candidate.micro_batch or base.training.micro_batch
+    return base.deepspeed.changed(candidate.method, known, candidate.accumulation, candidate.gpus)
 
 
 def what_changes(base: Base, candidate: Candidate) -> list[str]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from xmem_slurm.dryrun import admission, dispatch
@@ -11,7 +12,7 @@ from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning.candidates import Space
-from xmem_slurm.planning.changes import what_changes
+from xmem_slurm.planning.changes import files_for, what_changes
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS, Method
 from xmem_slurm.planning.search import Objective, Row, Search, Ways
@@ -20,6 +21,7 @@ from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
 
 MOST_GPUS = 8
 """So many are looked at where nobody says, and the job asks for no more."""
@@ -75,6 +77,16 @@ class Planned:
         option = self.site.option[row.candidate.option]
         return rewrite(row.job, option, why, spelled=self.site.dialect, templates=self.site.templates)[0]
 
+    def written(self, row: Row, path: Path) -> Mapping[Path, bytes]:
+        """Return what is written for a way: its script at `path`, and beside it the files that it needs."""
+        script = self.submission(row).script
+        assert script is not None
+        files = dict[Path, bytes]()
+        for own, content in files_for(self.plan.base, row.candidate).items():
+            beside = path.absolute().with_name(f"{path.stem}.deepspeed{own.suffix}")
+            files[beside], script = content, script.replace(bytes(own), bytes(beside))
+        return {**files, path: script}
+
 
 def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]) -> Planned:
     """Find the best ways of training a job on the site's GPUs that fit.
@@ -99,8 +111,21 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
     with admission.turn(site.dry_run, None, tell):
-        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown)
+        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put)
         return Planned(dispatch.one(search.plan(), site.dry_run), site, gpus)
+
+
+def _put(path: Path, content: bytes) -> None:
+    """Write a file that a way of training needs: it stays, as whoever submits that way needs it when the job starts.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        own_files.make(path.parent)
+        own_files.write(path, content)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
 
 
 def _methods(wanted: PlanWanted) -> list[Method]:

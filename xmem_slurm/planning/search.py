@@ -8,6 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from xmem_slurm.allocator.replay import replay
@@ -16,14 +17,15 @@ from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.planning import bounds, forecast, speed
+from xmem_slurm.planning import bounds, deepspeed_json, forecast, speed
 from xmem_slurm.planning.candidates import Base, Candidate, Space
-from xmem_slurm.planning.changes import changed
+from xmem_slurm.planning.changes import changed, files_for
 from xmem_slurm.planning.host_memory import HostMemory, host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import own_files
 from xmem_slurm.work import Work
 
 if TYPE_CHECKING:
@@ -46,10 +48,10 @@ NEAR = 1.0
 class Row:
     """One candidate, and what is known of it.
 
-    "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits its GPUs, but not the
-    host memory of its nodes; "ruled out" by a lower bound, of which
-    `bound_bytes` are needed; "failed" is one whose dry run gave none, and `why` says why. `seconds` are of one sample
-    of the whole job, for comparing alone; None where that is not known. `cost` is that by the site's prices.
+    "verified" and "too large" are of a dry run, whose `estimate` it is; "host" is of one that fits its GPUs, but not
+    the host memory of their nodes; "ruled out" by a lower bound, of which `bound_bytes` are needed; "failed" is one
+    whose dry run gave none, and `why` says why. `seconds` are of one sample of the whole job, for comparing alone; None
+    where that is not known. `cost` is that by the site's prices.
     """
 
     candidate: Candidate
@@ -94,6 +96,8 @@ class Search:
     """Of CPU time, for all dry runs together; no other one begins once so much is spent."""
     vary: BatchLever | None = None
     tell: Callable[[str], None] = lambda _: None
+    put: Callable[[Path, bytes], None] = lambda *_: None
+    """Writes a file that a way needs."""
     rows: list[Row] = field(default_factory=list)
     runs: int = 0
     spent: float = 0.0
@@ -106,7 +110,8 @@ class Search:
         """
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
         as_written = yield from self._run(self.job, largest)
-        self.base = Base(self.job, as_written.largest.trace, self.vary)
+        trace, copies = as_written.largest.trace, own_files.data_folder("deepspeed")
+        self.base = Base(self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies))
         self.found = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
         self.activations = forecast.Activations()
@@ -206,6 +211,8 @@ class Search:
         self.tell(f"dry run {self.runs + 1}: {candidate}")
         try:
             job = changed(self.base, candidate, self.space.site)
+            for path, content in files_for(self.base, candidate).items():
+                self.put(path, content)
             found = yield from self._run(job, candidate.option)
         except (NoEstimate, UsageError) as error:
             return Row(candidate, "failed", why=str(error))

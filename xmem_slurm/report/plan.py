@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xmem_slurm.planning.changes import arguments_for, variables_for, what_changes
+from xmem_slurm.planning.changes import arguments_for, deepspeed_config, files_for, variables_for, what_changes
 from xmem_slurm.planning.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
@@ -81,6 +81,9 @@ def _change(number: int, plan: Ways, row: Row) -> list[str]:
     each = row.candidate
     words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
     found = [f"{number}. {'; '.join(words) or 'as it is written'}"]
+    if plan.base.deepspeed is not None and files_for(plan.base, each):
+        other = plan.base.deepspeed.differences(deepspeed_config(plan.base, each))
+        found.append(f"   in that file, a copy: {', '.join(other)}")
     lacking = row.host.lacking if row.host is not None else ""
     found += [f"   {lacking}"] if lacking else []
     return found + [f"   changes: {each}" for each in what_changes(plan.base, row.candidate)]
@@ -142,6 +145,7 @@ def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | No
         "relative_cost": cost,
         "variables": variables_for(plan.base, each),
         "arguments": dict(arguments_for(plan.base, each)),
+        "files": {str(path): content.decode() for path, content in files_for(plan.base, each).items()},
         "changes": what_changes(plan.base, row.candidate),
         "why": row.why or None,
         "host_bytes_per_process": row.host.each if row.host is not None else None,

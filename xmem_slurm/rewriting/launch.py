@@ -119,11 +119,11 @@ def changed(
 
 
 def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
-    """Return what gives an option that value wherever it stands with one; dashes and underscores are alike."""
+    """Return what gives an option that value wherever it stands with one like it; dashes and underscores are alike."""
     name = re.sub("[-_]", "[-_]", option.lstrip("-"))
-    kind = r"(?i:true|false)" if value in ("True", "False") else r"\d+"
+    kind = r"(?i:true|false)" if value in ("True", "False") else r"\d+" if value.isdecimal() else r"(?!-)[^\s\"';&|]+"
     given = re.compile(rf"(?<![\w-])--{name}(?:=|[ \t]+)[\"']?({kind})(?![\w.])".encode())
-    return [_Edit(*found.span(1), value) for found in given.finditer(script)]
+    return [_Edit(*found.span(1), shlex.quote(value)) for found in given.finditer(script)]
 
 
 def _processes(script: bytes, launch: Launch, before: Processes, after: Processes) -> list[_Edit]:

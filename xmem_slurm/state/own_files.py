@@ -32,6 +32,13 @@ def record_folder(name: str) -> Path:
     return platformdirs.user_state_path("xmem-slurm") / name
 
 
+def data_folder(name: str) -> Path:
+    """Return where files of this kind are that the user's jobs read, and dry runs of them; it need not exist."""
+    import platformdirs  # noqa: PLC0415
+
+    return platformdirs.user_data_path("xmem-slurm") / name
+
+
 def make(folder: Path) -> Path:
     """Make a folder of ours if there is none, and return it.
 

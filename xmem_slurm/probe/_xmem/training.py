@@ -109,6 +109,8 @@ def _of_transformers(trainer):
 
 def _of_deepspeed(engine):
     return {
+        "own_batches": engine.training_dataloader is not None,
+        "offloaded": bool(engine.zero_cpu_offload()),
         "method": "zero%d" % engine.zero_optimization_stage(),
         "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
         "accumulation": int(engine.gradient_accumulation_steps()),

@@ -1,0 +1,104 @@
+"""DeepSpeed's own JSON: which file has a job train as it does, and what does a copy say that has it train another way?
+
+The user's file is read, and never written to. A copy has the same but for what the way is (names of DeepSpeed's
+documentation, "DeepSpeed Configuration JSON"; "auto" is filled in by transformers from its arguments).
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xmem_slurm.planning.methods import Method
+from xmem_slurm.trace import Trace
+
+OPTIONS = ("--deepspeed_config", "--deepspeed")
+"""DeepSpeed's own and that of transformers' Trainer; DeepSpeed has a flag of the second name, which has no value."""
+MOST_BYTES = 1 << 20
+
+_MICRO_BATCH, _ACCUMULATION, _BATCH = (
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "train_batch_size",
+)
+
+
+class DeepSpeedJson(NamedTuple):
+    """The option that names the file, what is in the file, and the folder that copies go to."""
+
+    option: str
+    config: Mapping[str, Any]
+    folder: Path
+
+    def changed(self, method: Method, micro_batch: int, accumulation: int, gpus: int) -> dict[str, Any]:
+        """Return what the file says of a way of training; what is "auto", or left to DeepSpeed, stays so."""
+        batches = {_MICRO_BATCH: micro_batch, _ACCUMULATION: accumulation, _BATCH: micro_batch * accumulation * gpus}
+        config = dict(self.config) | {name: batches[name] for name in batches if type(self.config.get(name)) is int}
+        if type(self.config.get(_BATCH)) is not int:
+            config |= {name: batches[name] for name in (_MICRO_BATCH, _ACCUMULATION) if name not in config}
+        config["zero_optimization"] = self._zero(method)
+        return config
+
+    def _zero(self, method: Method) -> dict[str, Any]:
+        """Return the part that says what is sharded and what is offloaded."""
+        own = self.config.get("zero_optimization", {})
+        zero = {name: value for name, value in own.items() if not name.startswith("offload_")}
+        if method.offloaded:
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        return {**zero, "stage": int(method.base.removeprefix("zero"))}
+
+    def copy(self, config: Mapping[str, Any]) -> tuple[Path, bytes]:
+        """Return a copy that says so: its place, which is another one for each content, and its content."""
+        content = (json.dumps(config, indent=2) + "\n").encode()
+        return self.folder / f"{hashlib.sha256(content).hexdigest()[:12]}.json", content
+
+    def differences(self, config: Mapping[str, Any]) -> list[str]:
+        """Say what a copy has otherwise than the user's file."""
+        before, after = dict(_flat(self.config)), dict(_flat(config))
+        changed = [f"{name} {after[name]}" for name in after if after[name] != before.get(name)]
+        return changed + [f"no {name}" for name in before if name not in after]
+
+
+def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+def find(trace: Trace, started_in: Path, copies: Path) -> DeepSpeedJson | None:
+    """Return the file that the program was told of, as its process was seen to be started; None where there is none.
+
+    It is where the job starts, or where that process was seen to read one of this name.
+    """
+    for option in OPTIONS:
+        named = _value(trace.argv, option)
+        if named is None:
+            continue
+        read = [each.path for each in trace.files if each.kind == "R" and each.path.endswith("/" + named.lstrip("./"))]
+        for path in (started_in / named, *map(Path, read)):
+            config = _loaded(path)
+            if config is not None:
+                return DeepSpeedJson(option, config, copies)
+    return None
+
+
+def _value(argv: Sequence[str], option: str) -> str | None:
+    """Return what stands behind an option, or is joined to it, the last time."""
+    split = [value for name, value in pairwise(argv) if name == option and not value.startswith("-")]
+    joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
+    return next(iter([*joined, *split][::-1]), None)
+
+
+def _loaded(path: Path) -> Mapping[str, Any] | None:
+    """Return the object in a file; None where that is none that could be changed."""
+    try:
+        with path.open("rb") as file:
+            config = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError):
+        return None
+    is_config = isinstance(config, dict) and isinstance(config.get("zero_optimization", {}), dict)
+    return config if is_config else None
