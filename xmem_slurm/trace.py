@@ -177,8 +177,11 @@ class Training(NamedTuple):
     """Whose trainer runs, and how, as its own objects have it (probe/_xmem/training.py); "" and 0: not known.
 
     `by` is "transformers", "accelerate", "deepspeed", "lightning" or "torchtitan", "" for a loop of the script's own.
-    `method` is one of `planning.methods`; `shards` how many ranks share one copy of the model, of a hybrid.
+    `method` is one of `planning.methods`; `shards` how many ranks share one copy of the model, of a hybrid and of
+    torchtitan; `tensor` how many each tensor of a layer.
     `micro_batch` is of one process; `own_batches`: DeepSpeed makes the batches, of the size that its file says.
+    `has_options`: Lightning has its arguments from the command line; `can_checkpoint`: torchtitan has an option for it;
+    `has_deepspeed`: it is installed.
     """
 
     by: str = ""
@@ -190,6 +193,10 @@ class Training(NamedTuple):
     precision: str = ""
     shards: int = 0
     own_batches: bool = False
+    tensor: int = 1
+    has_options: bool = False
+    can_checkpoint: bool = False
+    has_deepspeed: bool = False
 
 
 class File(NamedTuple):

@@ -114,6 +114,10 @@ class _TrainingForm(BaseModel):
     precision: Text = ""
     shards: Count = 0
     own_batches: bool = False
+    tensor: Count = 1
+    has_options: bool = False
+    can_checkpoint: bool = False
+    has_deepspeed: bool = False
 
 
 class _WorkForm(BaseModel):

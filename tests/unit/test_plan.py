@@ -18,13 +18,14 @@ from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import deepspeed_json, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
-from xmem_slurm.planning.candidates import Base, Candidate, Space
+from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import arguments_for, changed, files_for, variables_for
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
 from xmem_slurm.planning.on_site import Planned
 from xmem_slurm.planning.search import Row, Search, Ways
+from xmem_slurm.planning.space import Space
 from xmem_slurm.report import plan as report
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
@@ -95,9 +96,8 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     trace = trace_of(
         f"+p:{kept[0]}:PARAM +a:{activations} -a +g:{kept[1]}:GRAD +o:{kept[2]}:OPT +b:{activations} -b +t:1"
     )
-    seen = Training(
-        "transformers", method, micro, int(options["--gradient_accumulation_steps"]), checkpointing, offloaded
-    )
+    times = int(options["--gradient_accumulation_steps"])
+    seen = Training("transformers", method, micro, times, checkpointing, offloaded, has_deepspeed=True)
     return replace(
         trace,
         world_size=ranks,

@@ -29,7 +29,9 @@ def plan(
     objective: Annotated[
         Literal["cost", "time", "fewest"], typer.Option(help="What is to be least: cost, time, or GPUs.")
     ] = "cost",
-    allow: Annotated[str | None, typer.Option(help="Only these methods, divided by commas: ddp,fsdp2.")] = None,
+    allow: Annotated[
+        str | None, typer.Option(help="Only these methods, divided by commas: ddp,fsdp2; bf16 allows that beside.")
+    ] = None,
     forbid: Annotated[str | None, typer.Option(help="None of these methods.")] = None,
     same_batch: Annotated[
         bool,

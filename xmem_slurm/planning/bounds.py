@@ -49,7 +49,8 @@ def bound(base: Base, found: Persistent, candidate: Candidate) -> int:
         return 0
     kept = {"parameters": found.parameters, "gradients": found.gradients, "optimizer": found.optimizer}
     if method.name.startswith("zero"):
-        is_half = base.training.precision in ("bf16", "fp16")
+        is_half = base.training.precision in ("bf16", "fp16") or candidate.bf16
         copy = found.parameters if is_half else 0
         kept = {"parameters": found.parameters // 2, "gradients": 0, "optimizer": found.optimizer + copy}
-    return sum(size // (candidate.shards if name in method.shards else 1) for name, size in kept.items())
+    parts = {name: candidate.tensor * (candidate.shards if name in method.shards else 1) for name in kept}
+    return sum(size // parts[name] for name, size in kept.items())

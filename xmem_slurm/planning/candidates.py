@@ -1,7 +1,6 @@
-"""Which ways of training are there for a job on a site's GPUs?"""
+"""A job as it is written, and a way in which it could be trained."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from xmem_slurm.dryrun.job import from_submission
@@ -10,17 +9,12 @@ from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import OFF, Method
 from xmem_slurm.rewriting import launch
-from xmem_slurm.site.schema import Gpu, Site
-from xmem_slurm.sizing.demand import demand_of
-from xmem_slurm.sizing.placement import candidates as options_for
+from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import gres
 from xmem_slurm.slurm.edit import Edit, apply
 from xmem_slurm.slurm.request import GPU_OPTIONS
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Trace, Training
-
-BY_VARIABLES = ("transformers", "accelerate")
-"""Whose trainers read from the environment how the model is shared."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,12 @@ class Base:
     @property
     def batch(self) -> int:
         """The samples of one optimizer step, of all processes; 0: not known."""
-        return self.training.micro_batch * self.training.accumulation * self.ranks
+        return self.training.micro_batch * self.training.accumulation * self.data_ranks
+
+    @property
+    def data_ranks(self) -> int:
+        """How many of its processes, or groups of tensor parallel ones, have samples of their own."""
+        return max(1, self.ranks // max(1, self.training.tensor))
 
     @cached_property
     def program(self) -> str:
@@ -90,14 +89,15 @@ class Base:
     @property
     def is_sharded(self) -> bool:
         """Whether it keeps but a part of the model on each GPU as it is written."""
-        return self.training.method not in ("single", "ddp", "dp")
+        return self.training.method not in ("single", "ddp", "dp") or self.training.tensor > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A way of training the job: so many GPUs of an option, a method, a batch of each process, what else is changed.
 
-    `shards` says on how many GPUs one copy of the model is. `micro_batch` is 0 where the job's own is not known.
+    `shards` says among how many processes one copy of the model is, and `tensor` each tensor of a layer. `micro_batch`
+    is 0 where the job's own is not known. `bf16`: it computes in that, where the job does not.
     """
 
     option: str
@@ -109,6 +109,18 @@ class Candidate:
     accumulation: int
     checkpointing: bool
     expandable: bool = False
+    tensor: int = 1
+    bf16: bool = False
+
+    @property
+    def data_ranks(self) -> int:
+        """How many of its processes, or groups of tensor parallel ones, have samples of their own."""
+        return self.gpus // self.tensor
+
+    @property
+    def batch(self) -> int:
+        """The samples of one optimizer step; 0: not known."""
+        return self.micro_batch * self.accumulation * self.data_ranks
 
     @property
     def per_node(self) -> int:
@@ -117,8 +129,10 @@ class Candidate:
 
     def __str__(self) -> str:
         batch = f", {self.micro_batch} x {self.accumulation}" if self.micro_batch else ""
-        more = f"{', checkpointing' if self.checkpointing else ''}{', expandable segments' if self.expandable else ''}"
-        return f"{self.gpus} x {self.option}, {self.method.name}{batch}{more}"
+        are = {"bf16": self.bf16, "checkpointing": self.checkpointing, "expandable segments": self.expandable}
+        more = "".join(f", {name}" for name, is_so in are.items() if is_so)
+        tensor = f", tensors on {self.tensor}" if self.tensor > 1 else ""
+        return f"{self.gpus} x {self.option}, {self.method.name}{tensor}{batch}{more}"
 
     def is_seen(self, trace: Trace, base: Training) -> str:
         """Return what of it a dry run did not show; "" where all of it was."""
@@ -129,106 +143,11 @@ class Candidate:
             "method": self.method.is_seen(seen._replace(method=method)) or not seen.by,
             "micro batch": seen.micro_batch in (0, self.micro_batch),
             "accumulation": seen.accumulation in (0, self.accumulation),
+            "tensor parallelism": max(1, seen.tensor) == self.tensor,
+            "precision": not self.bf16 or seen.precision == "bf16",
             "checkpointing": seen.checkpointing == self.checkpointing,
         }
         return ", ".join(name for name, right in wrong.items() if not right)
-
-
-@dataclass(frozen=True, slots=True)
-class Space:
-    """What is looked at: the site and the GPU of each of its options, numbers of GPUs, methods.
-
-    `on` names the options in question, empty: all. With `same_batch` the samples of an optimizer step stay as many.
-    """
-
-    site: Site
-    gpus: Mapping[str, Gpu]
-    counts: Sequence[int]
-    methods: Sequence[Method]
-    same_batch: bool = True
-    on: Sequence[str] = ()
-
-    @property
-    def options(self) -> Sequence[str]:
-        """The options in question: shares of a GPU are none."""
-        return [n for n, each in self.site.option.items() if n in (self.on or self.gpus) and each.share is None]
-
-    def all_of(self, base: Base) -> Iterator[Candidate]:
-        """Yield every way that could be tried, with the largest batch of each; `smaller` has the others."""
-        training = base.training
-        checkpointings = (True,) if training.by == "transformers" else ()
-        for count in self.counts if base.can_be_launched else [each for each in self.counts if each == base.ranks]:
-            micro, accumulation = next(self._batches(base, count), (0, 0))
-            if not accumulation:
-                continue
-            for option, nodes in self._places(base, count):
-                for method, shards in self._ways(base, count, nodes):
-                    for checkpointing in dict.fromkeys((training.checkpointing, *checkpointings)):
-                        yield Candidate(option, count, nodes, method, shards, micro, accumulation, checkpointing)
-
-    def smaller(self, base: Base, candidate: Candidate) -> Candidate | None:
-        """Return the same way with the next smaller batch of each process; None: there is none."""
-        for micro, accumulation in self._batches(base, candidate.gpus):
-            if micro < candidate.micro_batch:
-                return replace(candidate, micro_batch=micro, accumulation=accumulation)
-        return None
-
-    def _batches(self, base: Base, ranks: int) -> Iterator[tuple[int, int]]:
-        """Yield (micro batch, accumulation), the largest first; the job's own alone where its batch cannot be changed.
-
-        A trainer of transformers can be told both, one of accelerate the second, and `vary` names the first. The file
-        of DeepSpeed has the second, and the first where DeepSpeed makes the batches.
-        """
-        own, by = (base.training.micro_batch, base.training.accumulation), base.training.by
-        can_vary = bool(base.vary) or by == "transformers" or (base.deepspeed is not None and base.training.own_batches)
-        can_accumulate = by in BY_VARIABLES or base.deepspeed is not None
-        each, rest = divmod(base.batch, ranks)
-        if not base.batch or not (can_vary or can_accumulate):
-            yield from [own] if ranks == base.ranks or not self.same_batch else []
-        elif not self.same_batch:
-            yield from ((1 << power, own[1]) for power in range(12, -1, -1)) if can_vary else [own]
-        elif not rest:
-            micros = (micro for micro in range(each, 0, -1) if each % micro == 0)
-            pairs = ((micro, each // micro) for micro in micros)
-            yield from (
-                (micro, times)
-                for micro, times in pairs
-                if (can_vary or micro == own[0]) and (can_accumulate or times == own[1])
-            )
-
-    def _places(self, base: Base, count: int) -> Iterator[tuple[str, int]]:
-        """Yield the options that have so many GPUs for the job, and on how many nodes: as few as do."""
-        for option in self.options:
-            most = max((group.gpus.get(option, 0) for group in self.site.nodes), default=0)
-            nodes = -(-count // most) if most else 0
-            if not nodes or count % nodes:
-                continue
-            request = asking(base.job, count // nodes, nodes, self.site).request
-            if option in options_for(demand_of(request, self.site), self.site, self.gpus):
-                yield option, nodes
-
-    def _ways(self, base: Base, count: int, nodes: int) -> Iterator[tuple[Method, int]]:
-        """Yield the methods that the job can be told to use, and on how many GPUs each has one copy of the model.
-
-        Where it says by arguments or a file that it shards, or shards by its own code, it stays with that.
-        """
-        own, by = base.training.method, base.training.by
-        told = by in BY_VARIABLES and (own in ("single", "ddp", "dp") or base.is_told_by_variables)
-        told &= base.deepspeed is None
-        for method in self.methods:
-            if base.deepspeed is not None:
-                if method.name.startswith("zero") and (count > 1 or method.offloaded or method.is_seen(base.training)):
-                    yield method, count
-            elif method.name == "single" or count == 1:
-                if count == 1 and (
-                    method.name == "single" or (method.name.startswith("zero") and method.offloaded and told)
-                ):
-                    yield method, 1
-            elif method.is_hybrid:
-                if told and nodes > 1 and count > nodes:
-                    yield method, count // nodes
-            elif told or (method.base == own or (method.name == "ddp" and own == "single" and by)):
-                yield method, count if method.shards else 1
 
 
 def asking(job: Submission, per_node: int, nodes: int, site: Site) -> Submission:

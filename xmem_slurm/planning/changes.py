@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm.planning.candidates import BY_VARIABLES, Base, Candidate, asking
-from xmem_slurm.planning.methods import EXPANDABLE, OFF, variables_of
+from xmem_slurm.planning.candidates import Base, Candidate, asking
+from xmem_slurm.planning.methods import EXPANDABLE
+from xmem_slurm.planning.trainers import trainer_of
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.schema import Site
@@ -43,43 +44,16 @@ def _with_tasks(job: Submission, nodes: int, per_node: int) -> Submission:
 
 def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:
     """Return the variables with which it trains that way."""
-    variables: dict[str, str] = {}
-    training = base.training
-    if (
-        training.by in BY_VARIABLES
-        and base.deepspeed is None
-        and not (candidate.method.is_seen(training) and not candidate.method.is_hybrid)
-    ):
-        environ = {**base.job.environ, **dict.fromkeys(_named(base), "")}
-        variables |= variables_of(candidate.method, candidate.shards, candidate.gpus, environ)
-    if training.by == "accelerate" and candidate.accumulation != training.accumulation:
-        variables["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = str(candidate.accumulation)
-    if base.vary is not None and not base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
-        variables[base.vary.name] = str(candidate.micro_batch)
+    variables = dict(trainer_of(base).variables(candidate))
     if candidate.expandable:
         own = base.job.environ.get(_ALLOCATOR, "")
         variables[_ALLOCATOR] = ",".join(filter(None, [own, EXPANDABLE]))
     return variables
 
 
-def _named(base: Base) -> list[str]:
-    """Return the variables for methods that the script itself sets."""
-    script = base.job.script or b""
-    return [name for name in OFF if name.encode() in script]
-
-
 def arguments_for(base: Base, candidate: Candidate) -> Mapping[str, str]:
     """Return the arguments with which it trains that way."""
-    training, arguments = base.training, {}
-    if training.by == "transformers":
-        if candidate.micro_batch != training.micro_batch:
-            arguments["--per_device_train_batch_size"] = str(candidate.micro_batch)
-        if candidate.accumulation != training.accumulation:
-            arguments["--gradient_accumulation_steps"] = str(candidate.accumulation)
-        if candidate.checkpointing and not training.checkpointing:
-            arguments["--gradient_checkpointing"] = "True"
-    elif base.vary is not None and base.vary.name.startswith("-") and candidate.micro_batch != training.micro_batch:
-        arguments[base.vary.name] = str(candidate.micro_batch)
+    arguments = dict(trainer_of(base).arguments(candidate))
     if base.deepspeed is not None:
         for path in files_for(base, candidate):
             arguments[base.deepspeed.option] = str(path)
@@ -99,15 +73,20 @@ def deepspeed_config(base: Base, candidate: Candidate) -> Mapping[str, Any]:
     if base.deepspeed is None:
         return {}
     known = candidate.micro_batch or base.training.micro_batch
-    return base.deepspeed.changed(candidate.method, known, candidate.accumulation, candidate.gpus)
+    changed = base.deepspeed.changed(candidate.method, known, candidate.accumulation, candidate.gpus)
+    return base.deepspeed.in_bf16(changed) if candidate.bf16 else changed
 
 
 def what_changes(base: Base, candidate: Candidate) -> list[str]:
     """Say what of the training itself is another that way."""
-    found = [] if candidate.method.is_seen(base.training) else list(candidate.method.changes)
-    if candidate.gpus != base.ranks:
+    found = list(trainer_of(base).changes(candidate))
+    if candidate.data_ranks != base.data_ranks:
         found.append("which samples are in which batch: as many processes draw them")
-    batch = candidate.micro_batch * candidate.accumulation * candidate.gpus
-    if base.batch and batch != base.batch:
-        found.append(f"the samples of an optimizer step: {batch} for {base.batch}")
+    if candidate.tensor != base.training.tensor:
+        found.append("sums within a layer are made of parts: they round otherwise")
+    if candidate.bf16:
+        own = {"fp16": "fp16 and its loss scaling"}.get(base.training.precision, "fp32")
+        found.append(f"layers compute in bf16 in place of {own}: that rounds otherwise, and may train otherwise")
+    if base.batch and candidate.batch != base.batch:
+        found.append(f"the samples of an optimizer step: {candidate.batch} for {base.batch}")
     return found

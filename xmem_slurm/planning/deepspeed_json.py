@@ -49,6 +49,13 @@ class DeepSpeedJson(NamedTuple):
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         return {**zero, "stage": int(method.base.removeprefix("zero"))}
 
+    def in_bf16(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return it with bf16 in place of what it computes in; "auto" is for transformers to fill in."""
+        if "auto" in (config.get(name, {}).get("enabled") for name in ("bf16", "fp16")):
+            return dict(config)
+        others = {name: value for name, value in config.items() if name not in ("fp16", "amp")}
+        return {**others, "bf16": {"enabled": True}}
+
     def copy(self, config: Mapping[str, Any]) -> tuple[Path, bytes]:
         """Return a copy that says so: its place, which is another one for each content, and its content."""
         content = (json.dumps(config, indent=2) + "\n").encode()

@@ -21,6 +21,7 @@ def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Wo
     """Return what a candidate would do: as much a sample as the base does, and the collectives of its method."""
     before = base.training
     samples = candidate.micro_batch * candidate.accumulation / max(1, before.micro_batch * before.accumulation)
+    samples /= candidate.tensor / max(1, before.tensor)
     samples *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0
     passes = candidate.accumulation / before.accumulation
     passes *= RECOMPUTED if candidate.checkpointing > before.checkpointing else 1.0

@@ -31,6 +31,11 @@ class Method:
     is_hybrid: bool = False
 
     @property
+    def is_fsdp(self) -> bool:
+        """Whether it is one of PyTorch's FSDP."""
+        return self.shards == _ALL and not self.name.startswith("zero")
+
+    @property
     def base(self) -> str:
         """The name that the probe has for it (`Training.method`), which says of offloading apart."""
         return self.name.removesuffix("-offload")
@@ -86,9 +91,24 @@ METHODS: Mapping[str, Method] = {
         _zero(2, {"optimizer", "gradients"}, offload=True),
         _zero(3, set(_ALL), offload=True),
         _fsdp("fsdp2-offload", offload=True),
+        Method("fsdp1", {}, _ALL, changes=("checkpoints are sharded, or gathered at once",)),
+        Method("fsdp1-offload", {}, _ALL, _ALL, ("checkpoints are sharded, or gathered at once",)),
     )
 }
 """By the name that --allow and --forbid take; what comes earlier changes less, and is first where all is equal."""
+
+LIGHTNING: Mapping[str, str] = {
+    "single": "auto",
+    "ddp": "ddp",
+    "zero1": "deepspeed_stage_1",
+    "zero2": "deepspeed_stage_2",
+    "zero3": "deepspeed_stage_3",
+    "zero2-offload": "deepspeed_stage_2_offload",
+    "zero3-offload": "deepspeed_stage_3_offload",
+    "fsdp1": "fsdp",
+    "fsdp1-offload": "fsdp_cpu_offload",
+}
+"""Lightning's names of its strategies (StrategyRegistry; lightning/pytorch/strategies, 2.6)."""
 
 OFF: Mapping[str, str] = dict.fromkeys((_DEEPSPEED, _FSDP, _SIZES), "false")
 """What puts off a method that the job's own environment may ask for."""

@@ -11,11 +11,11 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
-from xmem_slurm.planning.candidates import Space
 from xmem_slurm.planning.changes import files_for, what_changes
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS, Method
 from xmem_slurm.planning.search import Objective, Row, Search, Ways
+from xmem_slurm.planning.space import Space
 from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
@@ -25,6 +25,8 @@ from xmem_slurm.state import own_files
 
 MOST_GPUS = 8
 """So many are looked at where nobody says, and the job asks for no more."""
+BF16 = "bf16"
+"""What --allow takes beside methods: a job that computes in something else may compute in that."""
 A_DRY_RUN_SECONDS = 60.0
 """Of CPU time, the most that one of them may take."""
 
@@ -106,7 +108,9 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     unknown = [name for name in wanted.on if name not in gpus]
     if unknown:
         raise UsageError(f"--on {unknown[0]}: site {site.name} has {', '.join(gpus)}")
-    space = Space(site, gpus, _counts(wanted.gpus, job), _methods(wanted), wanted.same_batch, wanted.on)
+    space = Space(
+        site, gpus, _counts(wanted.gpus, job), _methods(wanted), wanted.same_batch, wanted.on, BF16 in wanted.allow
+    )
     each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
@@ -134,10 +138,11 @@ def _methods(wanted: PlanWanted) -> list[Method]:
     Raises:
         UsageError: there is no such method, or none is left.
     """
-    unknown = [name for name in (*wanted.allow, *wanted.forbid) if name not in METHODS]
+    allowed = [name for name in wanted.allow if name != BF16]
+    unknown = [name for name in (*allowed, *wanted.forbid) if name not in METHODS]
     if unknown:
-        raise UsageError(f"{unknown[0]}: no such method; there are {', '.join(METHODS)}")
-    names = [name for name in METHODS if name in (wanted.allow or METHODS) and name not in wanted.forbid]
+        raise UsageError(f"{unknown[0]}: no such method; there are {', '.join(METHODS)}; and --allow {BF16}")
+    names = [name for name in METHODS if name in (allowed or METHODS) and name not in wanted.forbid]
     if not names:
         raise UsageError("--allow and --forbid leave no method")
     return [METHODS[name] for name in names]

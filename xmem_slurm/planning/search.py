@@ -18,11 +18,12 @@ from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import bounds, deepspeed_json, forecast, speed
-from xmem_slurm.planning.candidates import Base, Candidate, Space
+from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import changed, files_for
 from xmem_slurm.planning.host_memory import HostMemory, host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
+from xmem_slurm.planning.space import Space
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
@@ -156,11 +157,15 @@ class Search:
         heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
 
     def _promise(self, candidate: Candidate) -> float:
-        """Return what is to be kept low, as it is expected. What may not fit comes late, what is offloaded last."""
+        """Return what is to be kept low, as it is expected. What may not fit comes late.
+
+        Last comes what is offloaded or tensor parallel: of the latter no collectives are known before a dry run.
+        """
         work = forecast.work(self.base, self.work, self.found, candidate) if self.work is not None else None
         seconds, cost = self._price(candidate, work)
         least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
-        later = LATER if candidate.method.offloaded else LATER / 2 if not self._is_near(candidate) else 0.0
+        is_last = candidate.method.offloaded or candidate.tensor > 1
+        later = LATER if is_last else LATER / 2 if not self._is_near(candidate) else 0.0
         return (0.0 if least is None else least) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
@@ -173,7 +178,7 @@ class Search:
         hardware = self.hardware[candidate.option]
         if work is None or hardware is None:
             return None, None
-        samples = max(1, candidate.micro_batch * candidate.accumulation) * candidate.gpus
+        samples = candidate.batch or candidate.data_ranks
         seconds = speed.step_seconds(work, hardware) / samples
         return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
 

@@ -51,7 +51,7 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
     return (
         f"{number + 1}." if row.status == "verified" else "",
         f"{each.gpus} x {each.option}" + (f" on {each.nodes} nodes" if each.nodes > 1 else ""),
-        each.method.name + (f" of {each.shards}" if each.method.is_hybrid else ""),
+        each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(row),
         _batch(row),
         needed,
         spare,
@@ -62,10 +62,14 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
     )
 
 
+def _tensor(row: Row) -> str:
+    return f", tensors on {row.candidate.tensor}" if row.candidate.tensor > 1 else ""
+
+
 def _batch(row: Row) -> str:
     each = row.candidate
     batch = f"{each.micro_batch} x {each.accumulation}" if each.micro_batch else "as it is"
-    return f"{batch}, checkpointing" if each.checkpointing else batch
+    return batch + (", bf16" if each.bf16 else "") + (", checkpointing" if each.checkpointing else "")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -98,6 +102,8 @@ def _words(plan: Ways) -> list[str]:
         found.append(f"not ranked by speed: {plan.not_ranked}")
     else:
         found.append("time and cost are for a sample, as multiples of the least; within 10 % they are a tie")
+    if plan.base.training.by in ("transformers", "accelerate", "lightning") and not plan.base.training.has_deepspeed:
+        found.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
     if plan.base.not_launched:
         found.append(plan.base.not_launched)
     reasons = dict.fromkeys(reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons)
@@ -132,6 +138,8 @@ def _object(plan: Ways, row: Row, gpu: Gpu, time: float | None, cost: float | No
         "nodes": each.nodes,
         "method": each.method.name,
         "shards": each.shards,
+        "tensor_parallel": each.tensor,
+        "bf16": each.bf16,
         "micro_batch": each.micro_batch or None,
         "accumulation": each.accumulation,
         "checkpointing": each.checkpointing,

@@ -112,7 +112,9 @@ def changed(
         edits += script_edits
         missing += [] if script_edits else [f" {option} {shlex.quote(value)}"]
     if missing:
-        edits.append(_Edit(_end(script, program), _end(script, program), "".join(missing)))
+        # A section's options ("--trainer.devices") go last: behind a subcommand, and behind a file that has them, too.
+        last = launch.words[-1] if all("." in option for option in arguments) else program
+        edits.append(_Edit(_end(script, last), _end(script, last), "".join(missing)))
     for edit in sorted(edits, reverse=True):
         script = script[: edit.start] + edit.text.encode() + script[edit.end :]
     return script
@@ -123,6 +125,10 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
     name = re.sub("[-_]", "[-_]", option.lstrip("-"))
     kind = r"(?i:true|false)" if value in ("True", "False") else r"\d+" if value.isdecimal() else r"(?!-)[^\s\"';&|]+"
     given = re.compile(rf"(?<![\w-])--{name}(?:=|[ \t]+)[\"']?({kind})(?![\w.])".encode())
+    if value in ("True", "False"):
+        alone = re.compile(rf"(?<![\w-])--{name}(?![\w=.-])(?![ \t]+[\"']?{kind}(?![\w.]))".encode())
+        found = [_Edit(each.end(), each.end(), f" {value}") for each in alone.finditer(script)]
+        return [*found, *(_Edit(*each.span(1), value) for each in given.finditer(script))]
     return [_Edit(*found.span(1), shlex.quote(value)) for found in given.finditer(script)]
 
 

@@ -46,6 +46,8 @@ def torchrun(arguments: Sequence[str]) -> None:
     module = ["-m"] if given.keys() & {"-m", "--module"} else []
     node = _node(given.get("--node-rank"), nodes)
     chosen = chosen_of(here * nodes, range(node * here, (node + 1) * here))
+    os.environ.update(TORCHELASTIC_RUN_ID=given.get("--rdzv-id", "none"), ROLE_NAME=given.get("--role", "default"))
+    os.environ.update(TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS=given.get("--max-restarts", "0"))
     at_once([partial(_start_rank, rank, here, nodes, [*python, *module, *arguments[index:]]) for rank in chosen])
 
 

@@ -228,13 +228,17 @@ _WEIGHTS = (
     *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
 )
 
+_SIZES = "training.of_torchtitan_sizes"
 _TRAINERS = (
     *_rows("transformers.trainer:Trainer", "train", "training.of_transformers", late=True),
     *_rows("accelerate.accelerator:Accelerator", "prepare", "training.of_accelerate", late=True),
     *_rows("deepspeed.runtime.engine:DeepSpeedEngine", "__init__", "training.of_deepspeed", late=True),
     *_rows("lightning.pytorch.trainer.trainer:Trainer", "fit", "training.of_lightning", late=True),
     *_rows("pytorch_lightning.trainer.trainer:Trainer", "fit", "training.of_lightning", late=True),
-    *_rows("torchtitan.train:Trainer", "train", "training.of_torchtitan", late=True),
+    *_rows("lightning.pytorch.cli:LightningCLI", "instantiate_trainer", "training.of_lightning_options", late=True),
+    *_rows("pytorch_lightning.cli:LightningCLI", "instantiate_trainer", "training.of_lightning_options", late=True),
+    *_rows("torchtitan.config.manager:ConfigManager", "parse_args", "training.of_torchtitan", late=True),
+    *_rows("torchtitan.distributed.parallel_dims:ParallelDims", "__post_init__", _SIZES, late=True),
 )
 
 DEVICE = (

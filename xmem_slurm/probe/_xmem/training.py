@@ -6,6 +6,7 @@ argument. Names are those of transformers 4.51 to 5.17, accelerate 1.15, DeepSpe
 
 import contextlib
 import functools
+import importlib.util
 import weakref
 
 from _xmem.process import alive
@@ -17,6 +18,9 @@ class TrainingSeen:
     def __init__(self, torch):
         self._torch = torch
         self._seen = {}  # by library: a reference to the object that trains
+        self._has_deepspeed = False
+        with contextlib.suppress(ImportError, ValueError):
+            self._has_deepspeed = importlib.util.find_spec("deepspeed") is not None
         self._known = {}  # by library: what was read of it last, as it may be gone when it is asked for
 
     def of_transformers(self, train, _owner):
@@ -35,9 +39,24 @@ class TrainingSeen:
         """Around Lightning's Trainer.fit."""
         return self._noting("lightning", fit)
 
-    def of_torchtitan(self, train, _owner):
-        """Around torchtitan's Trainer.train."""
-        return self._noting("torchtitan", train)
+    def of_lightning_options(self, make, _owner):
+        """Around LightningCLI.instantiate_trainer."""
+        return self._noting("lightning-options", make)
+
+    def of_torchtitan(self, read, _owner):
+        """Around what returns torchtitan's configuration: its own module is what the job runs, and never imported."""
+
+        @functools.wraps(read)
+        def reading(*args, **kwargs):
+            config = read(*args, **kwargs)
+            self._seen["torchtitan"] = lambda: config
+            return config
+
+        return reading
+
+    def of_torchtitan_sizes(self, checked, _owner):
+        """Around ParallelDims.__post_init__."""
+        return self._noting("torchtitan-sizes", checked)
 
     def _noting(self, library, method):
         @functools.wraps(method)
@@ -54,10 +73,13 @@ class TrainingSeen:
         for library, read in _READ.items():  # what is built upon others comes after them
             thing = self._seen.get(library, lambda: None)()
             if thing is not None:
-                self._known[library] = {"by": library}
+                self._known[library] = {"by": library} if "-" not in library else {}
                 with contextlib.suppress(Exception):  # another release
-                    self._known[library].update(read(thing))
+                    more = (found,) if library == "torchtitan-sizes" else ()
+                    self._known[library].update(read(thing, *more))
             found.update(self._known.get(library, {}))
+        if found["by"]:
+            found["has_deepspeed"] = self._has_deepspeed
         return found
 
     def _is_replicated(self):
@@ -118,18 +140,59 @@ def _of_deepspeed(engine):
 
 
 def _of_lightning(trainer):
-    strategy = type(trainer.strategy).__name__
+    strategy, precision = trainer.strategy, str(trainer.precision)
     named = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp1"}
-    found = {"method": named.get(strategy, ""), "accumulation": int(trainer.accumulate_grad_batches)}
-    if strategy == "DeepSpeedStrategy":
-        found["method"] = "zero%d" % trainer.strategy.config["zero_optimization"]["stage"]
+    found = {
+        "method": named.get(type(strategy).__name__, ""),
+        "accumulation": int(trainer.accumulate_grad_batches),
+        "precision": "bf16" if precision.startswith("bf16") else "fp16" if precision.startswith("16") else "no",
+    }
+    batch = getattr(trainer.train_dataloader, "batch_size", None)
+    if isinstance(batch, int):
+        found["micro_batch"] = batch
+    if type(strategy).__name__ == "DeepSpeedStrategy":
+        zero = strategy.config["zero_optimization"]
+        found["method"] = "zero%d" % zero["stage"]
+        found["offloaded"] = (zero.get("offload_optimizer") or {}).get("device", "none") not in ("none", None)
+    elif found["method"] == "fsdp1":
+        found["offloaded"] = bool(getattr(strategy.cpu_offload, "offload_params", strategy.cpu_offload))
     return found
 
 
+def _of_torchtitan(config):
+    found = {
+        "method": "fsdp2",
+        "micro_batch": int(config.training.local_batch_size),
+        "precision": "bf16",  # or as training.mixed_precision_param says: nothing that is told here
+        "accumulation": int(config.training.global_batch_size),  # of all ranks, until those are known
+    }
+    mode = getattr(config.activation_checkpoint, "mode", None)
+    found["can_checkpoint"], found["checkpointing"] = mode is not None, mode not in (None, "none")
+    if config.parallelism.fsdp_reshard_after_forward == "never":
+        found["method"] = "fsdp2-grad"
+    return found
+
+
+def _of_torchtitan_sizes(sizes, found):
+    """Return what degrees make of what a configuration says."""
+    ranks = sizes.dp_replicate * sizes.dp_shard
+    step = found["accumulation"]
+    more = {"shards": sizes.dp_shard, "tensor": sizes.tp, "accumulation": 1}
+    if step > 0:
+        more["accumulation"] = max(1, step // (found["micro_batch"] * ranks))
+    if sizes.dp_shard == 1:
+        more["method"] = "ddp" if sizes.dp_replicate > 1 else "single"
+    elif sizes.dp_replicate > 1:
+        more["method"] = "hsdp"
+    return more
+
+
 _READ = {
-    "torchtitan": lambda _trainer: {"method": "fsdp2"},
+    "torchtitan": _of_torchtitan,
+    "torchtitan-sizes": _of_torchtitan_sizes,
     "deepspeed": _of_deepspeed,
     "accelerate": _of_accelerator,
     "lightning": _of_lightning,
+    "lightning-options": lambda _cli: {"has_options": True},
     "transformers": _of_transformers,
 }
