@@ -80,6 +80,14 @@ def job_python() -> Path:
 
 
 @pytest.fixture(scope="session")
+def trainer_python() -> Path:
+    """Return the same with accelerate, DeepSpeed, Lightning and torchtitan."""
+    if "XMEM_TEST_TRAINERS" not in os.environ:
+        pytest.skip("XMEM_TEST_TRAINERS names no Python with accelerate, DeepSpeed, Lightning and torchtitan")
+    return Path(os.environ["XMEM_TEST_TRAINERS"])
+
+
+@pytest.fixture(scope="session")
 def warm_python(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return what behaves as that Python, and has torch at hand: for tests that are not of how a Python starts.
 

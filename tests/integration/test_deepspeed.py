@@ -1,6 +1,5 @@
 """DeepSpeed's ZeRO 1, 2 and 3: rank 0 of four alone allocates what rank 0 of four processes does."""
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -105,33 +104,22 @@ while True:
 """
 
 
-@pytest.fixture(scope="module")
-def deepspeed_python(job_python: Path) -> Path:
-    if subprocess.run(
-        [job_python, "-c", "import importlib.util as u; u.find_spec('deepspeed').name"],
-        check=False,
-        capture_output=True,
-    ).returncode:
-        pytest.skip("the Python of XMEM_TEST_PYTHON has no DeepSpeed")
-    return job_python
-
-
 Found = Mapping[str, Mapping[str, int]]
 
 
 @pytest.fixture(scope="module")
-def alone(deepspeed_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
+def alone(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What rank 0 says when it runs with the probe and without any other rank."""
     folder = tmp_path_factory.mktemp("alone")
     environ = ranked(0, 29500) | gpu_environment.environment(H100, RANKS, folder, None)
-    return output(start([deepspeed_python, "-c", TRAIN + MEASURED], environ, folder))
+    return output(start([trainer_python, "-c", TRAIN + MEASURED], environ, folder))
 
 
 @pytest.fixture(scope="module")
-def together(deepspeed_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def together(trainer_python: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of four processes says that meet through torch's own TCPStore, without the probe."""
-    folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(deepspeed_python)
-    command = [deepspeed_python, "-c", WITHOUT_PROBE + TRAIN + UNCHECKED + MEASURED]
+    folder, port, shown = tmp_path_factory.mktemp("together"), free_port(), stand_ins(trainer_python)
+    command = [trainer_python, "-c", WITHOUT_PROBE + TRAIN + UNCHECKED + MEASURED]
     return [output(each) for each in [start(command, ranked(rank, port) | shown, folder) for rank in range(RANKS)]]
 
 
@@ -142,9 +130,9 @@ def test_rank_0_alone_allocates_what_it_does_among_others(stage: str, alone: Fou
 
 
 @pytest.mark.parametrize("launcher", [f"deepspeed --num_gpus={RANKS}", "accelerate launch --multi_gpu"])
-def test_a_job_is_estimated(launcher: str, deepspeed_python: Path, tmp_path: Path) -> None:
+def test_a_job_is_estimated(launcher: str, trainer_python: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
-    environ = {"HOME": str(tmp_path), "PATH": f"{deepspeed_python.parent}:/usr/bin:/bin"}
+    environ = {"HOME": str(tmp_path), "PATH": f"{trainer_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
     order = DryRunOrder.of(job, H100, Budget(seconds=300))
     found = estimate(dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns()), "h100", H100)

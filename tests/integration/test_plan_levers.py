@@ -1,7 +1,6 @@
 """The levers of a plan do what they say: rank 0 alone, as planned, allocates what it does among four real processes."""
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -103,14 +102,6 @@ def words() -> str:
         variables = variables_of(METHODS[name], RANKS, RANKS, {})
         ways.append((f"{name} checkpointing" if checkpointing else name, variables, checkpointing))
     return json.dumps(ways)
-
-
-@pytest.fixture(scope="module")
-def trainer_python(job_python: Path) -> Path:
-    find = "import importlib.util as u; u.find_spec('accelerate').name, u.find_spec('deepspeed').name"
-    if subprocess.run([job_python, "-c", find], check=False, capture_output=True).returncode:
-        pytest.skip("the Python of XMEM_TEST_PYTHON has no accelerate and DeepSpeed")
-    return job_python
 
 
 @pytest.fixture(scope="module")

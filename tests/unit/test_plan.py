@@ -1,6 +1,7 @@
 """A plan finds ways that fit, advises nothing that was not run dry, and rules out what would not have fitted."""
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import deepspeed_json, speed
 from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate
-from xmem_slurm.planning.changes import arguments_for, changed, files_for, variables_for
+from xmem_slurm.planning.changes import arguments_for, changed, files_for, variables_for, what_changes
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
@@ -328,6 +329,70 @@ def test_a_loop_of_the_scripts_own_gets_what_can_be_done_to_it() -> None:
     }
     assert arguments_for(base, varied[0]) == {"--batch": "16"}
     assert variables_for(base, varied[0]) == {}
+
+
+def base_of(training: Training, command: str, argv: Sequence[str] = ("python", "train.py")) -> Base:
+    script = f"#!/bin/bash\n{command}\n"
+    trace = replace(trained({}, command_of(SCRIPT.encode())), training=training, argv=argv)
+    return Base(Submission(("--gpus-per-node=4", "job.sh"), {}, script.encode()), trace)
+
+
+def test_bf16_is_offered_where_it_is_allowed_and_takes_the_place_of_fp16() -> None:
+    written = Training("transformers", "ddp", 4, 2, precision="fp16")
+    base = base_of(written, "torchrun --nproc-per-node=4 train.py --fp16 --output_dir out")
+    space = Space(site_of(small=8), {"small": gpu(9000)}, [4], [METHODS["ddp"]])
+    assert not any(each.bf16 for each in space.all_of(base))
+    halves = [each for each in replace(space, bf16=True).all_of(base) if each.bf16]
+    assert halves
+    script = changed(base, halves[0], space.site).script
+    assert script is not None
+    assert "train.py --per_device_train_batch_size 8 --gradient_accumulation_steps 1 --bf16 True --fp16 False" in (
+        script.decode()
+    )
+    assert any("bf16 in place of fp16" in each for each in what_changes(base, halves[0]))
+    assert halves[0].is_seen(replace(base.trace, training=written), written) == "micro batch, accumulation, precision"
+    assert not any(each.bf16 for each in replace(space, bf16=True).all_of(base_of(Training("", "ddp"), "train.py")))
+
+
+def test_torchtitan_has_degrees_whose_product_is_the_number_of_gpus() -> None:
+    written = Training("torchtitan", "fsdp2", 8, 1, shards=4, can_checkpoint=True)
+    command = "torchrun --nproc-per-node=4 -m torchtitan.train --job.config_file a.toml"
+    base = base_of(written, command, ["python", "-m", "torchtitan.train"])
+    space = Space(site_of(small=8), {"small": gpu(9000)}, [4, 16], list(METHODS.values()))
+    ways = list(space.all_of(base))
+    assert {(each.method.name, each.tensor) for each in ways if each.gpus == 4} == {
+        *(("ddp", 1), ("fsdp2", 1), ("fsdp2-grad", 1), ("fsdp2", 2), ("fsdp2-grad", 2), ("single", 4))
+    }
+    names = ("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree")
+    for each in ways:
+        arguments = arguments_for(base, each)
+        assert each.batch == 32
+        degrees = [int(arguments.get(f"--parallelism.{name}", own)) for name, own in zip(names, (1, 4, 1), strict=True)]
+        assert math.prod(degrees) == each.gpus
+        assert (degrees[1] > 1, degrees[2]) == (each.method.shards != frozenset(), each.tensor)
+        script = changed(base, each, space.site).script
+        assert script is not None
+        words = "".join(f" {name} {value}" for name, value in arguments.items())
+        assert f"--job.config_file a.toml{words}\n" in script.decode()
+    assert {each.shards for each in ways if each.method.is_hybrid} == {8, 4, 2}
+    assert what_changes(base, next(each for each in ways if each.method.name == "ddp" and each.gpus == 4)) == []
+
+
+def test_lightning_is_told_by_options_where_it_has_them() -> None:
+    written = Training("lightning", "ddp", 8, 2, precision="no", has_options=True)
+    command = "srun -n4 python main.py fit --config a.yaml --trainer.devices=4 > log"
+    base = base_of(written, command, ["python", "main.py"])
+    space = Space(site_of(small=8), {"small": gpu(9000)}, [1, 4, 8], list(METHODS.values()))
+    assert {each.method.name for each in space.all_of(base)} == {"single", "ddp", "fsdp1", "fsdp1-offload"}
+    way = next(each for each in space.all_of(base) if (each.gpus, each.method.name) == (8, "fsdp1"))
+    script = changed(base, way, space.site).script
+    assert script is not None
+    wanted = "--trainer.strategy fsdp --trainer.num_nodes 1 --trainer.accumulate_grad_batches 1"
+    assert f"srun -n8 python main.py fit --config a.yaml --trainer.devices=8 {wanted} > log" in script.decode()
+    known = written._replace(has_deepspeed=True)
+    assert "zero2" in {each.method.name for each in space.all_of(base_of(known, command, ["python", "main.py"]))}
+    own = base_of(written._replace(has_options=False), command, ["python", "main.py"])
+    assert {each.method.name for each in space.all_of(own)} == {"ddp"}
 
 
 OWN_JSON = {"train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 1}}
