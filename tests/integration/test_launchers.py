@@ -29,6 +29,7 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:
     for name, theirs in ("RANK", "RANK"), ("LOCAL_RANK", "LOCAL_RANK"), ("WORLD_SIZE", "SIZE"):
         os.environ[name] = os.environ["OMPI_COMM_WORLD_" + theirs]
 assert os.environ["MASTER_ADDR"] and int(os.environ["MASTER_PORT"])
+assert dist.is_torchelastic_launched() == ("BY_ELASTIC" in os.environ)  # by which Lightning knows it from Slurm
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 print("rank", dist.get_rank(), "of", dist.get_world_size(), flush=True)
@@ -81,6 +82,9 @@ def dry_run(script: str, folder: Path, python: Path, ranks: RunRanks | None = No
     (folder / "train.py").write_text(TRAIN)
     text = f"#!/bin/bash\n{script}\n".encode()
     given = {"HOME": str(folder), "PATH": f"{python.parent}:/usr/bin:/bin"}
+    given |= (
+        {"BY_ELASTIC": "1"} if any(word in script for word in ("torchrun", "distributed.run", "accelerate")) else {}
+    )
     given |= {"PYTHON_EXEC": str(python)}  # with which torch.distributed.run starts its workers
     job = from_submission(Submission((f"--chdir={folder}", "job.sh"), given, text))
     done = runner.run(DryRunOrder(job, H200, Budget(seconds=300), run_ranks=ranks))

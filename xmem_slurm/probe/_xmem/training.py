@@ -140,6 +140,7 @@ def _of_deepspeed(engine):
 
 
 def _of_lightning(trainer):
+    """Return what Lightning's Trainer says; its batch is that of one DataLoader, where it has one."""
     strategy, precision = trainer.strategy, str(trainer.precision)
     named = {"SingleDeviceStrategy": "single", "DDPStrategy": "ddp", "FSDPStrategy": "fsdp1"}
     found = {
