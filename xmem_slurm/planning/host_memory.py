@@ -10,7 +10,7 @@ from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB, human
 
 
-class HostMemory(NamedTuple):
+class NodeMemory(NamedTuple):
     """Bytes of a node: `each` of its processes holds so many in large pieces, weights before they go to a GPU included.
 
     The job asks for `asked`, 0 where it leaves that to the site; the largest nodes that have these GPUs have `node`.
@@ -42,9 +42,9 @@ class HostMemory(NamedTuple):
         return ""
 
 
-def host_memory(found: Estimate, candidate: Candidate, request: Request, site: Site) -> HostMemory:
+def host_memory(found: Estimate, candidate: Candidate, request: Request, site: Site) -> NodeMemory:
     """Return what a way takes of its nodes' memory, and what there is."""
     nodes = (group for group in site.nodes if group.gpus.get(candidate.option, 0) >= candidate.per_node)
     most = max((group.memory_mib for group in nodes), default=0)
     each = max(rank.trace.host_bytes for rank in found.ranks)
-    return HostMemory(each, candidate.per_node, memory_per_node(request), most * MIB)
+    return NodeMemory(each, candidate.per_node, memory_per_node(request), most * MIB)

@@ -20,7 +20,7 @@ from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import bounds, deepspeed_json, forecast, speed
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import changed, files_for
-from xmem_slurm.planning.host_memory import HostMemory, host_memory
+from xmem_slurm.planning.host_memory import NodeMemory, host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.planning.space import Space
@@ -63,7 +63,7 @@ class Row:
     seconds: float | None = None
     cost: float | None = None
     why: str = ""
-    host: HostMemory | None = None
+    host: NodeMemory | None = None
 
 
 @dataclass(frozen=True)
