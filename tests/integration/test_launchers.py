@@ -1,6 +1,5 @@
 """Launchers as people write them in batch scripts of many nodes: which ranks run, of how many, on which GPU."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,20 +93,14 @@ def dry_run(script: str, folder: Path, python: Path, ranks: RunRanks | None = No
     return found
 
 
-def has(python: Path, module: str) -> bool:
-    find = f"import importlib.util as u; u.find_spec('{module}').name"
-    return not subprocess.run([python, "-c", find], check=False, capture_output=True).returncode
-
-
 @pytest.mark.parametrize(
     "way",
     some_each_time(LAUNCHES, ("torchrun, the node's rank from Slurm", "srun, a task for each GPU", "mpirun"), OF_MANY),
 )
-def test_the_first_and_the_last_rank_of_two_nodes(way: str, warm_python: Path, tmp_path: Path) -> None:
+def test_the_first_and_the_last_rank_of_two_nodes(way: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Both are what they would be among all eight, each on its own node's GPU, so nothing is added up."""
-    if way.startswith("accelerate") and not (warm_python.parent / "accelerate").exists():
-        pytest.skip("the Python of XMEM_TEST_PYTHON has no accelerate")
-    found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, warm_python, RunRanks((0, 7), 8))
+    python = request.getfixturevalue("trainer_python" if way.startswith("accelerate") else "warm_python")
+    found = dry_run(f"{TWO_NODES}\n{LAUNCHES[way]}", tmp_path, python, RunRanks((0, 7), 8))
     assert [(trace.rank, trace.world_size, trace.place) for trace in found] == [(0, 8, "0"), (7, 8, "1:3")]
     assert [rank.beside_bytes for rank in estimate(found, "h200", H200).ranks] == [0, 0]
 
@@ -160,10 +153,9 @@ Trainer(Model(), told, train_dataset=data).train()
 """
 
 
-def test_a_trainer_of_many_tasks(warm_python: Path, tmp_path: Path) -> None:
-    if not has(warm_python, "accelerate"):
-        pytest.skip("the Python of XMEM_TEST_PYTHON has no accelerate, which the Trainer needs")
+@OF_MANY
+def test_a_trainer_of_many_tasks(trainer_python: Path, tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text(TRAINER)
     run = "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python trainer.py"
-    found = dry_run(f"{TWO_NODES}\n{TASKS}{MASTER}srun bash -c '{run}'", tmp_path, warm_python)
+    found = dry_run(f"{TWO_NODES}\n{TASKS}{MASTER}srun bash -c '{run}'", tmp_path, trainer_python)
     assert [(trace.rank, trace.world_size, trace.steps) for trace in found] == [(0, 8, 4)]

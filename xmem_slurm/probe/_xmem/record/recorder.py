@@ -166,8 +166,8 @@ class Recorder(ProbeEngine):
 
     def _after_step(self, optimizer, _args, _kwargs):
         """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
-        if not self._history.recording or self._finished:
-            return
+        if not self._history.recording or self._finished or getattr(optimizer, "optimizers", None):
+            return  # of several (torchtitan's OptimizersContainer) each has told of its own step
         self._look_at_host()
         self._exit = None  # whoever called sys.exit was not heeded
         counts, now = self._served.look(), clock.now()
