@@ -229,6 +229,15 @@ def test_what_does_not_fit_the_host_is_not_advised_and_what_is_asked_for_is_comp
     assert {each["host_bytes_per_node"] for each in objects if each["status"] == "host"} == {8 << 30, 16 << 30}
 
 
+def test_what_takes_no_more_of_the_host_than_the_job_as_it_is_written_is_advised_and_said() -> None:
+    """A node has 3 GiB, of which the job's four processes take 4."""
+    plan, _ = planned(SCRIPT, site_of(3072, small=8), {"small": gpu(3000)}, top=50, seconds=2000.0)
+    lacking = {row.host.lacking for row in plan.verified if row.candidate.gpus == 4 and row.host is not None}
+    needed = "4 x 1.00 GiB of host memory on each node, which has 3.00 GiB"
+    assert lacking == {f"{needed}, and the job as it is written takes as much"}
+    assert {row.candidate.gpus for row in plan.rows if row.status == "host"} == {4, 8}
+
+
 def test_a_lever_that_did_nothing_is_said() -> None:
     """The script has its batch from elsewhere behind its arguments: what is written there changes nothing."""
     script = SCRIPT.replace("train.py", 'train.py "$@"').replace("--per_device_train_batch_size 4", "$BATCH")

@@ -229,7 +229,7 @@ class Search:
             kept += forecast.beside(self.found, candidate)
             self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
-        host = host_memory(found, candidate, job.request, self.space.site)
+        host = host_memory(found, candidate, self.base, job.request, self.space.site)
         fits: Status = "too large" if not found.fits(gpu) else "verified" if host.fits else "host"
         return Row(candidate, fits, job, found, 0, seconds, cost, host=host)
 
