@@ -384,6 +384,8 @@ def test_torchtitan_has_degrees_whose_product_is_the_number_of_gpus() -> None:
         words = "".join(f" {name} {value}" for name, value in arguments.items())
         assert f"--job.config_file a.toml{words}\n" in script.decode()
     assert {each.shards for each in ways if each.method.is_hybrid} == {8, 4, 2}
+    pipelined = base_of(Training("torchtitan", "others"), command, ["python", "-m", "torchtitan.train"])
+    assert list(space.all_of(pipelined)) == []
     assert what_changes(base, next(each for each in ways if each.method.name == "ddp" and each.gpus == 4)) == []
 
 

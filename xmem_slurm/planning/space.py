@@ -16,8 +16,8 @@ from xmem_slurm.sizing.placement import candidates as options_for
 class Space:
     """What is looked at: the site and the GPU of each of its options, numbers of GPUs, methods.
 
-    `on` names the options in question, empty: all. With `bf16`
-    it may compute in that where it does not. With `same_batch` the samples of an optimizer step stay as many.
+    `on` names the options in question, empty: all. With `same_batch` the samples of an optimizer step stay as many;
+    with `bf16` a job may compute in that which does not.
     """
 
     site: Site

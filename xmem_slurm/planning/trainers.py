@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xmem_slurm.planning.candidates import Base, Candidate
-from xmem_slurm.planning.methods import LIGHTNING, OFF, Method, variables_of
+from xmem_slurm.planning.methods import LIGHTNING, METHODS, OFF, Method, variables_of
 
 
 @dataclass(frozen=True)
@@ -246,6 +246,6 @@ def trainer_of(base: Base) -> Trainer:
         "accelerate": Accelerate,
         "deepspeed": DeepSpeedFile if has_file else Trainer,
         "lightning": LightningOptions if base.training.has_options else Trainer,
-        "torchtitan": TorchtitanOptions,
+        "torchtitan": TorchtitanOptions if base.training.method in METHODS else Trainer,
     }
     return kinds.get(by, Trainer)(base)

@@ -175,7 +175,9 @@ def _of_torchtitan(config):
 
 
 def _of_torchtitan_sizes(sizes, found):
-    """Return what degrees make of what a configuration says."""
+    """Return what degrees make of what a configuration says; nothing is told of pipelines, contexts, experts."""
+    if max(sizes.pp, sizes.cp, sizes.ep) > 1:
+        return {"method": "others", "micro_batch": 0, "accumulation": 0}
     ranks = sizes.dp_replicate * sizes.dp_shard
     step = found["accumulation"]
     more = {"shards": sizes.dp_shard, "tensor": sizes.tp, "accumulation": 1}
