@@ -5,8 +5,10 @@ Nothing is advised by it: it says which way to try first, and with which batch. 
 
 from dataclasses import dataclass, field, replace
 
+from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.planning.bounds import Persistent
 from xmem_slurm.planning.candidates import Base, Candidate
+from xmem_slurm.trace import Trace
 from xmem_slurm.work import Collective, Product, Work
 
 RECOMPUTED = 4 / 3
@@ -15,6 +17,10 @@ CHECKPOINTED = 0.25
 """Of activations that are left with it, until a dry run has shown that."""
 OVERLAPPED = 0.9
 """Of a step, that gradients' reduction and the gathering of the next layer's parameters can run beside."""
+
+STEPS = 4
+"""Of a dry run whose steps repeat themselves: the first lacks the optimizer's state, the second is whole, and two more
+are like it (probe/_xmem/process/steps.py)."""
 
 
 def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Work:
@@ -84,3 +90,23 @@ class Activations:
         other = self.a_sample.get(not candidate.checkpointing, 0.0)
         guess = other * (CHECKPOINTED if candidate.checkpointing else 1 / CHECKPOINTED)
         return self.a_sample.get(candidate.checkpointing, guess) * candidate.micro_batch
+
+
+@dataclass
+class RunSeconds:
+    """Seconds of a budget that a dry run takes, as those so far have shown: before it trains, and of each batch."""
+
+    by_method: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def learn(self, trace: Trace, took: Spent) -> None:
+        """Take in what a dry run took. It is noted from when CUDA is first used."""
+        batches = trace.steps * max(1, trace.training.accumulation)
+        if batches and took.wall:
+            training = min(1.0, (trace.lived[1] - trace.lived[0]) / took.wall)
+            self.by_method[trace.training.method] = took.seconds * (1 - training), took.seconds * training / batches
+
+    def of(self, candidate: Candidate) -> float:
+        """Return the seconds of a candidate; by another method's where that was not run. 0: nothing is known."""
+        otherwise = next(iter(self.by_method.values()), (0.0, 0.0))
+        before, batch = self.by_method.get(candidate.method.base, otherwise)
+        return before + batch * STEPS * candidate.accumulation

@@ -8,10 +8,13 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun.budget import Spent
+from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -35,6 +38,8 @@ Status = Literal["verified", "too large", "ruled out", "failed"]
 
 LEAST_SECONDS = 20.0
 """Of CPU time that a dry run gets however little is left: with less it would come to nothing."""
+LEAST_AT_ONCE = 2
+"""So many are run at once even where one is wanted, if so many can be."""
 LATER = 1e9
 """Added to what a candidate promises, that others be tried before."""
 NEAR = 1.0
@@ -92,33 +97,39 @@ class Search:
     vary: BatchLever | None = None
     tell: Callable[[str], None] = lambda _: None
     rows: list[Row] = field(default_factory=list)
+    under_way: list[Candidate] = field(default_factory=list)
+    brief: bool = False
+    """Whether it is enough to see training: the job as it is written was seen to do nothing else on a GPU."""
     runs: int = 0
     spent: float = 0.0
 
-    def plan(self) -> Orders[Ways]:
-        """Return the plan.
+    def plan(self, in_turn: InTurn) -> Ways:
+        """Return the plan, by dry runs that are made `in_turn`.
 
         Raises:
             NoEstimate: the job as it is written cannot be run dry.
         """
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
-        as_written = yield from self._run(self.job, largest)
+        ((as_written, took),) = in_turn(partial(next, iter([self._run(self.job, largest)]), None))
         self.base = Base(self.job, as_written.largest.trace, self.vary)
+        seen = self.base.trace.seen
+        self.brief = seen is not None and seen.evaluation is None and not seen.checkpoints
         self.found = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
-        self.activations = forecast.Activations()
+        self.activations, self.run_seconds = forecast.Activations(), forecast.RunSeconds()
         gpus = {name: self.space.gpus[name] for name in self.space.options}
         self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()}
-        self._learn_from(as_written)
+        self._learn_from(as_written, took)
         waiting = self._waiting()
-        yield from self._verify(waiting)
+        self._verify(waiting, in_turn)
         return self._planned(len(waiting))
 
-    def _learn_from(self, as_written: Estimate) -> None:
+    def _learn_from(self, as_written: Estimate, took: Spent) -> None:
         training = self.base.training
+        self.run_seconds.learn(self.base.trace, took)
         if training.micro_batch:
             some = Candidate("", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing)
-            self.activations.learn(some, as_written.largest.fits_in_bytes, self.found.total)
+            self.activations.learn(some, as_written.required_bytes, self.found.total)
 
     def _waiting(self) -> list[_Waiting]:
         """Return the candidates that no bound rules out, as a heap: the most promising is first."""
@@ -148,11 +159,12 @@ class Search:
         heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
 
     def _promise(self, candidate: Candidate) -> float:
-        """Return what is to be kept low, as it is expected. What may not fit comes late, what is offloaded last."""
+        """Return what is to be kept low, as it is expected; what may not fit, or end in time, late; the offloaded last."""
         work = forecast.work(self.base, self.work, self.found, candidate) if self.work is not None else None
         seconds, cost = self._price(candidate, work)
         least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
-        later = LATER if candidate.method.offloaded else LATER / 2 if not self._is_near(candidate) else 0.0
+        may_answer = self._is_near(candidate) and self.run_seconds.of(candidate) <= self.order.budget.seconds
+        later = LATER if candidate.method.offloaded else 0.0 if may_answer else LATER / 2
         return (0.0 if least is None else least) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
@@ -169,18 +181,42 @@ class Search:
         seconds = speed.step_seconds(work, hardware) / samples
         return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
 
-    def _verify(self, heap: list[_Waiting]) -> Orders[None]:
+    def _verify(self, heap: list[_Waiting], in_turn: InTurn) -> None:
         """Run dry what is most promising, until enough is verified, nothing is left, or the time is out."""
-        while heap and sum(row.status == "verified" for row in self.rows) < self.top and self.spent < self.seconds:
+
+        def another() -> Orders[tuple[Row, Spent]] | None:
+            candidate = self._next(heap)
+            if candidate is not None:
+                self.under_way.append(candidate)
+            return None if candidate is None else self._row(candidate)
+
+        for row, took in in_turn(another):
+            self.rows.append(row)
+            self.under_way.remove(row.candidate)
+            self._learn(row, took)
+            for other in self._instead(row) if row.status == "too large" else []:
+                self._push(heap, other)
+
+    def _next(self, heap: list[_Waiting]) -> Candidate | None:
+        """Take the most promising of those that wait, if one is wanted beside those under way.
+
+        Where only one is wanted a second one may begin: seldom does the first one fit.
+        """
+        verified, going = sum(row.status == "verified" for row in self.rows), len(self.under_way)
+        enough = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE)
+        if enough or self._left(going) <= 0:
+            return None
+        while heap:
             candidate = heapq.heappop(heap)[-1]
             near = candidate if candidate.expandable else self._near(candidate)
             if near != candidate:
                 self._push(heap, near)
-                continue
-            row = yield from self._row(candidate)
-            self.rows.append(row)
-            for other in self._instead(row) if row.status == "too large" else []:
-                self._push(heap, other)
+            elif any(replace(other, option=candidate.option) == candidate for other in self.under_way):
+                self._push(heap, candidate)  # the same dry run, if these are GPUs of one kind
+                return None
+            else:
+                return candidate
+        return None
 
     def _instead(self, row: Row) -> Iterator[Candidate]:
         """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
@@ -197,42 +233,55 @@ class Search:
         if less is not None:
             yield replace(less, expandable=False)
 
-    def _row(self, candidate: Candidate) -> Orders[Row]:
-        """Run a candidate dry, and see whether it is what it should be, and fits."""
+    def _learn(self, row: Row, took: Spent) -> None:
+        """Take in what a dry run showed, for the order of those to come."""
+        if row.estimate is None or row.why:
+            return
+        self.run_seconds.learn(row.estimate.largest.trace, took)
+        kept = bounds.bound(self.base, self.found, row.candidate)
+        if kept:
+            kept += forecast.beside(self.found, row.candidate)
+            self.activations.learn(row.candidate, row.estimate.required_bytes, kept)
+
+    def _row(self, candidate: Candidate) -> Orders[tuple[Row, Spent]]:
+        """Run a candidate dry, and see whether it is what it should be, and fits; return what that took, too."""
         gpu = self.space.gpus[candidate.option]
-        self.tell(f"dry run {self.runs + 1}: {candidate}")
+        self.tell(f"dry run {self.runs + 1}: {'; '.join(map(str, self.under_way))}")
         try:
             job = changed(self.base, candidate, self.space.site)
-            found = yield from self._run(job, candidate.option)
+            found, took = yield from self._run(job, candidate.option)
         except (NoEstimate, UsageError) as error:
-            return Row(candidate, "failed", why=str(error))
+            return Row(candidate, "failed", why=str(error)), Spent()
         unseen = candidate.is_seen(found.largest.trace, self.base.training)
         if unseen:
-            return Row(candidate, "failed", job, found, why=f"the change did not do what it should: {unseen}")
-        kept = bounds.bound(self.base, self.found, candidate)
-        if kept:
-            kept += forecast.beside(self.found, candidate)
-            self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
+            why = f"the change did not do what it should: {unseen}"
+            return Row(candidate, "failed", job, found, why=why), took
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
-        return Row(candidate, "verified" if found.fits(gpu) else "too large", job, found, 0, seconds, cost)
+        return Row(candidate, "verified" if found.fits(gpu) else "too large", job, found, 0, seconds, cost), took
 
-    def _run(self, job: Submission, option: str) -> Orders[Estimate]:
-        """Run a job dry on an option's kind of GPU; once for all GPUs of that kind."""
+    def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
+        """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what that took, too."""
         gpu = self.space.gpus[option]
         key = gpu.capability, gpu.multiprocessors, job.script, job.argv
         if key not in self._known:
             self.runs += 1
-            order = replace(self.order, job=from_submission(job), gpu=gpu)
-            left = max(LEAST_SECONDS, self.seconds - self.spent)
+            order = replace(self.order, job=from_submission(job), gpu=gpu, brief=self.brief)
+            left = max(LEAST_SECONDS, self._left(max(0, len(self.under_way) - 1)))
             budget = SharedBudget(replace(order.budget, seconds=min(order.budget.seconds, left)))
             try:
-                self._known[key] = yield from ranks.run(order, budget)
+                self._known[key] = (yield from ranks.run(order, budget)), budget.spent
             finally:
                 self.spent += budget.spent.seconds
-        return estimate(self._known[key], option, gpu)
+        traces, took = self._known[key]
+        return estimate(traces, option, gpu), took
+
+    def _left(self, beside: int) -> float:
+        """Return the seconds that are left for one more dry run beside so many that are under way."""
+        done = self.runs - len(self.under_way)
+        return self.seconds - self.spent - beside * self.spent / max(1, done)
 
     def __post_init__(self) -> None:
-        self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], Sequence[Trace]] = {}
+        self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], tuple[Sequence[Trace], Spent]] = {}
 
     def _planned(self, not_tried: int) -> Ways:
         nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)
