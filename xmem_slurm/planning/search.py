@@ -129,7 +129,7 @@ class Search:
         self.run_seconds.learn(self.base.trace, took)
         if training.micro_batch:
             some = Candidate("", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing)
-            self.activations.learn(some, as_written.required_bytes, self.found.total)
+            self.activations.learn(some, as_written, self.found.total)
 
     def _waiting(self) -> list[_Waiting]:
         """Return the candidates that no bound rules out, as a heap: the most promising is first."""
@@ -200,23 +200,36 @@ class Search:
     def _next(self, heap: list[_Waiting]) -> Candidate | None:
         """Take the most promising of those that wait, if one is wanted beside those under way.
 
-        Where only one is wanted a second one may begin: seldom does the first one fit.
+        Where only one is wanted a second one may begin: seldom does the first one fit. What is not expected to fit, or
+        to end in time, is tried where nothing else fits.
         """
         verified, going = sum(row.status == "verified" for row in self.rows), len(self.under_way)
         enough = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE)
         if enough or self._left(going) <= 0:
             return None
-        while heap:
-            candidate = heapq.heappop(heap)[-1]
+        aside, found = list[Candidate](), None
+        while heap and found is None:
+            promised, *_, candidate = heapq.heappop(heap)
             near = candidate if candidate.expandable else self._near(candidate)
-            if near != candidate:
-                self._push(heap, near)
-            elif any(replace(other, option=candidate.option) == candidate for other in self.under_way):
-                self._push(heap, candidate)  # the same dry run, if these are GPUs of one kind
-                return None
+            if near != candidate or self._promise(candidate) > promised:
+                self._push(heap, near)  # more is known by now
+            elif any(other.method == candidate.method for other in self.under_way):
+                aside.append(candidate)  # by what is under way more will be known
             else:
-                return candidate
-        return None
+                found = candidate
+        if aside and (found is None or self._promise(found) >= LATER / 2):
+            aside += [] if found is None else [found]
+            found = next((each for each in aside if not self._is_under_way(each)), None)
+        if found is not None and self._promise(found) >= LATER / 2 and (verified or self.under_way):
+            aside, found = [*aside, found], None
+        for each in aside:
+            if each is not found:
+                self._push(heap, each)
+        return found
+
+    def _is_under_way(self, candidate: Candidate) -> bool:
+        """Whether its dry run is: on GPUs of the same kind it is the same one."""
+        return any(replace(other, option=candidate.option) == candidate for other in self.under_way)
 
     def _instead(self, row: Row) -> Iterator[Candidate]:
         """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
@@ -241,7 +254,7 @@ class Search:
         kept = bounds.bound(self.base, self.found, row.candidate)
         if kept:
             kept += forecast.beside(self.found, row.candidate)
-            self.activations.learn(row.candidate, row.estimate.required_bytes, kept)
+            self.activations.learn(row.candidate, row.estimate, kept)
 
     def _row(self, candidate: Candidate) -> Orders[tuple[Row, Spent]]:
         """Run a candidate dry, and see whether it is what it should be, and fits; return what that took, too."""

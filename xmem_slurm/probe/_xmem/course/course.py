@@ -264,7 +264,8 @@ class Course:
         natural = 0.0 if self._brief else max(RUN_ON, RUN_ON_SHARE * (self._began - self._started))
         if varies or (self._steps and self._grown()):
             natural = REACH
-        if self._cut_since is None and spent >= natural and spent + self._next(spent) >= REACH:
+        waits = not self._brief and spent + self._next(spent) < REACH
+        if self._cut_since is None and spent >= natural and not waits:
             self._cut_since = now
             return not loops
         return out_of_time
