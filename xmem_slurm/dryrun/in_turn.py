@@ -1,4 +1,4 @@
-"""How do several dry runs of one search go at once on this machine? Each in a child of this process, on the CPUs of one.
+"""How do several dry runs of one search go at once? Each in a child of this process, on the CPUs of one.
 
 As many go at once as one dry run may use CPUs, for most of it is one process on one of them; they share those CPUs and
 its memory. What comes later depends on nothing but what came before it, not on which of two was done first: so what is
@@ -151,7 +151,7 @@ class Child:
 
 
 def _send(sending: int, parent: int, cpus: Collection[int], make: Callable[[], DryRunResult]) -> None:
-    """Be the child: make the dry run on these CPUs, and send what came of it; a signal ends it, which clears up first."""
+    """Be the child: make the dry run on these CPUs, and send what came of it; a signal clears up first."""
     with signals.clearing_up():
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:

@@ -94,7 +94,7 @@ class Activations:
             self.a_sample[candidate.checkpointing, candidate.method.name] = with_margins, without
 
     def of(self, candidate: Candidate) -> float:
-        """Return the bytes of its batch; of a method that was not run the least that others need, or a guess by that."""
+        """Return the bytes of its batch; of a method that was not run the least of others, or a guess by that."""
         known = self.a_sample.get((candidate.checkpointing, candidate.method.name))
         if known is not None:
             return known[0] * candidate.micro_batch
