@@ -63,6 +63,7 @@ def dry_run(tmp_path: Path, python: Path, script: str, *, brief: bool = False) -
     return trace
 
 
+@pytest.mark.slow(covers=["xmem_slurm/probe/_xmem/course/*", "xmem_slurm/probe/_xmem/process/steps*"])
 def test_a_brief_run_has_the_same_peaks_in_fewer_steps(tmp_path: Path, warm_python: Path) -> None:
     script = TRAIN.format(loader="", accumulate=1, after=EVALUATE)
     whole, brief = (dry_run(tmp_path, warm_python, script, brief=brief) for brief in (False, True))

@@ -13,8 +13,8 @@ from typing import Generic, Protocol, TypeVar
 from xmem_slurm.dryrun import array_job, cpu_node, engines, runner
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, drive, order_to_json
-from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.in_turn import in_turn
+from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
 

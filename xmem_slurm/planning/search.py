@@ -159,7 +159,7 @@ class Search:
         heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
 
     def _promise(self, candidate: Candidate) -> float:
-        """Return what is to be kept low, as expected; what may not fit, or not end in time, late; the offloaded last."""
+        """Return what is to be kept low, as expected; what may not fit, or end in time, late; offloaded last."""
         work = forecast.work(self.base, self.work, self.found, candidate) if self.work is not None else None
         seconds, cost = self._price(candidate, work)
         least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
