@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
+from xmem_slurm.dryrun import live_progress
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -39,11 +40,12 @@ def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int) 
     """
     allowed = sorted(os.sched_getaffinity(0))
     cpus = random.sample(allowed, min(at_once, len(allowed)))
-    going = deque[_Going[_T]]()
+    live_progress.elsewhere(f"at most {at_once} at once")
+    going = deque[_UnderWay[_T]]()
     with ExitStack() as ending:
         while True:
             while len(going) < at_once and not any(each.alone for each in going) and (orders := another()) is not None:
-                going.append(_Going(orders, lambda order: Child(make, order, cpus), at_once))
+                going.append(_UnderWay(orders, lambda order: Child(make, order, cpus), at_once))
                 ending.callback(going[-1].end)
             if not going:
                 return
@@ -56,7 +58,7 @@ def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int) 
             yield going.popleft().found
 
 
-class _Going(Generic[_T]):
+class _UnderWay(Generic[_T]):
     """One of several that go at once. A dry run for which its part of the memory is too little is made again, alone."""
 
     def __init__(self, orders: Orders[_T], begin: "Callable[[DryRunOrder], Child]", parts: int) -> None:

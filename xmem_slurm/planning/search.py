@@ -42,6 +42,8 @@ LEAST_AT_ONCE = 2
 """So many are run at once even where one is wanted, if so many can be."""
 LATER = 1e9
 """Added to what a candidate promises, that others be tried before."""
+UNLIKELY = LATER / 2
+"""The same, where its dry run is not expected to answer, or it to fit."""
 NEAR = 1.0
 """What is expected to need more than so much of its GPU is not tried before what is not."""
 
@@ -113,7 +115,8 @@ class Search:
         ((as_written, took),) = in_turn(partial(next, iter([self._run(self.job, largest)]), None))
         self.base = Base(self.job, as_written.largest.trace, self.vary)
         seen = self.base.trace.seen
-        self.brief = seen is not None and seen.evaluation is None and not seen.checkpoints
+        late = seen is None or any(phase.step > forecast.STEPS for phase in seen.phases)
+        self.brief = not late and seen is not None and seen.evaluation is None and not seen.checkpoints
         self.found = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
         self.activations, self.run_seconds = forecast.Activations(), forecast.RunSeconds()
@@ -164,7 +167,7 @@ class Search:
         seconds, cost = self._price(candidate, work)
         least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
         may_answer = self._is_near(candidate) and self.run_seconds.of(candidate) <= self.order.budget.seconds
-        later = LATER if candidate.method.offloaded else 0.0 if may_answer else LATER / 2
+        later = LATER if candidate.method.offloaded else 0.0 if may_answer else UNLIKELY
         return (0.0 if least is None else least) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
@@ -217,10 +220,10 @@ class Search:
                 aside.append(candidate)  # by what is under way more will be known
             else:
                 found = candidate
-        if aside and (found is None or self._promise(found) >= LATER / 2):
+        if aside and (found is None or self._promise(found) >= UNLIKELY):
             aside += [] if found is None else [found]
             found = next((each for each in aside if not self._is_under_way(each)), None)
-        if found is not None and self._promise(found) >= LATER / 2 and (verified or self.under_way):
+        if found is not None and self._promise(found) >= UNLIKELY and (verified or self.under_way):
             aside, found = [*aside, found], None
         for each in aside:
             if each is not found:
