@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,20 @@ EVALUATE = """
 """
 
 
-def dry_run(tmp_path: Path, python: Path, script: str) -> Trace:
+def dry_run(tmp_path: Path, python: Path, script: str, *, brief: bool = False) -> Trace:
     (tmp_path / "train.py").write_text(script)
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], tmp_path, dict(os.environ))
-    (trace,) = [t for t in runner.run(DryRunOrder.of(job, GPU, Budget(seconds=40))).traces if t.allocations]
+    order = replace(DryRunOrder.of(job, GPU, Budget(seconds=40)), brief=brief)
+    (trace,) = [t for t in runner.run(order).traces if t.allocations]
     return trace
+
+
+@pytest.mark.slow(covers=["xmem_slurm/probe/_xmem/course/*", "xmem_slurm/probe/_xmem/process/steps*"])
+def test_a_brief_run_has_the_same_peaks_in_fewer_steps(tmp_path: Path, warm_python: Path) -> None:
+    script = TRAIN.format(loader="", accumulate=1, after=EVALUATE)
+    whole, brief = (dry_run(tmp_path, warm_python, script, brief=brief) for brief in (False, True))
+    assert whole.steps > 2 * brief.steps
+    assert (brief.recorded, brief.is_whole) == (whole.recorded, True)
 
 
 @pytest.mark.parametrize(

@@ -41,16 +41,21 @@ def test_options_go_before_variables_and_nonsense_is_as_if_not_said(
 
 
 def test_the_probe_is_told_by_the_order_alone() -> None:
-    told = order(XMEM_RANKS="all", XMEM_RUN_RANKS="0,1/2", XMEM_SITES="hook", XMEM_ADVICE="bf16", OTHER="x").environ
+    told = order(
+        XMEM_RANKS="all", XMEM_RUN_RANKS="0,1/2", XMEM_SITES="hook", XMEM_ADVICE="bf16", XMEM_BRIEF="1", OTHER="x"
+    ).environ
     assert told == {"XMEM_RANKS": "all", "OTHER": "x", "XMEM_ENGINE": "auto", "XMEM_SHAPES": "most"}
     job = Job(b"", (), Path("/"), {})
-    one = DryRunOrder(job, H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", "hook", False, "bf16")
+    one = DryRunOrder(
+        job, H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", "hook", False, "bf16", brief=True
+    )
     assert one.environ == {
         "XMEM_ENGINE": "device",
         "XMEM_RUN_RANKS": "0,3/4",
         "XMEM_SHAPES": "least",
         "XMEM_SITES": "hook",
         "XMEM_ADVICE": "bf16",
+        "XMEM_BRIEF": "1",
         "PYTHONOPTIMIZE": "1",
     }
 

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,8 @@ import pytest
 
 from tests.traces import trace_of
 from xmem_slurm.dryrun.budget import Budget, Spent
-from xmem_slurm.dryrun.exchange import DryRunResult, drive
+from xmem_slurm.dryrun.dispatch import InTurn
+from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
@@ -109,6 +110,16 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     )
 
 
+def by(run: Callable[[DryRunOrder], DryRunResult]) -> InTurn:
+    """Have dry runs made one after the other, in this process."""
+
+    def in_turn(another: Callable[[], Orders[T] | None]) -> Iterator[T]:
+        while (orders := another()) is not None:
+            yield drive(orders, run)
+
+    return in_turn
+
+
 def command_of(script: bytes) -> list[str]:
     return shlex.split(next(line for line in script.decode().splitlines() if "train.py" in line))
 
@@ -128,7 +139,7 @@ def planned(
     space = Space(site, gpus, counts, list(METHODS.values()))
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), Budget())
     search = Search(order, job, space, **{"objective": "fewest", "top": 4, "seconds": 300.0, **wanted})  # type: ignore[arg-type]
-    return drive(search.plan(), run), ran
+    return search.plan(by(run)), ran
 
 
 def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() -> None:
@@ -249,7 +260,7 @@ def test_a_lever_that_did_nothing_is_said() -> None:
 
     space = Space(site_of(small=8), {"small": gpu(9000)}, [2], [METHODS["ddp"]])
     order = DryRunOrder.of(from_submission(job), gpu(9000), Budget())
-    plan = drive(Search(order, job, space, "cost", 2, 300.0).plan(), run)
+    plan = Search(order, job, space, "cost", 2, 300.0).plan(by(run))
     assert {row.why for row in plan.rows} == {"the change did not do what it should: micro batch, accumulation"} or {
         row.why.rpartition(": ")[2] for row in plan.rows
     } <= {"micro batch"}
@@ -479,7 +490,7 @@ def test_where_only_fragments_are_in_the_way_expandable_segments_are_tried() -> 
 
     space = Space(site_of(small=8), {"small": gpu(needed)}, [4], [METHODS["ddp"]])
     order = DryRunOrder.of(from_submission(job), gpu(needed), Budget())
-    found = drive(Search(order, job, space, "cost", 1, 300.0).plan(), run)
+    found = Search(order, job, space, "cost", 1, 300.0).plan(by(run))
     assert found.verified[0].candidate.expandable
     assert variables_for(found.base, found.verified[0].candidate) == {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"
@@ -497,7 +508,7 @@ def test_without_an_answer_of_the_job_as_it_is_there_is_no_plan() -> None:
     space = Space(site_of(small=8), {"small": gpu(9000)}, [2], [METHODS["ddp"]])
     order = DryRunOrder.of(from_submission(job), gpu(9000), Budget())
     with pytest.raises(NoEstimate, match="no such file"):
-        drive(Search(order, job, space, "cost", 2, 300.0).plan(), lambda _: DryRunResult(NoEstimate("no such file")))
+        Search(order, job, space, "cost", 2, 300.0).plan(by(lambda _: DryRunResult(NoEstimate("no such file"))))
     assert Path("job.sh").name == "job.sh"
 
 

@@ -87,6 +87,21 @@ def test_steps_repeat_themselves_after_three_without_a_new_peak(steps: ModuleTyp
     assert until_repeating(steps, ((optimizer, min(i, 2), 5.0 * i) for i in range(1, 99))) == 5
 
 
+def test_in_a_brief_run_two_steps_like_earlier_ones_are_enough(steps: ModuleType) -> None:
+    course = importlib.import_module("_xmem.course.course")
+    for brief, met, enough in ((True, "nnyy", 2), (True, "nnyn", 3), (True, "n", 3), (False, "nnyy", 3)):
+        run = course.Course(None, brief)
+        for each in met:
+            run.stepped(0, 0, each == "y", begins=False)
+        assert run.steady_steps() == enough
+    counted, optimizer = steps.Steps(), Optimizer(Parameter())
+    repeats = []
+    for grew in (True, True, False, False):
+        counted.stepped(optimizer, grew, 0.0)
+        repeats.append(counted.repeat(steps.ALIKE_STEPS))
+    assert repeats == [False, False, False, True]
+
+
 def test_a_peak_that_grows_with_every_step_repeats_itself_in_the_end(steps: ModuleType) -> None:
     optimizer = Optimizer(Parameter())
     assert until_repeating(steps, ((optimizer, i // 2, 1.0 * i) for i in range(60))) is None

@@ -5,13 +5,15 @@ So jobs that are sized together go in rounds: each as far as what it wants is kn
 once; and again, until nothing is wanted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from xmem_slurm.dryrun import array_job, cpu_node, engines, runner
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, drive, order_to_json
+from xmem_slurm.dryrun.in_turn import in_turn
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
@@ -34,7 +36,23 @@ def one(orders: Orders[_T], where: DryRuns) -> _T:
         DeviceBuildError: others could write where the stand-ins are kept.
         SlurmError: a step did not start in time, was refused, or gave no answer.
     """
-    return drive(orders, here if where.where == "here" else lambda order: cpu_node.run(order, where))
+    return drive(orders, _maker(where))
+
+
+class InTurn(Protocol):
+    """Has dry runs made a few at once: see `in_turn`."""
+
+    def __call__(self, another: Callable[[], Orders[_T] | None]) -> Iterator[_T]:
+        """Yield what each returns."""
+
+
+def some_at_once(where: DryRuns) -> InTurn:
+    """Return who makes the dry runs of a search where the site wants them, as many at once as one may use CPUs."""
+    return partial(in_turn, make=_maker(where), at_once=Budget().within(where).cpus)
+
+
+def _maker(where: DryRuns) -> Callable[[DryRunOrder], DryRunResult]:
+    return here if where.where == "here" else lambda order: cpu_node.run(order, where)
 
 
 def here(order: DryRunOrder) -> DryRunResult:
@@ -43,18 +61,18 @@ def here(order: DryRunOrder) -> DryRunResult:
     Raises:
         SandboxError, DeviceBuildError: as `one` does.
     """
-    spent = Spent()
+    spent, outcome = Spent(), None
 
     def run(each: DryRunOrder) -> DryRunResult:
-        nonlocal spent
+        nonlocal spent, outcome
         result = runner.run(each)
-        spent = spent.plus(result.spent)
+        spent, outcome = spent.plus(result.spent), result.outcome
         return result
 
     try:
-        return DryRunResult(drive(engines.run(order), run), spent)
+        return DryRunResult(drive(engines.run(order), run), spent, outcome)
     except NoEstimate as error:
-        return DryRunResult(error, spent)
+        return DryRunResult(error, spent, outcome)
 
 
 def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemError]:

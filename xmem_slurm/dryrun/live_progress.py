@@ -22,6 +22,10 @@ class Heard:
         self._words = "starting"
         self._ear: socket.socket | None = None
 
+    def note(self, words: str) -> None:
+        """Take this for it."""
+        self._words = words
+
     def words(self) -> str:
         """Return it as it is now; another thread may ask."""
         with suppress(OSError, ValueError, AttributeError):
@@ -59,6 +63,13 @@ def somebody_waits() -> Iterator[Heard]:
         yield heard
     finally:
         _waiting.reset(before)
+
+
+def elsewhere(words: str) -> None:
+    """Say so as long as nothing is heard: the dry runs that somebody waits for are other processes' own."""
+    heard = _waiting.get()
+    if heard is not None:
+        heard.note(words)
 
 
 @contextmanager

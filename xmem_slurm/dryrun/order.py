@@ -10,6 +10,7 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or "frames" (record/sites)
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
+    XMEM_BRIEF      "1": it ends soon after its steps repeat themselves (course/course)
 
 Beside these, PYTHONOPTIMIZE has its scripts run without their assertions (`engines`).
 """
@@ -29,7 +30,9 @@ Change = Literal["batch", "checkpointing", "bf16"]
 WantedRanks = Literal["all", "last"] | Sequence[int]
 """The ranks that are run beside the first, of however many there are."""
 
-_FOR_THE_PROBE = ("XMEM_ENGINE", "XMEM_RUN_RANKS", "XMEM_SHAPES", "XMEM_SITES", "XMEM_ADVICE", "XMEM_BATCH")
+_FOR_THE_PROBE = tuple(
+    f"XMEM_{name}" for name in ("ENGINE", "RUN_RANKS", "SHAPES", "SITES", "ADVICE", "BATCH", "BRIEF")
+)
 
 
 class Asked(NamedTuple):
@@ -74,6 +77,8 @@ class DryRunOrder:
     change: Change | None = None
     batch: int | None = None
     """With the change "batch": the samples of each."""
+    brief: bool = False
+    """Whether it is over as soon as training repeats itself: what else the script does was seen in another run."""
 
     @classmethod
     def of(cls, job: Job, gpu: Gpu, budget: Budget, asked: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen
@@ -101,6 +106,7 @@ class DryRunOrder:
             "XMEM_SITES": self.origins if self.origins != "none" else None,
             "XMEM_ADVICE": self.change,
             "XMEM_BATCH": str(self.batch) if self.batch is not None else None,
+            "XMEM_BRIEF": "1" if self.brief else None,
             "PYTHONOPTIMIZE": None if self.assertions else "1",
         }
         own = {name: value for name, value in self.job.environ.items() if name not in _FOR_THE_PROBE}

@@ -5,8 +5,11 @@ Nothing is advised by it: it says which way to try first, and with which batch. 
 
 from dataclasses import dataclass, field, replace
 
+from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.planning.bounds import Persistent
 from xmem_slurm.planning.candidates import Base, Candidate
+from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.trace import Trace
 from xmem_slurm.work import Collective, Product, Work
 
 RECOMPUTED = 4 / 3
@@ -15,6 +18,10 @@ CHECKPOINTED = 0.25
 """Of activations that are left with it, until a dry run has shown that."""
 OVERLAPPED = 0.9
 """Of a step, that gradients' reduction and the gathering of the next layer's parameters can run beside."""
+
+STEPS = 4
+"""Of a dry run whose steps repeat themselves: the first lacks the optimizer's state, the second is whole, and two more
+are like it (probe/_xmem/process/steps.py)."""
 
 
 def work(base: Base, known: Work, found: Persistent, candidate: Candidate) -> Work:
@@ -71,17 +78,50 @@ def beside(found: Persistent, candidate: Candidate) -> int:
 
 @dataclass
 class Activations:
-    """Bytes of one sample beside what persists, as dry runs have shown them, by checkpointing."""
+    """Bytes of one sample beside what persists, as dry runs have shown them, by checkpointing and method.
 
-    a_sample: dict[bool, float] = field(default_factory=dict)
+    Each with margins, for the method itself, and without, for others: they seldom need as much.
+    """
 
-    def learn(self, candidate: Candidate, peak: int, persistent: int) -> None:
+    a_sample: dict[tuple[bool, str], tuple[float, float]] = field(default_factory=dict)
+
+    def learn(self, candidate: Candidate, found: Estimate, persistent: int) -> None:
         """Take in what a dry run with this batch needed."""
         if candidate.micro_batch:
-            self.a_sample[candidate.checkpointing] = max(0, peak - persistent) / candidate.micro_batch
+            with_margins, without = (
+                max(0, size - persistent) / candidate.micro_batch
+                for size in (found.required_bytes, found.largest.fits_in_bytes)
+            )
+            self.a_sample[candidate.checkpointing, candidate.method.name] = with_margins, without
 
     def of(self, candidate: Candidate) -> float:
-        """Return the bytes of its batch; as much as is not known is guessed."""
-        other = self.a_sample.get(not candidate.checkpointing, 0.0)
-        guess = other * (CHECKPOINTED if candidate.checkpointing else 1 / CHECKPOINTED)
-        return self.a_sample.get(candidate.checkpointing, guess) * candidate.micro_batch
+        """Return the bytes of its batch; of a method that was not run the least of others, or a guess by that."""
+        known = self.a_sample.get((candidate.checkpointing, candidate.method.name))
+        if known is not None:
+            return known[0] * candidate.micro_batch
+        changed = CHECKPOINTED if candidate.checkpointing else 1 / CHECKPOINTED
+        others = (
+            without * (1 if checkpointing == candidate.checkpointing else changed)
+            for (checkpointing, _), (_, without) in self.a_sample.items()
+        )
+        return min(others, default=0.0) * candidate.micro_batch
+
+
+@dataclass
+class RunSeconds:
+    """Seconds of a budget that a dry run takes, as those so far have shown: before it trains, and of each batch."""
+
+    by_method: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def learn(self, trace: Trace, took: Spent) -> None:
+        """Take in what a dry run took. It is noted from when CUDA is first used."""
+        batches = trace.steps * max(1, trace.training.accumulation)
+        if batches and took.wall:
+            training = min(1.0, (trace.lived[1] - trace.lived[0]) / took.wall)
+            self.by_method[trace.training.method] = took.seconds * (1 - training), took.seconds * training / batches
+
+    def of(self, candidate: Candidate) -> float:
+        """Return the seconds of a candidate; by another method's where that was not run. 0: nothing is known."""
+        otherwise = next(iter(self.by_method.values()), (0.0, 0.0))
+        before, batch = self.by_method.get(candidate.method.base, otherwise)
+        return before + batch * STEPS * candidate.accumulation

@@ -116,7 +116,7 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
     with admission.turn(site.dry_run, None, tell):
         search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put)
-        return Planned(dispatch.one(search.plan(), site.dry_run), site, gpus)
+        return Planned(search.plan(dispatch.some_at_once(site.dry_run)), site, gpus)
 
 
 def _put(path: Path, content: bytes) -> None:

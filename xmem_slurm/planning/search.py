@@ -8,11 +8,14 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun.budget import Spent
+from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -39,8 +42,12 @@ Status = Literal["verified", "too large", "host", "ruled out", "failed"]
 
 LEAST_SECONDS = 20.0
 """Of CPU time that a dry run gets however little is left: with less it would come to nothing."""
+LEAST_AT_ONCE = 2
+"""So many are run at once even where one is wanted, if so many can be."""
 LATER = 1e9
 """Added to what a candidate promises, that others be tried before."""
+UNLIKELY = LATER / 2
+"""The same, where its dry run is not expected to answer, or it to fit."""
 NEAR = 1.0
 """What is expected to need more than so much of its GPU is not tried before what is not."""
 
@@ -100,34 +107,40 @@ class Search:
     put: Callable[[Path, bytes], None] = lambda *_: None
     """Writes a file that a way needs."""
     rows: list[Row] = field(default_factory=list)
+    under_way: list[Candidate] = field(default_factory=list)
+    brief: bool = False
+    """Whether it is enough to see training: the job as it is written was seen to do nothing else on a GPU."""
     runs: int = 0
     spent: float = 0.0
 
-    def plan(self) -> Orders[Ways]:
-        """Return the plan.
+    def plan(self, in_turn: InTurn) -> Ways:
+        """Return the plan, by dry runs that are made `in_turn`.
 
         Raises:
             NoEstimate: the job as it is written cannot be run dry.
         """
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
-        as_written = yield from self._run(self.job, largest)
+        ((as_written, took),) = in_turn(partial(next, iter([self._run(self.job, largest)]), None))
         trace, copies = as_written.largest.trace, own_files.data_folder("deepspeed")
         self.base = Base(self.job, trace, self.vary, deepspeed_json.find(trace, self.order.job.folder, copies))
+        late = trace.seen is None or any(phase.step > forecast.STEPS for phase in trace.seen.phases)
+        self.brief = not late and trace.seen.evaluation is None and not trace.seen.checkpoints
         self.found = bounds.persistent_of(self.base.trace)
         self.work = speed.work_of(self.base.trace)
-        self.activations = forecast.Activations()
+        self.activations, self.run_seconds = forecast.Activations(), forecast.RunSeconds()
         gpus = {name: self.space.gpus[name] for name in self.space.options}
         self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()}
-        self._learn_from(as_written)
+        self._learn_from(as_written, took)
         waiting = self._waiting()
-        yield from self._verify(waiting)
+        self._verify(waiting, in_turn)
         return self._planned(len(waiting))
 
-    def _learn_from(self, as_written: Estimate) -> None:
+    def _learn_from(self, as_written: Estimate, took: Spent) -> None:
         training = self.base.training
+        self.run_seconds.learn(self.base.trace, took)
         if training.micro_batch:
             some = Candidate("", 1, 1, self.space.methods[0], 1, training.micro_batch, 1, training.checkpointing)
-            self.activations.learn(some, as_written.largest.fits_in_bytes, self.found.total)
+            self.activations.learn(some, as_written, self.found.total)
 
     def _waiting(self) -> list[_Waiting]:
         """Return the candidates that no bound rules out, as a heap: the most promising is first."""
@@ -157,7 +170,7 @@ class Search:
         heapq.heappush(heap, (self._promise(candidate), price, candidate.accumulation, next(self.number), candidate))
 
     def _promise(self, candidate: Candidate) -> float:
-        """Return what is to be kept low, as it is expected. What may not fit comes late.
+        """Return what is to be kept low, as it is expected. What may not fit, or not end in time, comes late.
 
         Last comes what is offloaded or tensor parallel: of the latter no collectives are known before a dry run.
         """
@@ -165,7 +178,8 @@ class Search:
         seconds, cost = self._price(candidate, work)
         least = {"time": seconds, "cost": cost, "fewest": candidate.gpus + 1e-3 * (seconds or 0)}[self.objective]
         is_last = candidate.method.offloaded or candidate.tensor > 1
-        later = LATER if is_last else LATER / 2 if not self._is_near(candidate) else 0.0
+        may_answer = self._is_near(candidate) and self.run_seconds.of(candidate) <= self.order.budget.seconds
+        later = LATER if is_last else 0.0 if may_answer else UNLIKELY
         return (0.0 if least is None else least) + later
 
     def _is_near(self, candidate: Candidate) -> bool:
@@ -182,18 +196,55 @@ class Search:
         seconds = speed.step_seconds(work, hardware) / samples
         return seconds, seconds * candidate.gpus * self.space.site.option[candidate.option].cost
 
-    def _verify(self, heap: list[_Waiting]) -> Orders[None]:
+    def _verify(self, heap: list[_Waiting], in_turn: InTurn) -> None:
         """Run dry what is most promising, until enough is verified, nothing is left, or the time is out."""
-        while heap and sum(row.status == "verified" for row in self.rows) < self.top and self.spent < self.seconds:
-            candidate = heapq.heappop(heap)[-1]
-            near = candidate if candidate.expandable else self._near(candidate)
-            if near != candidate:
-                self._push(heap, near)
-                continue
-            row = yield from self._row(candidate)
+
+        def another() -> Orders[tuple[Row, Spent]] | None:
+            candidate = self._next(heap)
+            if candidate is not None:
+                self.under_way.append(candidate)
+            return None if candidate is None else self._row(candidate)
+
+        for row, took in in_turn(another):
             self.rows.append(row)
+            self.under_way.remove(row.candidate)
+            self._learn(row, took)
             for other in self._instead(row) if row.status == "too large" else []:
                 self._push(heap, other)
+
+    def _next(self, heap: list[_Waiting]) -> Candidate | None:
+        """Take the most promising of those that wait, if one is wanted beside those under way.
+
+        Where only one is wanted a second one may begin: seldom does the first one fit. What is not expected to fit, or
+        to end in time, is tried where nothing else fits.
+        """
+        verified, going = sum(row.status == "verified" for row in self.rows), len(self.under_way)
+        enough = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE)
+        if enough or self._left(going) <= 0:
+            return None
+        aside, found = list[Candidate](), None
+        while heap and found is None:
+            promised, *_, candidate = heapq.heappop(heap)
+            near = candidate if candidate.expandable else self._near(candidate)
+            if near != candidate or self._promise(candidate) > promised:
+                self._push(heap, near)  # more is known by now
+            elif any(other.method == candidate.method for other in self.under_way):
+                aside.append(candidate)  # by what is under way more will be known
+            else:
+                found = candidate
+        if aside and (found is None or self._promise(found) >= UNLIKELY):
+            aside += [] if found is None else [found]
+            found = next((each for each in aside if not self._is_under_way(each)), None)
+        if found is not None and self._promise(found) >= UNLIKELY and (verified or self.under_way):
+            aside, found = [*aside, found], None
+        for each in aside:
+            if each is not found:
+                self._push(heap, each)
+        return found
+
+    def _is_under_way(self, candidate: Candidate) -> bool:
+        """Whether its dry run is: on GPUs of the same kind it is the same one."""
+        return any(replace(other, option=candidate.option) == candidate for other in self.under_way)
 
     def _instead(self, row: Row) -> Iterator[Candidate]:
         """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
@@ -210,46 +261,59 @@ class Search:
         if less is not None:
             yield replace(less, expandable=False)
 
-    def _row(self, candidate: Candidate) -> Orders[Row]:
-        """Run a candidate dry, and see whether it is what it should be, and fits."""
+    def _learn(self, row: Row, took: Spent) -> None:
+        """Take in what a dry run showed, for the order of those to come."""
+        if row.estimate is None or row.why:
+            return
+        self.run_seconds.learn(row.estimate.largest.trace, took)
+        kept = bounds.bound(self.base, self.found, row.candidate)
+        if kept:
+            kept += forecast.beside(self.found, row.candidate)
+            self.activations.learn(row.candidate, row.estimate, kept)
+
+    def _row(self, candidate: Candidate) -> Orders[tuple[Row, Spent]]:
+        """Run a candidate dry, and see whether it is what it should be, and fits; return what that took, too."""
         gpu = self.space.gpus[candidate.option]
-        self.tell(f"dry run {self.runs + 1}: {candidate}")
+        self.tell(f"dry run {self.runs + 1}: {'; '.join(map(str, self.under_way))}")
         try:
             job = changed(self.base, candidate, self.space.site)
             for path, content in files_for(self.base, candidate).items():
                 self.put(path, content)
-            found = yield from self._run(job, candidate.option)
+            found, took = yield from self._run(job, candidate.option)
         except (NoEstimate, UsageError) as error:
-            return Row(candidate, "failed", why=str(error))
+            return Row(candidate, "failed", why=str(error)), Spent()
         unseen = candidate.is_seen(found.largest.trace, self.base.training)
         if unseen:
-            return Row(candidate, "failed", job, found, why=f"the change did not do what it should: {unseen}")
-        kept = bounds.bound(self.base, self.found, candidate)
-        if kept:
-            kept += forecast.beside(self.found, candidate)
-            self.activations.learn(candidate, found.largest.fits_in_bytes, kept)
+            why = f"the change did not do what it should: {unseen}"
+            return Row(candidate, "failed", job, found, why=why), took
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
         host = host_memory(found, candidate, self.base, job.request, self.space.site)
         fits: Status = "too large" if not found.fits(gpu) else "verified" if host.fits else "host"
-        return Row(candidate, fits, job, found, 0, seconds, cost, host=host)
+        return Row(candidate, fits, job, found, 0, seconds, cost, host=host), took
 
-    def _run(self, job: Submission, option: str) -> Orders[Estimate]:
-        """Run a job dry on an option's kind of GPU; once for all GPUs of that kind."""
+    def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
+        """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what that took, too."""
         gpu = self.space.gpus[option]
         key = gpu.capability, gpu.multiprocessors, job.script, job.argv
         if key not in self._known:
             self.runs += 1
-            order = replace(self.order, job=from_submission(job), gpu=gpu)
-            left = max(LEAST_SECONDS, self.seconds - self.spent)
+            order = replace(self.order, job=from_submission(job), gpu=gpu, brief=self.brief)
+            left = max(LEAST_SECONDS, self._left(max(0, len(self.under_way) - 1)))
             budget = SharedBudget(replace(order.budget, seconds=min(order.budget.seconds, left)))
             try:
-                self._known[key] = yield from ranks.run(order, budget)
+                self._known[key] = (yield from ranks.run(order, budget)), budget.spent
             finally:
                 self.spent += budget.spent.seconds
-        return estimate(self._known[key], option, gpu)
+        traces, took = self._known[key]
+        return estimate(traces, option, gpu), took
+
+    def _left(self, beside: int) -> float:
+        """Return the seconds that are left for one more dry run beside so many that are under way."""
+        done = self.runs - len(self.under_way)
+        return self.seconds - self.spent - beside * self.spent / max(1, done)
 
     def __post_init__(self) -> None:
-        self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], Sequence[Trace]] = {}
+        self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], tuple[Sequence[Trace], Spent]] = {}
 
     def _planned(self, not_tried: int) -> Ways:
         nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)

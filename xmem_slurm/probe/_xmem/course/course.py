@@ -9,6 +9,8 @@ Kernels cost nothing here, so a run does not stop where its steps repeat themsel
    full, unless it takes too long, and then what it kept on the GPU by batch is added for the batches that were cut;
 3. for so long (`CUT`), then the run ends.
 
+A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it goes to 2. at once.
+
 Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
 All seconds are those of `process/clock`.
@@ -21,6 +23,7 @@ import sys
 from _xmem import doubts
 from _xmem.course import ahead, batches
 from _xmem.process import clock
+from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
 AT_LEAST = 0.5
 """A run goes on for so long after its steps repeat themselves: the script's source does not say all..."""
@@ -56,8 +59,8 @@ VARIED = 8
 class Course:
     """The way of one process. `recorder` is told of batches and of what is to be added; see `record/recorder`."""
 
-    def __init__(self, recorder):
-        self._recorder = recorder
+    def __init__(self, recorder, brief=False):
+        self._recorder, self._brief = recorder, brief
         self._started = clock.now()
         self._began = self._cut_since = self._looked = None
         self._steps = self._fetched = self._fetched_at_step = 0
@@ -231,6 +234,10 @@ class Course:
         if len(self.seen["phases"]) < PHASES:
             self.seen["phases"].append({"step": self._steps + 1, "what": what})
 
+    def steady_steps(self):
+        """Return after how many steps without a new peak training repeats itself."""
+        return ALIKE_STEPS if self._brief and not any(self._unmet[-ALIKE_STEPS:]) else STEADY_STEPS
+
     def repeats(self):
         """Whether training was seen to repeat itself."""
         return self._began is not None
@@ -245,7 +252,7 @@ class Course:
         spent = now - self._began
         out_of_time = self._cut_since is not None and now - self._cut_since > CUT
         due = self._outlook is None or out_of_time or now - self._looked >= LOOK_EVERY
-        if waits or spent < AT_LEAST or not due:
+        if waits or (spent < AT_LEAST and not self._brief) or not due:
             return False
         self._look(frame, now, alone)
         loops = self._loader is not None and not self._loader.ended
@@ -254,10 +261,11 @@ class Course:
         varies = not loops and sum(self._unmet) >= VARIED
         if self._outlook.certain and not self._outlook.unseen and not (changes or grows or varies):
             return True
-        natural = max(RUN_ON, RUN_ON_SHARE * (self._began - self._started))
+        natural = 0.0 if self._brief else max(RUN_ON, RUN_ON_SHARE * (self._began - self._started))
         if varies or (self._steps and self._grown()):
             natural = REACH
-        if self._cut_since is None and spent >= natural and spent + self._next(spent) >= REACH:
+        waits = not self._brief and spent + self._next(spent) < REACH
+        if self._cut_since is None and spent >= natural and not waits:
             self._cut_since = now
             return not loops
         return out_of_time

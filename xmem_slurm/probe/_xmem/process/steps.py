@@ -7,6 +7,8 @@ from _xmem.process import alive
 STEADY_STEPS = 3
 """So many steps of every optimizer without a new peak, and the run repeats itself: the first step lacks the optimizer's
 state, the second is the first whole one."""
+ALIKE_STEPS = 2
+"""So many are enough in a brief run where each of them asked for what an earlier one did."""
 MANY_STEPS = 64
 """After so many it does so all the same: what still grows then (losses that are kept) grows with every step."""
 MISSED = 4
@@ -56,12 +58,12 @@ class Steps:
         """Return the steps of the optimizer that made the fewest of those that stepped at all."""
         return min((seen[1] for seen in self._seen.values()), default=0)
 
-    def repeat(self):
+    def repeat(self, enough=STEADY_STEPS):
         """Whether every optimizer in use has stepped often enough since a peak last grew."""
         self._seen = {key: seen for key, seen in self._seen.items() if seen[0]() is not None}
         used = [seen for seen in self._seen.values() if (self._all - seen[3]) * seen[1] <= MISSED * self._all]
         since = 1 if self.number >= MANY_STEPS else 2
-        return min((seen[since] for seen in used), default=0) >= STEADY_STEPS
+        return min((seen[since] for seen in used), default=0) >= enough
 
     def waits(self, optimizer_class, now):
         """Whether there is an optimizer that has not stepped at all, and that was not waited for long."""

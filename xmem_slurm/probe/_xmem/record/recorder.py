@@ -50,7 +50,7 @@ class Recorder(ProbeEngine):
 
     def __init__(self, environ):
         self._settings = {}
-        self._course = Course(self)
+        self._course = Course(self, environ.get("XMEM_BRIEF") == "1")
         self._served, self._streams, self._reads, self._garbage = Served(), Streams(), Reads(), Garbage()
         self._known = self._rank = self._triton = self._advice = self._training = self._script = None
         super().__init__(environ)
@@ -184,7 +184,7 @@ class Recorder(ProbeEngine):
             self._tags.modules(self._torch)
         met = self.boundary() if number > most else True
         self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
-        if self._ends and self._steps.repeat():
+        if self._ends and self._steps.repeat(self._course.steady_steps()):
             self._end_if_enough(sys._getframe(1), now)
         if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
