@@ -23,6 +23,7 @@ from xmem_slurm.planning.bounds import Persistent, bound, persistent_of
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import arguments_for, changed, files_for, variables_for, what_changes
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
+from xmem_slurm.planning.host_memory import NodeMemory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
 from xmem_slurm.planning.on_site import Planned
@@ -247,6 +248,8 @@ def test_what_takes_no_more_of_the_host_than_the_job_as_it_is_written_is_advised
     needed = "4 x 1.00 GiB of host memory on each node, which has 3.00 GiB"
     assert lacking == {f"{needed}, and the job as it is written takes as much"}
     assert {row.candidate.gpus for row in plan.rows if row.status == "host"} == {4, 8}
+    known = NodeMemory(100, 1, 0, 50, 98)
+    assert [known._replace(each=each).fits for each in (50, 101, 102)] == [True, True, False]
 
 
 def test_a_lever_that_did_nothing_is_said() -> None:

@@ -9,6 +9,9 @@ from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.units import MIB, human
 
+EXACT = 1 / 32
+"""To that it is known what a process holds (GROWTH of probe/_xmem/record/host)."""
+
 
 class NodeMemory(NamedTuple):
     """Bytes of a node: `each` of its processes holds so many in large pieces, weights before they go to a GPU included.
@@ -31,7 +34,7 @@ class NodeMemory(NamedTuple):
     @property
     def fits(self) -> bool:
         """Whether a node has it, or the job as it is written has as little room: then a way is none the worse."""
-        return self.needed <= max(self.node, self.as_written)
+        return self.needed <= max(self.node, (1 + EXACT) * self.as_written)
 
     @property
     def lacking(self) -> str:
