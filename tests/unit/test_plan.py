@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -111,12 +112,17 @@ def trained(environ: Mapping[str, str], words: Sequence[str]) -> Trace:
     )
 
 
-def by(run: Callable[[DryRunOrder], DryRunResult]) -> InTurn:
-    """Have dry runs made one after the other, in this process."""
+def by(run: Callable[[DryRunOrder], DryRunResult], at_once: int = 1) -> InTurn:
+    """Have dry runs made in this process: what comes next is chosen before what came of all but one is known."""
 
     def in_turn(another: Callable[[], Orders[T] | None]) -> Iterator[T]:
-        while (orders := another()) is not None:
-            yield drive(orders, run)
+        found = deque[T]()
+        while True:
+            while len(found) < at_once and (orders := another()) is not None:
+                found.append(drive(orders, run))
+            if not found:
+                return
+            yield found.popleft()
 
     return in_turn
 
@@ -126,7 +132,7 @@ def command_of(script: bytes) -> list[str]:
 
 
 def planned(
-    script: str, site: Site, gpus: Mapping[str, Gpu], most: int = 8, **wanted: object
+    script: str, site: Site, gpus: Mapping[str, Gpu], most: int = 8, at_once: int = 1, **wanted: object
 ) -> tuple[Ways, list[str]]:
     """Return a plan by such dry runs, and the commands that were run."""
     job, ran = Submission(("job.sh",), {}, script.encode()), list[str]()
@@ -140,7 +146,7 @@ def planned(
     space = Space(site, gpus, counts, list(METHODS.values()))
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), Budget())
     search = Search(order, job, space, **{"objective": "fewest", "top": 4, "seconds": 300.0, **wanted})  # type: ignore[arg-type]
-    return search.plan(by(run)), ran
+    return search.plan(by(run, at_once)), ran
 
 
 def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() -> None:
@@ -154,6 +160,20 @@ def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() 
         assert " ".join(command_of(row.job.script)) in ran
         assert row.candidate.micro_batch * row.candidate.accumulation * row.candidate.gpus == 32
     assert [row.candidate.gpus for row in plan.verified] == sorted(row.candidate.gpus for row in plan.verified)
+
+
+def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
+    for wanted in ({"top": 1}, {"top": 3}, {"top": 3, "objective": "cost"}):
+        plan, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, **wanted)  # type: ignore[arg-type]
+        other, ran_by_two = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, at_once=2, **wanted)  # type: ignore[arg-type]
+        assert other.verified[0].candidate == plan.verified[0].candidate
+        assert len(set(ran_by_two)) == len(ran_by_two) <= len(ran) + 1
+
+
+def test_what_is_offloaded_is_tried_where_nothing_else_fits() -> None:
+    for mib, is_tried in ((3000, False), (300, True)):
+        _, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(mib)}, top=100, seconds=2000.0)
+        assert any("OFFLOAD" in command for command in ran) == is_tried
 
 
 def test_what_is_ruled_out_would_not_have_fitted() -> None:
