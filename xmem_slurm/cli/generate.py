@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.cli.arguments import SiteFile
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders

@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm import estimating
-from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.cli.arguments import AsJson, SiteFile
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
-from xmem_slurm.estimating import Wanted
+from xmem_slurm.estimating import asked
+from xmem_slurm.estimating.asked import Wanted
 from xmem_slurm.outcomes import learned, learning, records, sources
 from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
@@ -33,7 +33,6 @@ Since = Annotated[str, typer.Option("--since", help="How long ago the oldest job
 Coverage = Annotated[
     float, typer.Option("--coverage", min=0.5, max=0.99, help="The share of jobs for which a margin is to be enough.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write the tables, one HTML file.")]
 _DAYS = {"d": 1, "w": 7}
 _MOST_OUTPUT = 1 << 20
@@ -160,8 +159,8 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
         with contextlib.chdir(stored.folder):
             job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
             try:
-                estimated = estimating.estimate(job, Wanted(), partial(typer.echo, err=True))
-                found[each.name] = max(sized.estimate.required_bytes for sized in estimated.sized.values())
+                estimated = asked.estimate(job, Wanted(), partial(typer.echo, err=True))
+                found[each.name] = max(said.document["required_bytes"] for said in estimated.said.values())
             except XmemError as error:
                 typer.echo(f"xmem-slurm: {each.name}: {error}", err=True)
     return found

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm.cli import outcomes
+from xmem_slurm.cli.arguments import SiteFile
 from xmem_slurm.cluster import calibration, comparison, discovery, live, spellings
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
@@ -15,10 +17,9 @@ from xmem_slurm.sandbox import cgroup
 from xmem_slurm.site import loading, places
 from xmem_slurm.state import own_files
 
-app = typer.Typer(help="Site files: what this cluster offers.")
+app = typer.Typer(help="Site files: what this cluster offers.", no_args_is_help=True, add_completion=False)
 
 SlurmFolder = Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")]
-SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
 
 
 @app.command("discover")
@@ -138,3 +139,7 @@ def install(
     typer.echo(
         "slurm.conf must say CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol reconfigure`", err=True
     )
+
+
+app.command("learn")(outcomes.site_learn)
+app.command("waste")(outcomes.site_waste)
