@@ -188,7 +188,9 @@ def test_the_first_command_needs_no_site(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(places, "site_places", lambda: (Path("/no/such/site.toml"),))
     done = command("estimate", "train.py")
     assert done.exit_code == 0
-    assert done.stderr.startswith("no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes another")
+    assert done.stderr.startswith(
+        "xmem-slurm: no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes another"
+    )
     assert command("estimate", "train.py").exit_code == 0
     assert "cannot be read" in str(command("estimate", "--site", "/no/such", "train.py").exception)
 

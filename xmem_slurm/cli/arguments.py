@@ -1,4 +1,4 @@
-"""Arguments that several verbs take."""
+"""What several verbs have in common: arguments that they take, and how they say what cannot wait."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,3 +24,8 @@ SnapshotFile = Annotated[
     Path | None, typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz.")
 ]
 PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")]
+
+
+def tell(line: str) -> None:
+    """Say on stderr what cannot wait for the answer."""
+    typer.echo(f"xmem-slurm: {line}", err=True)

@@ -7,13 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, HtmlFile, PerfettoFile, ReportFile, SiteFile, SnapshotFile
+from xmem_slurm.cli.arguments import AsJson, Command, HtmlFile, PerfettoFile, ReportFile, SiteFile, SnapshotFile, tell
 from xmem_slurm.cli.handing_out import Reports, hand_out
 from xmem_slurm.dryrun import Engine
 from xmem_slurm.errors import UsageError
@@ -96,14 +95,14 @@ def estimate(
             raise UsageError("--max-batch is an estimate of its own: it goes with no report and not with --advice")
         _largest_batches(job, wanted, vary, as_json=as_json)
         return
-    hand_out(asked.estimate(job, wanted, partial(typer.echo, err=True)), reports, as_json=as_json, verbose=verbose)
+    hand_out(asked.estimate(job, wanted, tell), reports, as_json=as_json, verbose=verbose)
 
 
 def _largest_batches(job: Submission, wanted: asked.Wanted, vary: str | None, *, as_json: bool) -> None:
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - what is known is told without it
     from xmem_slurm.report import max_batch as batches  # noqa: PLC0415
 
-    found = by_dry_run.largest_batches(job, wanted, vary, partial(typer.echo, err=True))
+    found = by_dry_run.largest_batches(job, wanted, vary, tell)
     typer.echo(json.dumps(batches.objects(found), indent=2) if as_json else "\n".join(batches.lines(found)))
 
 

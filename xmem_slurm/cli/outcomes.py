@@ -7,13 +7,12 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, SiteFile
+from xmem_slurm.cli.arguments import AsJson, SiteFile, tell
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
 from xmem_slurm.estimating import asked
@@ -154,15 +153,15 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
     for each in jobs:
         stored = sources.stored(each.number)
         if stored is None or not Path(stored.folder).is_dir():
-            typer.echo(f"xmem-slurm: {each.name}: its script is not kept, or its folder is gone", err=True)
+            tell(f"{each.name}: its script is not kept, or its folder is gone")
             continue
         with contextlib.chdir(stored.folder):
             job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
             try:
-                estimated = asked.estimate(job, Wanted(), partial(typer.echo, err=True))
+                estimated = asked.estimate(job, Wanted(), tell)
                 found[each.name] = max(said.document["required_bytes"] for said in estimated.said.values())
             except XmemError as error:
-                typer.echo(f"xmem-slurm: {each.name}: {error}", err=True)
+                tell(f"{each.name}: {error}")
     return found
 
 

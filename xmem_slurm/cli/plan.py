@@ -3,13 +3,12 @@
 import json
 import os
 import re
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, SiteFile
+from xmem_slurm.cli.arguments import AsJson, Command, SiteFile, tell
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates
@@ -56,7 +55,7 @@ def plan(
     )
     job = _as_script(asked.job_of(command, dict(os.environ)))
     with terminal.progress("running the job dry as it is", budget) as shown_now:
-        found = on_site.plan(job, wanted, partial(typer.echo, err=True), shown_now)
+        found = on_site.plan(job, wanted, tell, shown_now)
     shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
     best = found.best

@@ -23,6 +23,9 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import by_sizing, known, last_estimates
 from xmem_slurm.trace import File
 
+QUEUE_SECONDS = 3600.0
+"""Who asks for an estimate waits for nothing but that, and can press Ctrl-C; a submission goes on without it sooner."""
+
 WITHOUT_SITE = "a100-sxm4-80gb"
 """The GPU of an estimate where there is no site and none is named: every torch from 2.4 to 2.15 has kernels for it."""
 
@@ -70,7 +73,8 @@ def largest_batches(
     gpus = sizing.spared(_gpus(wanted, where.without_shares()), where) if where is not None else _gpus(wanted, None)
     budget, asked = Budget(seconds=wanted.budget).within(rules), Asked(wanted.engine, wanted.ranks)
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
-    with admission.turn(rules, None, tell), terminal.progress("running the job dry with one batch after another"):
+    work = "running the job dry with one batch after another"
+    with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
         return dispatch.one(largest(order, lever, 0, gpus), rules)
 
 
@@ -106,7 +110,8 @@ def _answers(
         ((name, gpu),) = gpus.items()
         orders = sizing.on_one(job, components, name, gpu, allowance.within(rules), asked=asked, experience=experience)
     seconds = allowance.within(rules).seconds
-    with admission.turn(rules, None, tell), terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
+    turn = admission.turn(rules, QUEUE_SECONDS, tell)
+    with turn, terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
         answers = dispatch.one(orders, rules)
     if not wanted.advice:
         return answers
@@ -115,7 +120,8 @@ def _answers(
         budget = allowance.within(rules)
         return sizing.advised(sized, job, component, budget, asked=asked, experience=experience)
 
-    with admission.turn(rules, None, tell), terminal.progress("running it dry again with one change at a time"):
+    work = "running it dry again with one change at a time"
+    with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
         return {
             number: dispatch.one(advice(each, number), rules) if isinstance(each, Sizing) else each
             for number, each in answers.items()
