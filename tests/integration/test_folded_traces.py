@@ -78,6 +78,21 @@ def test_batches_of_all_sizes_leave_a_trace_that_holds_the_largest(run: Run) -> 
     assert replay(trace).peak_allocated_bytes > trace.recorded["allocated_bytes"] / 1.002  # less is no new peak
 
 
+RING = "ring = [torch.empty((20 << 20) + (i << 16), dtype=torch.uint8, device='cuda') for i in range(12)]\n"
+"""Each is a cached block of its own once it is freed, and as a whole given to who asks for 20 MiB."""
+
+
+@pytest.mark.parametrize(("asked", "of_another_size"), [("20 << 20", False), ("(20 << 20) - (i << 16)", True)])
+def test_a_step_that_asks_for_as_much_is_no_other_though_it_is_given_other_blocks(
+    run: Run, asked: str, of_another_size: bool
+) -> None:
+    turn = f"  del ring[0]; ring.append(torch.empty({asked}, dtype=torch.uint8, device='cuda')); step()\n"
+    trace = in_full(run, f"{RING}step(); step()\nfor i in range(10):\n{turn}")
+    others = [phase for phase in trace.seen.phases if phase.what == "a step of another size"]
+    assert bool(others) == of_another_size
+    same(trace)
+
+
 def test_a_run_without_a_limit_is_kept_whole(run: Run) -> None:
     trace = run(TRAIN + "for i in range(100): step(32)").trace
     assert len(trace.allocations) > 1500

@@ -1,16 +1,28 @@
 """xsbatch --xmem-plan submits what a plan found and says what that changes; without one the job is as written."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from tests.conftest import EXAMPLE_SITE
 from tests.unit.test_plan import SCRIPT, gpu, planned, site_of
 from xmem_slurm.decision import Kind
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import Planned
+from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import known
 from xmem_slurm.submission.answer import Wishes, answer
 
-JOB = Submission(("job.sh",), {}, SCRIPT.encode())
+JOB = Submission(("job.sh",), {"XMEM_SITE": str(EXAMPLE_SITE)}, SCRIPT.encode())
+WISHES = Wishes(plan=True, dry_run=True)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def found(mib: int) -> Planned:
@@ -18,10 +30,17 @@ def found(mib: int) -> Planned:
     return Planned(planned(SCRIPT, site_of(small=8), gpus)[0], site_of(small=8), gpus)
 
 
+def having_read(estimate: Estimate | None, path: Path) -> Estimate | None:
+    if estimate is None:
+        return None
+    read = [known.as_it_is(path)]
+    return replace(estimate, ranks=[replace(rank, trace=replace(rank.trace, files=read)) for rank in estimate.ranks])
+
+
 def test_the_best_way_is_submitted_and_what_it_changes_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = found(3000)
     monkeypatch.setattr(on_site, "plan", lambda *_: plan)
-    decision = answer(JOB, Wishes(plan=True), print)
+    decision = answer(JOB, WISHES, print)
     assert decision.kind is Kind.REWRITTEN
     assert decision.ready == plan.submission(plan.best)
     assert decision.ready.script != JOB.script
@@ -34,4 +53,22 @@ def test_where_no_way_fits_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> 
     plan = found(150)
     monkeypatch.setattr(on_site, "plan", lambda *_: plan)
     with pytest.raises(NoEstimate, match="none of the ways that were looked at fits"):
-        answer(JOB, Wishes(plan=True), print)
+        answer(JOB, WISHES, print)
+
+
+def test_a_plan_is_made_once_until_what_its_dry_runs_read_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan, data, asked = found(3000), tmp_path / "data", []
+    data.write_text("1")
+    rows = [replace(row, estimate=having_read(row.estimate, data)) for row in plan.plan.rows]
+    base = replace(plan.plan.base, trace=replace(plan.plan.base.trace, files=[known.as_it_is(data)]))
+    whole = replace(plan, plan=replace(plan.plan, rows=rows, base=base))
+    monkeypatch.setattr(on_site, "plan", lambda *_: asked.append("") or whole)
+    first, second = (answer(JOB, WISHES, print) for _ in range(2))
+    assert second.known_since is not None
+    assert (second.ready, second.brief) == (first.ready, first.brief)
+    assert len(asked) == 1
+    data.write_text("other")
+    answer(JOB, WISHES, print)
+    assert len(asked) == 2

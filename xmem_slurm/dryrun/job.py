@@ -180,7 +180,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
     visible, start = ",".join(map(str, range(gpus))), int(time.time())
     cpus, times = request.cpus_per_node, "" if nodes == 1 else f"(x{nodes})"
     hosts = ("SUBMIT_HOST", "JOB_NODELIST", "NODELIST", "TOPOLOGY_ADDR")
-    firsts = ("PRIO_PROCESS", "PROCID", "LOCALID", "NODEID", "GTIDS")
+    firsts = ("PROCID", "LOCALID", "NODEID", "GTIDS")
     variables = {
         "SLURM_JOB_ID": JOB_ID,
         "SLURM_JOBID": JOB_ID,
@@ -202,6 +202,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "SLURM_SCRIPT_CONTEXT": "prolog_task",
         "SLURM_TASK_PID": TASK_PID,
+        "SLURM_PRIO_PROCESS": str(os.getpriority(os.PRIO_PROCESS, 0)),
         **{f"SLURM_{name}": host for name in hosts},
         **{f"SLURM_{name}": "0" for name in firsts},
     }

@@ -41,6 +41,11 @@ class MaxBatch:
     over: Estimate | None
     why_not: str = ""
 
+    @property
+    def required_bytes(self) -> int | None:
+        """What that batch needs: at most the GPU that it was seen to fit, which is exact, where the least is not."""
+        return min(self.estimate.required_bytes, self.gpu.total_bytes) if self.estimate is not None else None
+
 
 def largest(
     order: DryRunOrder, lever: BatchLever, component: int, gpus: Mapping[str, Gpu]

@@ -23,7 +23,7 @@ def lines(found: Sequence[MaxBatch]) -> list[str]:
 def _words(found: MaxBatch) -> str:
     if found.estimate is None and found.over is not None:
         return f"none: 1 needs {human(found.over.required_bytes)}"
-    needed = f"needs {human(found.estimate.required_bytes)}" if found.estimate is not None else "was not seen to fit"
+    needed = "was not seen to fit" if found.required_bytes is None else f"needs {human(found.required_bytes)}"
     if found.over is None:
         return f"{found.batch} {needed}; the largest is not known: {found.why_not}"
     return f"{found.batch} {needed}; {found.batch + 1} would need {human(found.over.required_bytes)}"
@@ -39,7 +39,7 @@ def _object(found: MaxBatch) -> dict[str, Any]:
         "option": found.option,
         "capacity_bytes": found.gpu.total_bytes,
         "batch": found.batch,
-        "required_bytes": found.estimate.required_bytes if found.estimate is not None else None,
+        "required_bytes": found.required_bytes,
         "confidence": found.estimate.confidence if found.estimate is not None else None,
         "required_bytes_with_one_more": found.over.required_bytes if found.over is not None else None,
         "why_not": found.why_not or None,

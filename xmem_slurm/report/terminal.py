@@ -63,7 +63,7 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
-    sure = "; ".join([seen_words(rank.trace), _promise(rank.margin), *estimate.reasons])
+    sure = "; ".join([seen_words(rank.trace), _promise(rank.margin, rank.trace.world_size), *estimate.reasons])
     return [
         f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_takes(estimate)}",
         f"at the peak: {parts}",
@@ -77,12 +77,13 @@ def _largest(at_peak: Sequence[Group]) -> list[str]:
     return [f"largest of it: {groups}"] if groups else []
 
 
-def _promise(margin: Margin) -> str:
+def _promise(margin: Margin, processes: int) -> str:
     if margin.probability is None:
         return "the margin is a rule of thumb, as no such runs were measured"
     if margin.of:
         return f"the margin is enough for {margin.probability:.0%} of {margin.runs} {margin.of}"
-    return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured"
+    on_one = ", which had one GPU each" if processes > 1 else ""
+    return f"the margin is enough for {margin.probability:.0%} of runs like the {margin.runs} measured{on_one}"
 
 
 def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None, advice: Sequence[Advice] = ()) -> list[str]:

@@ -87,17 +87,13 @@ def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None)
         return left_alone(job)
     if not request.asks_for_gpu:
         return _unasked(job, wishes, tell, name)
-    if wishes.plan:
-        from xmem_slurm.submission import by_plan  # noqa: PLC0415
-
-        return by_plan.decide(job, wishes, tell)
     keep_type = wishes.keep_type or "keep-type" in words
     whole = wishes.whole or "whole" in words
     return _known_or_sized(job, wishes._replace(keep_type=keep_type, whole=whole), tell, name)
 
 
 def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | None) -> Decision:
-    """Return what is known of this submission, or size it; `name` is what it is known under, if not by the wishes.
+    """Return what is known of this submission, or find it; `name` is what it is known under, if not by the wishes.
 
     Of equal submissions at once one is sized, and the others wait for its answer.
 
@@ -136,7 +132,10 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         # A held job sbatch takes, also where no node could run it as it is; who only looks is told what can be said.
         unasked = wishes.dry_run or "hold" in job.request.settings
         if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
-            from xmem_slurm.submission import by_sizing  # noqa: PLC0415
+            from xmem_slurm.submission import by_plan, by_sizing  # noqa: PLC0415
+
+            if wishes.plan:
+                return by_plan.decide(job, wishes, tell, name)
 
             return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=before)
     return left_alone(job)  # sbatch says so itself

@@ -7,6 +7,8 @@ from xmem_slurm.planning import on_site
 from xmem_slurm.planning.changes import what_changes
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
+from xmem_slurm.site import places
+from xmem_slurm.submission import by_sizing, known
 from xmem_slurm.units import human
 
 if TYPE_CHECKING:
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
 
 
-def decide(job: "Submission", wishes: "Wishes", tell: "Tell") -> Decision:
-    """Return the job as it trains the best of the ways that were found, and what of the training that changes.
+def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Decision:
+    """Return the job as it trains the best of the ways found, and what of the training that changes; keep it as `name`.
 
     Raises:
         NoEstimate: it cannot be run dry, or no way fits.
@@ -32,4 +34,9 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell") -> Decision:
     changes = what_changes(found.plan.base, best.candidate)
     brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, seen in a dry run of it"]
     brief += [f"this changes {each}" for each in changes]
-    return Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
+    decision = Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
+    estimates = [row.estimate for row in found.plan.rows if row.estimate is not None]
+    traces = [found.plan.base.trace, *(rank.trace for estimate in estimates for rank in estimate.ranks)]
+    site_file = places.site_file(wishes.site, job.environ)
+    known.keep(name, decision, *by_sizing.lasts(traces, by_sizing.basis_of(job, site_file, found.site.templates, [])))
+    return decision

@@ -26,7 +26,7 @@ from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known, last_estimates
-from xmem_slurm.trace import File
+from xmem_slurm.trace import File, Trace
 
 if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
@@ -142,10 +142,15 @@ def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[File] 
 def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
     """Return what a decision by size rests on, and for how many days it is known."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
-    whole = basis is not None and not decision.left and all(trace.files and trace.is_whole for trace in traces)
-    lasts = whole and site.policy.order != "start"  # the queue is another one each time
+    same_again = not decision.left and site.policy.order != "start"  # the queue is another one each time
+    return lasts(traces, basis if same_again else None)
+
+
+def lasts(traces: Sequence[Trace], basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
+    """Return what an answer from these traces rests on, and for how many days it is known; `basis` as of `basis_of`."""
+    whole = basis is not None and all(trace.files and trace.is_whole for trace in traces)
     read = [file for trace in traces for file in trace.files]
-    return [*(basis or ()), *read], known.MOST_DAYS if lasts else known.FOR_WHO_WAITS
+    return [*(basis or ()), *read], known.MOST_DAYS if whole else known.FOR_WHO_WAITS
 
 
 def basis_of(

@@ -96,7 +96,7 @@ class History:
         self._pieces = {}  # device: its pieces, in order
         self._live = {}  # device: what is allocated at the end of them, as `_allocated` has it
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
-        self._kinds = set()
+        self._kinds, self._asked = set(), set()
         self._totals = {}  # at the last boundary
         self._peaks = {}  # above which one is new
         self._record = {}  # at the end of the last piece
@@ -138,29 +138,32 @@ class History:
         self._new_marks.append((kind, counts, seconds))
 
     def boundary(self, counts, totals, peaks):
-        """An interval has ended: keep it, or forget it. Return whether it was like one before.
+        """An interval has ended: keep it, or forget it. Return whether one before it asked for as much.
 
-        `totals` are running totals of each device (allocations, bytes), which tell kinds of intervals apart; `peaks`
+        `totals` are the running totals of each device (`Served.totals`), which tell kinds of intervals apart: where as
+        much is asked for, the blocks that are given may still be others, and as large as they happen to be. `peaks` are
         its peaks so far.
         """
         kind = tuple(
             tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
             for device, total in totals.items()
         )
-        known, grew = kind in self._kinds, risen(self._peaks, peaks)
+        asked = tuple((allocations, requested) for allocations, _, requested, _ in kind)
+        known, met, grew = kind in self._kinds, asked in self._asked, risen(self._peaks, peaks)
         new = grew or not (known or len(self._kinds) >= KINDS)
         self._totals, self._peaks = dict(totals), dict(peaks) if grew else self._peaks
         self._intervals += 1
         self._quiet = 0 if grew else self._quiet + 1
         if new:
             self._kinds.add(kind)
+            self._asked.add(asked)
         begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self._intervals >= MANY)
         if self.folds and not new:
             self._forget(counts)
         elif self.folds or begins or self.untaken(counts) > SLICE:
             self.take(counts, peaks, at_rest=True)
         self.folds = self.folds or begins
-        return known
+        return met
 
     def untaken(self, counts):
         """Return how many allocations torch holds notes of."""
