@@ -27,7 +27,8 @@ def discover() -> None:
     """Print a site file for the cluster that Slurm's commands talk to, with a question where it does not say enough."""
     text = discovery.write(live.read(), loading.load_catalogue(), live.host_list, spellings.ask)
     typer.echo(text, nl=False)
-    typer.echo(f"{text.count('# QUESTION')} questions: see the lines with QUESTION", err=True)
+    questions = text.count("# QUESTION")
+    typer.echo(f"{questions} question{'s' * (questions != 1)}: see the lines with QUESTION", err=True)
 
 
 @app.command("check")
