@@ -24,8 +24,10 @@ def config(
     found, complaints = settings.effective(job)
     typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
+    rows = []
     for name in [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]:
         default = getattr(Wishes(), name.replace("-", "_")) or "-"
-        value, where = found.get(name, (f"{default:g}" if isinstance(default, float) else default, "default"))
-        typer.echo(f"{name:12} {value:12} {where}")
+        rows.append((name, *found.get(name, (f"{default:g}" if isinstance(default, float) else default, "default"))))
+    width = max(12, *(len(value) for _, value, _ in rows))
+    typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
     typer.echo(f"your file is {settings.user_file()}", err=True)

@@ -22,6 +22,7 @@ from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.report import outcomes as told
+from xmem_slurm.report import terminal
 from xmem_slurm.report import waste as report
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
@@ -129,7 +130,8 @@ def _waste(
     gpus = loading.option_gpus(site, loading.load_catalogue())
     found = records.since(found, days)
     try:
-        accounted = sources.accounted(days, everybody=everybody)
+        with terminal.progress("asking sacct which jobs had GPUs"):
+            accounted = sources.accounted(days, everybody=everybody)
     except SlurmError as error:
         typer.echo(f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}", err=True)
         accounted = [wasted.as_accounted(each) for each in found]
