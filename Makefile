@@ -9,7 +9,7 @@ MATRIX := 2.4.1 2.6.0 2.8.0 2.15.0
 BIN := .venv/bin
 JOB_PYTHON = .venvs/torch-$(TORCH)/bin/python
 
-.PHONY: demo test test-all lint docs tree capture coverage changelog setup test-torch-matrix test-debian-13 test-cgroup2 clean
+.PHONY: demo test test-all lint docs tree capture coverage changelog setup test-torch-matrix test-debian-13 test-installed test-cgroup2 clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh "$(CURDIR)/.venvs/torch-$(TORCH)"
@@ -71,6 +71,10 @@ test-torch-matrix: .venv/ready
 # Every test with another Slurm (24.11) and Python (3.13), on a Debian 13 of its own; as root.
 test-debian-13:
 	.ci/on-debian trixie make test-all PYTEST_ARGS="$(PYTEST_ARGS)"
+
+# The wheel and the sdist on a bare Debian 12 and 13, as their first user has them; as root, some minutes.
+test-installed:
+	for release in bookworm trixie; do .ci/on-debian $$release .ci/installed || exit 1; done
 
 # What control groups v2 hold a dry run to, under a Linux of its own that has them: Debian's, in an emulator; minutes.
 test-cgroup2: .venv/ready

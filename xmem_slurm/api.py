@@ -7,6 +7,7 @@
 Each call runs the command of the same name in a process of its own: a notebook has threads, and a dry run forks.
 """
 
+import contextlib
 import html
 import json
 import os
@@ -18,8 +19,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm import estimating
 from xmem_slurm.errors import NoEstimate, SlurmError, UsageError, XmemError
+from xmem_slurm.estimating import asked
 from xmem_slurm.report import files
 from xmem_slurm.report import html as html_report
 from xmem_slurm.sizing.sizing import Sizing
@@ -176,9 +177,13 @@ def estimate(
     document = _object(["estimate", "--json", *options, "--", *words], folder)
     if "components" in document:
         raise UsageError("a heterogeneous job: `xmem-slurm estimate --json` has its components")
-    job = estimating.job_of(words, os.environ, Path(folder))
+    job = asked.job_of(words, os.environ, Path(folder))
     last = last_estimates.find(job.argv, Path(folder).resolve())
-    return _estimate(words, document, last.sized[0] if last is not None else None)
+    sizing = None
+    if last is not None:
+        with contextlib.suppress(XmemError):
+            sizing = last.sized()[0]
+    return _estimate(words, document, sizing)
 
 
 def _estimate(command: tuple[str, ...], document: Mapping[str, Any], sizing: Sizing | None) -> Estimate:

@@ -10,12 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 
 from docs import tree
 from tests.conftest import Cluster
 from xmem_slurm.cli import xsbatch
-from xmem_slurm.cli.main import app
+from xmem_slurm.cli.main import whole
 from xmem_slurm.generate import templates
 from xmem_slurm.site import schema
 
@@ -75,7 +74,7 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize("verb", ["estimate", "generate", "plan"])
 def test_the_reference_has_every_option_of_a_verb_and_no_other(verb: str) -> None:
-    command = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
+    command = whole().commands[verb]  # type: ignore[attr-defined]
     names = (name for option in command.params for name in (*option.opts, *option.secondary_opts))
     options = {name for name in names if name.startswith("--")} - {"--help"}
     rows = re.findall(r"^\| (`--[^|]*)", section(f"xmem-slurm {verb}"), re.MULTILINE)

@@ -118,6 +118,14 @@ def test_torchs_own_frames_only_where_the_hook_for_them_broke_it(run: Run) -> No
         assert runs.asked == [("auto", "hook"), ("auto", "frames")][:asked], result.error
 
 
+def test_a_script_that_fails_without_the_hook_too_failed_by_its_own_exception(run: Run) -> None:
+    lost, own = (
+        dataclasses.replace(ON_THE_GPU, failure=trace_file.failure(words), doubts=[])
+        for words in ("SystemError: error return without exception set", "AttributeError: no attribute 'bdy'")
+    )
+    assert list(run(Runs(lost, own), origins="hook")) == [own]
+
+
 def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
     late = dataclasses.replace(GPT2, failure=ScriptFailure(CRASH, CRASH))
     assert list(run(Runs(late, NoEstimate("the dry run was stopped")), origins="hook")) == [late]

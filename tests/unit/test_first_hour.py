@@ -1,6 +1,8 @@
 """What somebody meets who has never run this before: commands as they are guessed, and no answer that is lost."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,12 +12,12 @@ from typer.testing import CliRunner
 
 from tests.conftest import EXAMPLE_SITE
 from tests.unit.test_report import SIZING
-from xmem_slurm import estimating
 from xmem_slurm.cli import xsbatch
 from xmem_slurm.cli.main import app
 from xmem_slurm.cluster import guess
 from xmem_slurm.dryrun import dispatch
 from xmem_slurm.errors import UsageError
+from xmem_slurm.estimating import asked, by_dry_run
 from xmem_slurm.report import html
 from xmem_slurm.site import places
 from xmem_slurm.site.loading import load_catalogue
@@ -59,12 +61,12 @@ def shown(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.usefixtures("folder")
 def test_a_python_file_is_run_with_the_python_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = estimating.job_of(["train.py", "--lr", "1 2"], os.environ)
+    job = asked.job_of(["train.py", "--lr", "1 2"], os.environ)
     assert job.command_line.wrap == "python3 train.py --lr '1 2'"
     assert command("estimate", "--gpu", "L4", "train.py").stdout.startswith("GPU memory needed: ")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="no python on PATH; activate"):
-        estimating.job_of(["train.py"], os.environ)
+        asked.job_of(["train.py"], os.environ)
 
 
 @pytest.mark.usefixtures("folder")
@@ -186,6 +188,35 @@ def test_the_first_command_needs_no_site(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(places, "site_places", lambda: (Path("/no/such/site.toml"),))
     done = command("estimate", "train.py")
     assert done.exit_code == 0
-    assert done.stderr.startswith("no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes another")
+    assert done.stderr.startswith(
+        "xmem-slurm: no site file here, so this is as on one a100-sxm4-80gb; --gpu NAME takes another"
+    )
     assert command("estimate", "train.py").exit_code == 0
     assert "cannot be read" in str(command("estimate", "--site", "/no/such", "train.py").exception)
+
+
+IMPORTED_BY = {
+    ("--help",): {"cli", "errors", "state"},
+    ("config", "job.sh"): {"cli", "errors", "state", "submission", "slurm", "dryrun", "cluster", "decision", "report"},
+    ("gpus",): {"cli", "errors", "state", "site", "resources", "slurm", "units"},
+}
+KNOWN_ANSWER = IMPORTED_BY[("config", "job.sh")] | {"estimating", "outcomes"}
+"""Without the rooms that run a job dry, size it, and choose for it."""
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_verb_imports_what_it_needs_and_none_of_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [])
+    assert command("estimate", "train.py").exit_code == 0
+    known = dict.fromkeys((("estimate", "train.py"), ("explain",), ("explain", "--json")), KNOWN_ANSWER)
+    code = (
+        "import sys; from xmem_slurm.cli import main; sys.argv[0] = 'xmem-slurm'\n"
+        "try: main.main()\nfinally: print(*sys.modules, file=sys.stderr)"
+    )
+    for argv, rooms in {**IMPORTED_BY, **known}.items():
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+        *told, names = done.stderr.splitlines()
+        imported = names.split()
+        assert {name.split(".")[1] for name in imported if name.startswith("xmem_slurm.")} <= rooms, argv
+        assert not {"torch", "jinja2", "psutil", "tree_sitter"} & {*imported}
+        assert argv[0] != "estimate" or "known since" in told[-1]

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from tests.unit import test_first_hour
 from tests.unit.test_report import GPUS, SIZING
 from tests.unit.test_report_largest import with_sites
-from xmem_slurm import estimating
 from xmem_slurm.cli.main import app
 from xmem_slurm.dryrun import dispatch
+from xmem_slurm.estimating import by_dry_run
 from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.sizing.estimate import estimate
@@ -28,10 +28,10 @@ def test_what_is_kept_says_in_every_form_what_was_said() -> None:
     sized = Sizing(estimate([with_sites()], "l4", GPUS["l4"]), SIZING.placement, 8.25)
     last_estimates.keep(["job.sh"], {0: sized}, {}, several=False)
     (again,) = last_estimates.newest()
-    assert again.sized[0].estimate.largest.trace.allocations == sized.estimate.largest.trace.allocations
-    assert terminal.estimate_lines(again.sized[0].estimate) == terminal.estimate_lines(sized.estimate)
-    assert json_report.estimate_object(again.sized[0]) == json_report.estimate_object(sized)
-    assert html.render(again.sized[0]) == html.render(sized)
+    assert again.sized()[0].estimate.largest.trace.allocations == sized.estimate.largest.trace.allocations
+    assert terminal.estimate_lines(again.sized()[0].estimate) == terminal.estimate_lines(sized.estimate)
+    assert json_report.estimate_object(again.sized()[0]) == json_report.estimate_object(sized)
+    assert html.render(again.sized()[0]) == html.render(sized)
 
 
 def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> None:
@@ -56,7 +56,7 @@ def test_an_estimate_is_made_again_only_where_something_has_changed(monkeypatch:
         return {0: SIZING}
 
     monkeypatch.setattr(dispatch, "one", count)
-    monkeypatch.setattr(estimating, "_lasting", lambda *_: [File("A", 0, 0, "/no/such/file")])
+    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [File("A", 0, 0, "/no/such/file")])
     first = command("estimate", "train.py")
     again = command("estimate", "--verbose", "train.py")
     assert len(runs) == 1
@@ -65,7 +65,7 @@ def test_an_estimate_is_made_again_only_where_something_has_changed(monkeypatch:
     for argv in (["--fresh", "train.py"], ["--gpu", "l4", "train.py"], ["train.py", "--lr", "1"]):
         command("estimate", *argv)
     assert len(runs) == 4
-    monkeypatch.setattr(estimating, "_lasting", lambda *_: [File("R", 1, 1, "/etc/passwd")])
+    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [File("R", 1, 1, "/etc/passwd")])
     command("estimate", "--fresh", "train.py")
     command("estimate", "train.py")
     assert len(runs) == 6

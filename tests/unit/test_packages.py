@@ -23,7 +23,10 @@ def calls(recipe: Path) -> list[tuple[str, str]]:
 
 
 def test_spack() -> None:
-    recipe = calls(PACKAGES / "spack" / "packages" / "py_xmem_slurm" / "package.py")
+    """The path of a repository of packages must end in spack_repo/NAMESPACE (Spack 1.0, `lib/spack/spack/repo.py`)."""
+    (repository,) = PACKAGES.glob("spack_repo/*")
+    assert f"namespace: {repository.name}\n" in (repository / "repo.yaml").read_text()
+    recipe = calls(repository / "packages" / "py_xmem_slurm" / "package.py")
     wanted = {f"py-{name}@{least}:" for name, least in NEEDED.items()}
     given = {name for call, name in recipe if call == "depends_on" and name.startswith("py-")}
     assert given == {*wanted, "py-hatchling@1.27:"}

@@ -6,17 +6,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from xmem_slurm import resources
 from xmem_slurm.cli import pages, verb_pages
-from xmem_slurm.cli.main import app
+from xmem_slurm.cli.main import VERBS as TABLE
+from xmem_slurm.cli.main import app, whole
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.options import SBATCH
 
-VERBS = typer.main.get_command(app)
+VERBS = whole()
 
 
 def completed(tmp_path: Path, *words: str, program: str = "xsbatch", **programs: str) -> list[str]:
@@ -122,3 +122,8 @@ def test_the_man_page_has_our_options_and_no_errors() -> None:
 def test_no_such_page() -> None:
     with pytest.raises(UsageError, match="bash, zsh, fish, man"):
         pages.render("csh")
+
+
+def test_the_list_of_verbs_says_what_each_says_of_itself() -> None:
+    own = {name: (" ".join(verb.help.split()), verb.hidden) for name, verb in VERBS.commands.items()}
+    assert own == {name: (place.help, place.hidden) for name, place in TABLE.items()}

@@ -16,13 +16,12 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-import typer
 from pydantic import BaseModel
 from syrupy.assertion import SnapshotAssertion
 
 import xmem_slurm
 from xmem_slurm import errors
-from xmem_slurm.cli.main import app
+from xmem_slurm.cli.main import whole
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.filter import changes, hooks, start
 from xmem_slurm.generate import templates
@@ -57,7 +56,7 @@ def variables() -> Iterable[str]:
 
 def verbs(command: Any = None, name: str = "xmem-slurm") -> Iterator[str]:
     """Yield each verb, and below it its arguments, its options and the words that they take."""
-    command = command or typer.main.get_command(app)
+    command = command or whole()
     yield f"{name}{' (hidden)' if command.hidden else ''}"
     hints = inspect.signature(command.callback).parameters if command.callback else {}
     for parameter in command.params:

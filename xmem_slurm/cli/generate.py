@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.cli.arguments import SiteFile, tell
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
@@ -57,7 +56,7 @@ def generate(
     target = scripts.Target(where, gpus, os.environ)
     allowance = Budget(seconds=budget)
     work = "running the job dry to see how much GPU memory it needs"
-    turn = admission.turn(where.dry_run, None, partial(typer.echo, err=True))
+    turn = admission.turn(where.dry_run, None, tell)
     with turn, terminal.progress(work) as say:
 
         def size(number: int, job: Submission) -> Orders[sizing.Sizing]:

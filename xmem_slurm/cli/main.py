@@ -1,55 +1,112 @@
-"""`xmem-slurm VERB`: everything beside submitting."""
+"""`xmem-slurm VERB`: everything beside submitting. A verb is imported when it is run: nobody waits for the others."""
 
-import os
 import sys
-import time
-from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from xmem_slurm import __version__, lab
-from xmem_slurm.cli import outcomes
-from xmem_slurm.cli import site as site_verbs
-from xmem_slurm.cli.estimate import compare, estimate, explain
-from xmem_slurm.cli.generate import generate
-from xmem_slurm.cli.plan import plan
-from xmem_slurm.cli.site import SiteFile
-from xmem_slurm.device import builder
-from xmem_slurm.errors import SiteError, UsageError, XmemError
-from xmem_slurm.filter import hooks
-from xmem_slurm.site import loading, places
-from xmem_slurm.slurm.submission import Submission
+from xmem_slurm import __version__
+from xmem_slurm.cli.arguments import AS_TYPED
+from xmem_slurm.errors import XmemError
 from xmem_slurm.state import signals
-from xmem_slurm.submission import settings
-from xmem_slurm.submission.answer import Wishes
-from xmem_slurm.units import human
+
+
+class _Place(NamedTuple):
+    """Where a verb is, as MODULE:NAME in this room, a function or verbs of its own; `help` is its first sentence."""
+
+    place: str
+    help: str
+    as_typed: bool = False
+    hidden: bool = False
+
+
+VERBS: Mapping[str, _Place] = {
+    "estimate": _Place(
+        "estimate:estimate",
+        "Estimate the GPU memory of a job script, a .py file or a command; no Slurm needed, nothing is submitted.",
+        as_typed=True,
+    ),
+    "plan": _Place(
+        "plan:plan",
+        "Say how a job could be trained on this site's GPUs: ways that fit, each seen in a dry run.",
+        as_typed=True,
+    ),
+    "explain": _Place(
+        "explain:explain",
+        "Show the last estimate again, with all that is known of it, in any form; of a job, what it really used.",
+    ),
+    "compare": _Place(
+        "compare:compare",
+        "Compare two estimates: need and peak, what for, which lines and modules, and where each fits.",
+    ),
+    "learn": _Place(
+        "outcomes:learn", "Find margins by what your recorded jobs really used; your next estimates have them."
+    ),
+    "waste": _Place("outcomes:waste", "Say which GPUs your jobs asked for, had, and would have done with, in hours."),
+    "generate": _Place(
+        "generate:generate",
+        "Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted.",
+        as_typed=True,
+    ),
+    "config": _Place(
+        "config:config", "Show which settings hold, and where each is from: your file, a script, the environment."
+    ),
+    "gpus": _Place("gpus:gpus", "List the GPUs of the catalogue, and which of them the site has, under what name."),
+    "completion": _Place(
+        "completion:completion",
+        "Print a program's completion for a shell; the wheel has it in share/, too, where the shell looks by itself.",
+    ),
+    "filter": _Place(
+        "filter:filter_submission",
+        "Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting.",
+        hidden=True,
+    ),
+    "lab": _Place("lab:app", "A real throw-away Slurm cluster on this machine, its nodes as in a site file."),
+    "device": _Place("device:app", "The stand-in CUDA libraries that a dry run uses."),
+    "site": _Place("site:app", "Site files: what this cluster offers."),
+}
+
+
+class _LazyVerb(TyperCommand):
+    """A verb of the table: of itself it knows its name and what help says of it; `whole` is the verb."""
+
+    def __init__(self, name: str, place: _Place) -> None:
+        super().__init__(name, help=place.help, hidden=place.hidden)
+        self.place = place
+
+    def whole(self) -> Any:
+        """Import the verb, and return it as typer has it."""
+        module, _, name = self.place.place.partition(":")
+        found: typer.Typer | Callable[..., None] = getattr(import_module(f"xmem_slurm.cli.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command(hidden=self.hidden, context_settings=AS_TYPED if self.place.as_typed else None)(function)
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse the verb's arguments; what is made of them runs the verb itself."""
+        return self.whole().make_context(*args, **kwargs)
+
+
+class _LazyVerbs(TyperGroup):
+    """xmem-slurm with its verbs, none of them imported."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": {name: _LazyVerb(name, place) for name, place in VERBS.items()}})
+
 
 app = typer.Typer(
+    cls=_LazyVerbs,
     help="Right-size the GPU request of Slurm jobs; `xsbatch` is the drop-in for sbatch.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-lab_app = typer.Typer(help="A real throw-away Slurm cluster on this machine, its nodes as in a site file.")
-device_app = typer.Typer(help="The stand-in CUDA libraries that a dry run uses.")
-_AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-app.command("estimate", context_settings=_AS_TYPED)(estimate)
-app.command("plan", context_settings=_AS_TYPED)(plan)
-app.command("explain")(explain)
-app.command("compare")(compare)
-app.command("learn")(outcomes.learn)
-app.command("waste")(outcomes.waste)
-app.command("generate", context_settings=_AS_TYPED)(generate)
-app.add_typer(lab_app, name="lab", no_args_is_help=True)
-app.add_typer(device_app, name="device", no_args_is_help=True)
-site_verbs.app.command("learn")(outcomes.site_learn)
-site_verbs.app.command("waste")(outcomes.site_waste)
-app.add_typer(site_verbs.app, name="site", no_args_is_help=True)
-
-
-_SITE_LINK = "site.toml"
-"""How a lab knows the site file that it was made from."""
 
 
 @app.callback(invoke_without_command=True)
@@ -59,123 +116,11 @@ def _top(version: Annotated[bool, typer.Option("--version", help="Show the versi
         raise typer.Exit
 
 
-@lab_app.command("up")
-def lab_up(
-    site: SiteFile = None,
-    accounting: Annotated[bool, typer.Option("--accounting", help="With slurmdbd and MariaDB: sacct works.")] = False,
-    with_hooks: Annotated[bool, typer.Option("--hooks", help="With the hooks of `site install`.")] = False,
-) -> None:
-    """Start the cluster; does nothing if it runs already."""
-    started, path = time.monotonic(), places.site_file(site)
-    loaded = loading.load_site(path)
-    lab.up(loaded, lab.default_folder(), accounting=accounting, hooks=hooks.render(path, loaded) if with_hooks else {})
-    link = lab.default_folder() / _SITE_LINK
-    link.unlink(missing_ok=True)
-    link.symlink_to(path.absolute())
-    typer.echo(f"lab is up in {lab.default_folder()} ({time.monotonic() - started:.1f} s)", err=True)
-
-
-@lab_app.command("down")
-def lab_down() -> None:
-    """Stop the cluster and remove all of it."""
-    lab.down(lab.default_folder())
-
-
-@lab_app.command("status")
-def lab_status() -> None:
-    """Say which daemons run and what state the nodes are in."""
-    status = lab.status(lab.default_folder())
-    typer.echo(f"{status.folder}: {'up' if status.running else 'not up'}")
-    for daemon, runs in status.daemons.items():
-        node = daemon.removeprefix("slurmd.")
-        typer.echo(f"  {daemon:24} {'runs' if runs else 'gone'}  {status.nodes.get(node, '')}".rstrip())
-
-
-@lab_app.command("exec", context_settings=_AS_TYPED)
-def lab_exec(
-    command: Annotated[list[str], typer.Argument(help="The command to run against the lab's cluster.")],
-) -> None:
-    """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
-    folder = lab.default_folder()
-    # What is recorded there goes with the lab: jobs on stand-ins must not teach margins for GPUs (`outcomes.learning`).
-    environ = {**os.environ, **lab.environment(folder), "XDG_STATE_HOME": str(folder / "records")}
-    link = folder / _SITE_LINK
-    if link.is_symlink():
-        environ["XMEM_SITE"] = str(link.readlink())
-    os.execvpe(command[0], command, environ)
-
-
-@device_app.command("build")
-def device_build(
-    torch_folder: Annotated[Path, typer.Argument(help="…/site-packages/torch of the Python in question.")],
-) -> None:
-    """Build the stand-ins for one torch, if they are not there yet, and print their folder."""
-    typer.echo(builder.build(torch_folder))
-
-
-@device_app.command("list")
-def device_list() -> None:
-    """List the stand-ins built so far."""
-    for build in builder.cached_builds():
-        typer.echo(f"{build.path}  torch {build.torch_version}, CUDA {build.cuda}, {build.torch_folder}")
-
-
-@app.command("config")
-def config(
-    script: Annotated[str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")] = None,
-) -> None:
-    """Show which settings hold, and where each is from: your file, a script, the environment."""
-    try:
-        text = None if script is None else Path(script).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{script}: cannot be read: {error.strerror}") from error
-    job = Submission(() if script is None else (script,), dict(os.environ), text)
-    found, complaints = settings.effective(job)
-    typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
-    names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
-    for name in [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]:
-        default = getattr(Wishes(), name.replace("-", "_")) or "-"
-        value, where = found.get(name, (f"{default:g}" if isinstance(default, float) else default, "default"))
-        typer.echo(f"{name:12} {value:12} {where}")
-    typer.echo(f"your file is {settings.user_file()}", err=True)
-
-
-@app.command("gpus")
-def gpus(site: SiteFile = None) -> None:
-    """List the GPUs of the catalogue, and which of them the site has, under what name."""
-    catalogue = loading.load_catalogue()
-    try:
-        here = loading.load_site(places.site_file(site))
-    except SiteError as error:
-        typer.echo(f"xmem-slurm: the catalogue alone: {error}", err=True)
-        here = None
-    options = {} if here is None else here.option
-    width = max(map(len, catalogue))
-    for name, gpu in catalogue.items():
-        own = ", ".join(each for each, option in options.items() if option.gpu == name and option.share is None)
-        typer.echo(f"{name:{width}}  {human(gpu.total_bytes):>10}  {f'this site: {own}' if own else ''}".rstrip())
-
-
-@app.command()
-def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell that completes it.")],
-    program: Annotated[Literal["xsbatch", "xmem-slurm"], typer.Argument(help="What is completed.")] = "xsbatch",
-) -> None:
-    """Print a program's completion for a shell; the wheel has it in share/, too, where the shell looks by itself."""
-    from xmem_slurm.cli import pages, verb_pages  # noqa: PLC0415 - the other verbs need none of it
-
-    own = pages.render(shell) if program == "xsbatch" else verb_pages.render(shell, typer.main.get_command(app))
-    typer.echo(own, nl=False)
-
-
-@app.command("filter", hidden=True)
-def filter_submission(
-    process: Annotated[int, typer.Argument(help="The process id of sbatch.")], site: SiteFile = None
-) -> None:
-    """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
-    from xmem_slurm.filter import start  # noqa: PLC0415 - the other verbs need none of it
-
-    start.answer(str(places.site_file(site)), process)
+def whole() -> Any:
+    """Return xmem-slurm with all of its verbs, imported, as its man page and its completions are made of it."""
+    command: Any = typer.main.get_command(app)
+    command.commands = {name: verb.whole() for name, verb in command.commands.items()}
+    return command
 
 
 def main() -> NoReturn:

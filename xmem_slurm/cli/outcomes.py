@@ -7,22 +7,22 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from xmem_slurm import estimating
-from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.cli.arguments import AsJson, SiteFile, tell
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SiteError, SlurmError, UsageError, XmemError
-from xmem_slurm.estimating import Wanted
+from xmem_slurm.estimating import asked
+from xmem_slurm.estimating.asked import Wanted
 from xmem_slurm.outcomes import learned, learning, records, sources
 from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
 from xmem_slurm.report import outcomes as told
+from xmem_slurm.report import terminal
 from xmem_slurm.report import waste as report
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
@@ -33,7 +33,6 @@ Since = Annotated[str, typer.Option("--since", help="How long ago the oldest job
 Coverage = Annotated[
     float, typer.Option("--coverage", min=0.5, max=0.99, help="The share of jobs for which a margin is to be enough.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write the tables, one HTML file.")]
 _DAYS = {"d": 1, "w": 7}
 _MOST_OUTPUT = 1 << 20
@@ -131,7 +130,8 @@ def _waste(
     gpus = loading.option_gpus(site, loading.load_catalogue())
     found = records.since(found, days)
     try:
-        accounted = sources.accounted(days, everybody=everybody)
+        with terminal.progress("asking sacct which jobs had GPUs"):
+            accounted = sources.accounted(days, everybody=everybody)
     except SlurmError as error:
         typer.echo(f"xmem-slurm: recorded jobs alone, their hours from their first use of a GPU: {error}", err=True)
         accounted = [wasted.as_accounted(each) for each in found]
@@ -155,15 +155,15 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
     for each in jobs:
         stored = sources.stored(each.number)
         if stored is None or not Path(stored.folder).is_dir():
-            typer.echo(f"xmem-slurm: {each.name}: its script is not kept, or its folder is gone", err=True)
+            tell(f"{each.name}: its script is not kept, or its folder is gone")
             continue
         with contextlib.chdir(stored.folder):
             job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
             try:
-                estimated = estimating.estimate(job, Wanted(), partial(typer.echo, err=True))
-                found[each.name] = max(sized.estimate.required_bytes for sized in estimated.sized.values())
+                estimated = asked.estimate(job, Wanted(), tell)
+                found[each.name] = max(said.document["required_bytes"] for said in estimated.said.values())
             except XmemError as error:
-                typer.echo(f"xmem-slurm: {each.name}: {error}", err=True)
+                tell(f"{each.name}: {error}")
     return found
 
 

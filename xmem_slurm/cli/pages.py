@@ -6,8 +6,6 @@ there for a program of the same prefix. `xmem-slurm completion SHELL` prints one
 
 from typing import NamedTuple
 
-import typer
-
 from xmem_slurm import __version__, resources
 from xmem_slurm.cli import verb_pages
 from xmem_slurm.cli.xsbatch import SUMMARY
@@ -125,9 +123,9 @@ def _bash_values() -> dict[str, str]:
 
 def shipped() -> dict[str, str]:
     """Return every page of both programs, by its place below share/."""
-    from xmem_slurm.cli.main import app  # noqa: PLC0415 - which has a verb that prints these
+    from xmem_slurm.cli.main import whole  # noqa: PLC0415 - which has a verb that prints these
 
-    command = typer.main.get_command(app)
+    command = whole()
     verbs = {place: verb_pages.render(page, command) for page, place in verb_pages.SHARE.items()}
     return {**{place: render(page) for page, place in SHARE.items()}, **verbs}
 

@@ -3,16 +3,14 @@
 import json
 import os
 import re
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm import estimating
-from xmem_slurm.cli.estimate import AsJson
-from xmem_slurm.cli.site import SiteFile
+from xmem_slurm.cli.arguments import AsJson, Command, SiteFile, tell
 from xmem_slurm.errors import UsageError
+from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates
 from xmem_slurm.planning import on_site
 from xmem_slurm.report import plan as report
@@ -22,7 +20,7 @@ from xmem_slurm.state import own_files
 
 
 def plan(
-    command: Annotated[list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")],
+    command: Command,
     *,
     gpus: Annotated[str | None, typer.Option(help="Numbers of GPUs: 4, or 1-8 (1-8).")] = None,
     on: Annotated[str | None, typer.Option(help="Options of the site, divided by commas; else all.")] = None,
@@ -57,9 +55,9 @@ def plan(
     wanted = on_site.PlanWanted(
         gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget
     )
-    job = _as_script(estimating.job_of(command, dict(os.environ)))
+    job = _as_script(asked.job_of(command, dict(os.environ)))
     with terminal.progress("running the job dry as it is", budget) as shown_now:
-        found = on_site.plan(job, wanted, partial(typer.echo, err=True), shown_now)
+        found = on_site.plan(job, wanted, tell, shown_now)
     shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
     best = found.best

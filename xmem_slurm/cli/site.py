@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from xmem_slurm.cli import outcomes
+from xmem_slurm.cli.arguments import SiteFile
 from xmem_slurm.cluster import calibration, comparison, discovery, live, spellings
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
@@ -15,10 +17,9 @@ from xmem_slurm.sandbox import cgroup
 from xmem_slurm.site import loading, places
 from xmem_slurm.state import own_files
 
-app = typer.Typer(help="Site files: what this cluster offers.")
+app = typer.Typer(help="Site files: what this cluster offers.", no_args_is_help=True, add_completion=False)
 
 SlurmFolder = Annotated[Path, typer.Option("--folder", help="Slurm's configuration folder.")]
-SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
 
 
 @app.command("discover")
@@ -26,7 +27,8 @@ def discover() -> None:
     """Print a site file for the cluster that Slurm's commands talk to, with a question where it does not say enough."""
     text = discovery.write(live.read(), loading.load_catalogue(), live.host_list, spellings.ask)
     typer.echo(text, nl=False)
-    typer.echo(f"{text.count('# QUESTION')} questions: see the lines with QUESTION", err=True)
+    questions = text.count("# QUESTION")
+    typer.echo(f"{questions} question{'s' * (questions != 1)}: see the lines with QUESTION", err=True)
 
 
 @app.command("check")
@@ -138,3 +140,7 @@ def install(
     typer.echo(
         "slurm.conf must say CliFilterPlugins=lua and JobSubmitPlugins=lua; then `scontrol reconfigure`", err=True
     )
+
+
+app.command("learn")(outcomes.site_learn)
+app.command("waste")(outcomes.site_waste)

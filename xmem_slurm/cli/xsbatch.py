@@ -60,7 +60,8 @@ def _end_without_cluster(job: Submission) -> None:
         client.run([str(sbatch), *job.argv], client.TRIAL_SECONDS, {**job.environ, "XMEM_ACTIVE": "1"})
     except SlurmError as error:
         if client.is_no_cluster(str(error)):
-            print("sbatch's own options are in its manual, sbatch(1): there is no cluster here to ask.")  # noqa: T201
+            if not job.command_line.has("version"):
+                print("sbatch's own options are in its manual, sbatch(1): there is no cluster here to ask.")  # noqa: T201
             raise SystemExit(0) from None
 
 

@@ -113,8 +113,9 @@ def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders
         return traces
     with suppress(NoEstimate):
         again = yield from budget.run(replace(order, origins="frames"))
-        if not any(trace.failed for trace in again):
-            return again
+        own = any(trace.failure is not None and trace.failure.type not in {"", *_BY_THE_HOOK} for trace in again)
+        if not any(trace.failed for trace in again) or (own and any(trace.failed for trace in traces)):
+            return again  # what was lost was on the script's way, or its end
     return traces
 
 

@@ -27,7 +27,8 @@ def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Pat
         if place.is_file():
             return place
     raise SiteError(
-        f"no site file: looked for {' and '.join(map(str, site_places()))}; name one with XMEM_SITE=FILE, or an option"
+        f"no site file: looked for {' and '.join(map(str, site_places()))};"
+        " name one with XMEM_SITE=FILE, or with --site FILE (of xsbatch --xmem-site)"
     )
 
 

@@ -107,9 +107,9 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     sized_by = wishes._replace(
         fresh=False, verbose=False, hold=False, report=None, html=None, record=None, summary=False, given=()
     )
-    ran_out = _ran_out(job)
-    if ran_out is not None:
-        name = known.key(job, [name or sized_by, ran_out.words])
+    before = ran_out(job)
+    if before is not None:
+        name = known.key(job, [name or sized_by, before.words])
     name = name or known.key(job, sized_by)
     drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
     kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
@@ -137,11 +137,11 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
             if wishes.plan:
                 return by_plan.decide(job, wishes, tell, name)
 
-            return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=ran_out)
+            return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=before)
     return left_alone(job)  # sbatch says so itself
 
 
-def _ran_out(job: Submission) -> "RanOut | None":
+def ran_out(job: Submission) -> "RanOut | None":
     """Return what is known of a script that ran out of GPU memory before, where anything is recorded."""
     if not own_files.record_folder("outcomes").is_dir():
         return None

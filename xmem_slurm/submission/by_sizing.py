@@ -77,7 +77,8 @@ def decide(
         retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
         decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
     known.keep(name, decision, *_lasts(decision, site, basis))
-    last_estimates.keep(job.argv, sized, left, several=bool(job.request.others))
+    with suppress(Exception):  # no submission fails by what is said of it again
+        last_estimates.keep(job.argv, sized, left, several=bool(job.request.others), templates=site.templates)
     return decision
 
 

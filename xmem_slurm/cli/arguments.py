@@ -1,0 +1,31 @@
+"""What several verbs have in common: arguments that they take, and how they say what cannot wait."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AS_TYPED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""How a verb takes a command: what stands behind its first word is for that."""
+
+Command = Annotated[list[str], typer.Argument(help="A job script or a .py file with its arguments, or -- COMMAND…")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+SiteFile = Annotated[str | None, typer.Option("--site", help="The site file; else XMEM_SITE, /etc/xmem-slurm, yours.")]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        "--xmem-report",
+        help="Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON.",
+    ),
+]
+HtmlFile = Annotated[Path | None, typer.Option("--html", "--xmem-html", help="Write charts and tables, one HTML file.")]
+SnapshotFile = Annotated[
+    Path | None, typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz.")
+]
+PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")]
+
+
+def tell(line: str) -> None:
+    """Say on stderr what cannot wait for the answer."""
+    typer.echo(f"xmem-slurm: {line}", err=True)

@@ -1,0 +1,53 @@
+"""`xmem-slurm compare`: what is different between two estimates, in words and in a page."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem_slurm.cli.arguments import AsJson, HtmlFile
+from xmem_slurm.cli.explain import last_of
+from xmem_slurm.cli.handing_out import Reports
+from xmem_slurm.errors import UsageError
+from xmem_slurm.report import comparison
+from xmem_slurm.report import json as json_report
+from xmem_slurm.state import own_files
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A file of `estimate --json`, or a script that was estimated.")],
+    after: Annotated[str, typer.Argument(help="The same of what it is compared with.")],
+    *,
+    as_json: AsJson = False,
+    html_file: HtmlFile = None,
+) -> None:
+    """Compare two estimates: need and peak, what for, which lines and modules, and where each fits."""
+    Reports(html=html_file).check()
+    found = comparison.compare(_object_of(before), _object_of(after))
+    names = before, after
+    typer.echo(found.model_dump_json(indent=2) if as_json else "\n".join(comparison.lines(found, names)))
+    sys.stdout.flush()
+    if html_file is not None:
+        try:
+            own_files.write_for_user(html_file, comparison.page(found, names).encode())
+        except OSError as error:
+            raise UsageError(f"{html_file}: cannot be written: {error.strerror}") from error
+
+
+def _object_of(name: str) -> json_report.Report:
+    """Return the object of `estimate --json` that a file has, or that is kept of a script.
+
+    Raises:
+        UsageError: there is none, or of several components.
+    """
+    path = Path(name)
+    if path.suffix == ".json":
+        try:
+            return json_report.Report.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{name}: no estimate that can be read: {str(error).splitlines()[0]}") from error
+    last = last_of(name)
+    if len(last.said) != 1:
+        raise UsageError(f"{name}: a heterogeneous job; compare what `--json` says of its components")
+    return json_report.Report.model_validate(next(iter(last.said.values())).document)

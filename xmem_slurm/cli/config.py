@@ -1,0 +1,33 @@
+"""`xmem-slurm config`: which settings hold, and where each is from."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import settings
+from xmem_slurm.submission.answer import Wishes
+
+
+def config(
+    script: Annotated[str | None, typer.Argument(help="A job script, whose #XMEM lines count, too.")] = None,
+) -> None:
+    """Show which settings hold, and where each is from: your file, a script, the environment."""
+    try:
+        text = None if script is None else Path(script).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{script}: cannot be read: {error.strerror}") from error
+    job = Submission(() if script is None else (script,), dict(os.environ), text)
+    found, complaints = settings.effective(job)
+    typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
+    names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
+    rows = []
+    for name in [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]:
+        default = getattr(Wishes(), name.replace("-", "_")) or "-"
+        rows.append((name, *found.get(name, (f"{default:g}" if isinstance(default, float) else default, "default"))))
+    width = max(12, *(len(value) for _, value, _ in rows))
+    typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
+    typer.echo(f"your file is {settings.user_file()}", err=True)

@@ -1,0 +1,58 @@
+"""`xmem-slurm explain`: the last estimate again, in any form, with nothing run; of a job, what it really used."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmem_slurm.cli.arguments import AsJson, HtmlFile, PerfettoFile, ReportFile, SnapshotFile
+from xmem_slurm.cli.handing_out import Reports, hand_out, when
+from xmem_slurm.errors import UsageError
+from xmem_slurm.estimating.asked import Estimated
+from xmem_slurm.submission import last_estimates
+
+_JOB = re.compile(r"\d+(_\d+)?")
+
+
+def explain(
+    script: Annotated[
+        str | None, typer.Argument(help="One of its files, or a job's number; else the last estimate of all.")
+    ] = None,
+    *,
+    as_json: AsJson = False,
+    report_file: ReportFile = None,
+    html_file: HtmlFile = None,
+    snapshot_file: SnapshotFile = None,
+    perfetto_file: PerfettoFile = None,
+) -> None:
+    """Show the last estimate again, with all that is known of it, in any form; of a job, what it really used."""
+    reports = Reports(report_file, html_file, snapshot_file, perfetto_file)
+    reports.check()
+    if script is not None and _JOB.fullmatch(script) and not Path(script).exists():
+        from xmem_slurm.cli.outcomes import explain_job  # noqa: PLC0415 - an estimate is explained without it
+
+        if not explain_job(script, as_json=as_json):
+            raise UsageError(
+                f"job {script}: nothing is known of it here; `xsbatch --xmem-record` records what jobs use"
+            )
+        return
+    last = last_of(script)
+    typed = last.command[1] if last.command[0] == "--wrap" else shlex.join(last.command)
+    typer.echo(f"xmem-slurm: {typed}, in {last.folder}, {when(last.made)}", err=True)
+    estimated = Estimated(last.said, last.left, last.several, last.sized, last.templates)
+    hand_out(estimated, reports, as_json=as_json, verbose=True)
+
+
+def last_of(script: str | None) -> last_estimates.KeptEstimate:
+    """Return the newest estimate that is kept of a script, of any where it is None.
+
+    Raises:
+        UsageError: there is none.
+    """
+    last = next((each for each in last_estimates.newest() if script is None or each.is_of(script)), None)
+    if last is None:
+        which = f" of {script}" if script is not None else ""
+        raise UsageError(f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one")
+    return last

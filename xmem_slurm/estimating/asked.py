@@ -1,0 +1,99 @@
+"""What is asked for by who wants an estimate, and is it known? A script or a command in, what is known of it out.
+
+A known answer is on the way of somebody who waits: what runs a job dry is imported where it has to be run.
+"""
+
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import answer, known, last_estimates
+from xmem_slurm.submission.last_estimates import Said
+
+if TYPE_CHECKING:
+    from xmem_slurm.sizing.sizing import Sizing
+
+_PYTHONS = ("python", "python3")
+"""Of these the first on PATH runs a Python file, as a shell's user would have it run."""
+
+
+class Wanted(NamedTuple):
+    """How an estimate is wanted. `gpu` stands in place of a site's options, which are in the order of `policy`.
+
+    `budget` is in CPU seconds, `margin` in percent of each GPU's memory.
+    """
+
+    gpu: str | None = None
+    site: str | None = None
+    budget: float = 60.0
+    engine: str | None = None
+    ranks: str | None = None
+    margin: float = 0.0
+    policy: str | None = None
+    advice: bool = False
+    verbose: bool = False
+    fresh: bool = False
+    """Whether what is known of it already is no answer."""
+
+
+class Estimated(NamedTuple):
+    """What is said of each component of a job, by its number; `left` says of the others why there is no estimate.
+
+    `sized` returns what reports are made of, or raises an XmemError where that cannot be read any more. `templates` is
+    the site's own folder of them.
+    """
+
+    said: Mapping[int, Said]
+    left: Mapping[int, str]
+    several: bool
+    sized: "Callable[[], Mapping[int, Sizing]]"
+    templates: Path | None = None
+    known_since: float | None = None
+
+
+def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Path()) -> Submission:
+    """Take a file that begins with #! as a job script with its arguments, and anything else as a command to wrap.
+
+    A Python file is run by the Python on PATH. `folder` is where the command would be run.
+
+    Raises:
+        UsageError: there is no such file or command, or nothing that runs it.
+    """
+    script, path = folder / command[0], environ.get("PATH")
+    if script.is_file() and script.read_bytes().startswith(b"#!"):
+        return Submission(tuple(command), environ, script.read_bytes())
+    if script.suffix == ".py" and script.is_file():
+        python = next((name for name in _PYTHONS if shutil.which(name, path=path)), None)
+        if python is None:
+            raise UsageError(
+                f"{script}: no python on PATH; activate the job's, or name it: -- /PATH/TO/python {script}"
+            )
+        command = (python, *command)
+    elif shutil.which(command[0], path=path) is None:
+        wrong = "does not begin with #!, nor can it be run" if script.is_file() else "no such script or command"
+        raise UsageError(f"{command[0]}: {wrong}")
+    return Submission(("--wrap", shlex.join(command)), environ, None)
+
+
+def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Estimated:
+    """Say what each of a job's components needs: as it is known, if nothing has changed, else by running it dry.
+
+    `tell` says what cannot wait.
+
+    Raises:
+        NoEstimate: nothing is known of any component.
+        UsageError: the catalogue has no such GPU.
+        SiteError: the site file is wrong, or the one that was named is not there.
+    """
+    ran_out = answer.ran_out(job)
+    key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out and ran_out.words])
+    last = None if wanted.fresh else last_estimates.find(job.argv)
+    if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
+        return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)
+    from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - who is told what is known does not wait for it
+
+    return by_dry_run.estimate(job, wanted, key, ran_out, tell)
