@@ -206,8 +206,9 @@ def test_no_bound_is_more_than_a_way_keeps() -> None:
 
 
 def test_when_the_time_is_out_the_answer_is_the_best_so_far() -> None:
+    """Two dry runs took 20 of 25 s, and a third one would not end in time."""
     plan, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, seconds=25.0)
-    assert len(ran) == plan.dry_runs == 3
+    assert len(ran) == plan.dry_runs == 2
     assert plan.not_tried
     assert "were not tried" in "\n".join(report.lines(plan, {"small": gpu(3000)}))
 

@@ -44,7 +44,7 @@ def plan(
     site: SiteFile = None,
     budget: Annotated[
         float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take.", min=1)
-    ] = 240.0,
+    ] = 180.0,
     write: Annotated[Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")] = None,
     as_json: AsJson = False,
 ) -> None:

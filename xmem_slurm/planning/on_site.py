@@ -46,7 +46,7 @@ class PlanWanted(NamedTuple):
     top: int = 5
     site: str | None = None
     vary: str | None = None
-    seconds: float = 240.0
+    seconds: float = 180.0
 
 
 @dataclass(frozen=True)

@@ -219,8 +219,8 @@ class Search:
         to end in time, is tried where nothing else fits.
         """
         verified, going = sum(row.status == "verified" for row in self.rows), len(self.under_way)
-        enough = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE)
-        if enough or self._left(going) <= 0:
+        enough, left = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE), self._left(going)
+        if enough or left <= 0:
             return None
         aside, found = list[Candidate](), None
         while heap and found is None:
@@ -235,8 +235,9 @@ class Search:
         if aside and (found is None or self._promise(found) >= UNLIKELY):
             aside += [] if found is None else [found]
             found = next((each for each in aside if not self._is_under_way(each)), None)
-        if found is not None and self._promise(found) >= UNLIKELY and (verified or self.under_way):
-            aside, found = [*aside, found], None
+        if found is not None and (verified or self.under_way):
+            if self._promise(found) >= UNLIKELY or self.run_seconds.of(found) > left:
+                aside, found = [*aside, found], None
         for each in aside:
             if each is not found:
                 self._push(heap, each)
