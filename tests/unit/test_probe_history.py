@@ -38,3 +38,47 @@ def test_what_waited_and_has_another_address_is_freed_once(history: ModuleType) 
         ("alloc", 1024, 32, 0),
         ("free_requested", 1024, 32, 0),
     ]
+
+
+class NoSites:
+    def of(self, notes: list[dict[str, object]]) -> list[int]:
+        return [0 for note in notes if note["action"] == "alloc"]
+
+    def forget(self) -> None: ...
+
+
+def note(action: str, address: int) -> dict[str, object]:
+    return {"action": action, "addr": address, "size": 64, "stream": 0}
+
+
+def taken(address: int) -> list[dict[str, object]]:
+    return [note("alloc", address)]
+
+
+def freed(address: int) -> list[dict[str, object]]:
+    return [note("free_requested", address), note("free_completed", address)]
+
+
+def test_what_is_allocated_while_a_snapshot_is_taken_is_noted_once(history: ModuleType) -> None:
+    """Torch copies its notes before its segments: these may be of later, where another thread goes on meanwhile."""
+    kept = history.History(NoSites(), may_fold=True)
+    notes = [*taken(0), *taken(512), *freed(0), *taken(1024)]
+    later = [*taken(0), *freed(1024), *freed(512), *taken(512), *taken(2048)]
+    segments = [(512, 1024), (0, 512), (0, 512, 2048)]
+    snapshots = [(notes, segments[0]), (notes, segments[1]), (notes + later, segments[2])]
+    ends = iter(snapshots)
+
+    def snapshot() -> dict[str, object]:
+        told, alive = next(ends)
+        blocks = [{"address": at, "requested_size": 64, "state": "active_allocated"} for at in alive]
+        segment = {"device": 0, "stream": 0, "address": 0, "total_size": 4096, "blocks": blocks}
+        settings = {"PYTORCH_CUDA_ALLOC_CONF": ""}
+        return {"device_traces": [told], "segments": [segment], "allocator_settings": settings}
+
+    kept._snapshot, kept._clear = snapshot, lambda: None
+    for told, _ in snapshots:
+        kept.take([sum(each["action"] == "alloc" for each in told)], {0: {}})
+    columns = kept.columns(0)
+    assert list(zip(columns["action"], columns["address"], strict=True)) == [
+        (each["action"], each["addr"]) for each in notes + later
+    ]

@@ -73,6 +73,20 @@ def test_frees_of_what_was_allocated_before_recording_are_left_out(tmp_path: Pat
     assert [event.op for event in found.events] == [Op.ALLOC]
 
 
+def test_what_is_allocated_where_something_was_has_freed_it(tmp_path: Path) -> None:
+    waits = [("alloc", 7, 10, 0), ("free_requested", 7, 10, 0), ("alloc", 7, 20, 0), ("alloc", 7, 30, 0)]
+    ops = [(event.op, event.allocation) for event in read(tmp_path, waits).events]
+    assert ops == [
+        (Op.ALLOC, 0),
+        (Op.FREE_REQUESTED, 0),
+        (Op.FREE_COMPLETED, 0),
+        (Op.ALLOC, 1),
+        (Op.FREE_REQUESTED, 1),
+        (Op.FREE_COMPLETED, 1),
+        (Op.ALLOC, 2),
+    ]
+
+
 def test_a_tag_names_the_allocation_that_held_the_address_then(tmp_path: Path) -> None:
     reused = [("alloc", 5, 10, 0), ("free_requested", 5, 10, 0), ("free_completed", 5, 10, 0), ("alloc", 5, 20, 0)]
     tags = [{"category": "PARAM", "allocations": 2, "addresses": [5]}]

@@ -94,7 +94,7 @@ class History:
         self._sites, self._pools = sites, Pools()
         self._snapshot = self._clear = None
         self._pieces = {}  # device: its pieces, in order
-        self._live = {}  # device: what is allocated at the end of them, as `_allocated` has it
+        self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
         self._kinds, self._asked = set(), set()
         self._totals = {}  # at the last boundary
@@ -203,7 +203,9 @@ class History:
         begin = self._read.get(device, 0)
         events = notes[begin:]
         entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
-        missed = difference(self._live.get(device, {}), _undone(entries, allocated))
+        known = self._live.get(device, {})
+        start = known if begin else _undone(entries, allocated)  # notes that go on from those that were read miss nothing
+        missed = difference(known, start)
         before = sum(event["action"] == "alloc" for event in notes[:begin])
         sites = self._sites.of(notes)[before:]
         first = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
@@ -212,7 +214,7 @@ class History:
         piece = _Piece(missed + entries, numbers, [0] * unnoted + sites, first + len(sites), record)
         self._read[device] = len(notes)
         self._pieces.setdefault(device, []).append(piece)
-        self._live[device] = allocated
+        self._live[device] = _done(start, entries)
         if self._may_fold and self.allocations(device) > MOST:
             self._shorten(device)
 
@@ -318,6 +320,22 @@ def _undone(entries, allocated):
         elif action in _FREED:
             before[address] = (size, stream, action == "free_completed")
     return before
+
+
+def _done(before, entries):
+    """Return what is allocated after these entries.
+
+    What a snapshot says of it may be newer: torch copies its notes first, and other threads go on allocating.
+    """
+    after = dict(before)
+    for action, address, size, stream in entries:
+        if action == "alloc":
+            after[address] = (size, stream, False)
+        elif action == "free_completed":
+            after.pop(address, None)
+        elif action == "free_requested" and address in after:
+            after[address] = (*after[address][:2], True)
+    return after
 
 
 def difference(before, after):
