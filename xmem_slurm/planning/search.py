@@ -235,13 +235,16 @@ class Search:
         if aside and (found is None or self._promise(found) >= UNLIKELY):
             aside += [] if found is None else [found]
             found = next((each for each in aside if not self._is_under_way(each)), None)
-        if found is not None and (verified or self.under_way):
-            if self._promise(found) >= UNLIKELY or self.run_seconds.of(found) > left:
-                aside, found = [*aside, found], None
+        if found is not None and (verified or self.under_way) and self._is_unlikely(found, left):
+            aside, found = [*aside, found], None
         for each in aside:
             if each is not found:
                 self._push(heap, each)
         return found
+
+    def _is_unlikely(self, candidate: Candidate, left: float) -> bool:
+        """Whether its dry run is not expected to answer within so many seconds, or it to fit."""
+        return self._promise(candidate) >= UNLIKELY or self.run_seconds.of(candidate) > left
 
     def _is_under_way(self, candidate: Candidate) -> bool:
         """Whether its dry run is: on GPUs of the same kind it is the same one."""

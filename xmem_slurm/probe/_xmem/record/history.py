@@ -204,7 +204,7 @@ class History:
         events = notes[begin:]
         entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
         known = self._live.get(device, {})
-        start = known if begin else _undone(entries, allocated)  # notes that go on from those that were read miss nothing
+        start = known if begin else _undone(entries, allocated)  # notes that go on miss nothing
         missed = difference(known, start)
         before = sum(event["action"] == "alloc" for event in notes[:begin])
         sites = self._sites.of(notes)[before:]
