@@ -71,11 +71,14 @@ train(4)
 
 
 def told(trace: Trace) -> Trace:
-    """A trace without what differs between cold ones: program, time, the order in which torch empties a hash table."""
+    """A trace without what differs between cold ones: program, time, the order in which torch empties a hash table.
+
+    Nor does it have host memory, of which a warm one holds what it imported.
+    """
     frees = (Op.FREE_REQUESTED, Op.FREE_COMPLETED)
     groups = [(of_frees, list(group)) for of_frees, group in itertools.groupby(trace.events, lambda e: e.op in frees)]
     events = [event for of_frees, group in groups for event in (sorted(group) if of_frees else group)]
-    return replace(trace, argv=[], lived=(0.0, 0.0), events=events)
+    return replace(trace, argv=[], lived=(0.0, 0.0), host_bytes=0, events=events)
 
 
 def is_warm(run: probe.Run) -> bool:
