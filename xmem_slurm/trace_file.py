@@ -165,8 +165,8 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
         if action == "alloc":
             if address in live:  # what was there was freed unnoted: nothing is allocated twice
                 if live[address] not in freed_at:
+                    freed_at[live[address]] = len(requests)
                     events.append(Event(Op.FREE_REQUESTED, live[address]))
-                freed_at.setdefault(live[address], len(requests))
                 events.append(Event(Op.FREE_COMPLETED, live[address]))
             live[address] = len(requests)
             events.append(Event(Op.ALLOC, len(requests)))

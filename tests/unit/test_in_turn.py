@@ -112,3 +112,13 @@ def test_an_error_ends_the_others_and_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(ChildProcessError) as refused:
         os.waitpid(-1, os.WNOHANG)
     assert refused.value.errno == errno.ECHILD
+
+
+def test_a_child_that_is_killed_has_no_answer_and_the_others_have_theirs() -> None:
+    def make(order: DryRunOrder) -> DryRunResult:
+        if order.job.script == b"killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer("well")
+
+    found = list(in_turn(all_of(wants("killed"), wants("b", "c")), make, 2))
+    assert found == [["the process that made its dry run was killed"], ["well", "well"]]

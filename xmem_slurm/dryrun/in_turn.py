@@ -21,7 +21,7 @@ from xmem_slurm.dryrun import live_progress
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import XmemError
+from xmem_slurm.errors import NoEstimate, XmemError
 from xmem_slurm.sandbox import linux
 from xmem_slurm.state import signals
 
@@ -129,16 +129,18 @@ class Child:
         return self._receiving
 
     def result(self) -> DryRunResult:
-        """Wait for its end, and return what came of it.
+        """Wait for its end, and return what came of it; a child that was killed has no answer, and others may have one.
 
         Raises:
-            XmemError: as it did; or the child was killed.
+            XmemError: as it did.
         """
         with os.fdopen(self._receiving, "rb") as file:
             text = file.read()
         self._receiving = -1
         os.waitpid(self._number, 0)
-        found = pickle.loads(text) if text else XmemError("the process that made a dry run was killed")  # noqa: S301 - our own
+        if not text:
+            return DryRunResult(NoEstimate("the process that made its dry run was killed"))
+        found = pickle.loads(text)  # noqa: S301 - our own
         if isinstance(found, XmemError):
             raise found
         assert isinstance(found, DryRunResult)
