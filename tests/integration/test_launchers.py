@@ -135,6 +135,9 @@ def test_more_tasks_on_a_gpu_than_can_be_run_are_no_estimate(warm_python: Path, 
 
 
 TRAINER = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.sleep, ctypes.c_void_p(1), None)  # a slow end: torch's watchdog looks ten times meanwhile
 import torch
 from transformers import Trainer, TrainingArguments
 

@@ -37,7 +37,10 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
     """Make a folder and hold it; another one, where somebody's start found it before it was held."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         with suppress(OSError):  # a file system without locks: nobody else can take it for left over
             fcntl.flock(held, fcntl.LOCK_EX)
         if folder.exists():

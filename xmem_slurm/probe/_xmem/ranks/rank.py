@@ -68,7 +68,13 @@ class LoneRank:
 
     def ended(self):
         """Let the ranks that run with this one know that it tells them nothing more."""
+        self._catch_up()
         return self._say("ended")
+
+    def _catch_up(self):
+        """Have all that was launched be over, as on a GPU, before torch waits for its groups' collectives."""
+        if self._torch.cuda.is_initialized():
+            self._torch.cuda.synchronize()
 
     def _say(self, state):
         rank, world = self._joined() or (0, 1)
@@ -137,13 +143,14 @@ class LoneRank:
         return monitored_barrier
 
     def remembered(self, destroy, _owner):
-        """Around destroy_process_group: rank and size hold on."""
+        """Around destroy_process_group: rank and size hold on, and nothing is left for it to wait for."""
         c10d = sys.modules["torch.distributed.distributed_c10d"]
 
         @functools.wraps(destroy)
         def destroy_process_group(*args, **kwargs):
             if c10d.is_initialized():
                 self._left.append((c10d.get_rank(), c10d.get_world_size()))
+            self._catch_up()
             destroy(*args, **kwargs)
 
         return destroy_process_group
