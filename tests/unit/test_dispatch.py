@@ -1,6 +1,7 @@
 """Jobs that are sized together: each dry run that one wants is made once, and no job is asked without end."""
 
 import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, SharedBudget, drive
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import NoEstimate, SlurmError
+from xmem_slurm.errors import NoEstimate, SandboxError, SlurmError
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
 
@@ -97,17 +98,23 @@ def test_a_job_that_wants_ever_more_is_given_up(rounds: list[list[str]]) -> None
     assert len(rounds) == dispatch.MOST_ROUNDS
 
 
-def test_where_dry_runs_are_made_here_each_goes_its_whole_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
+def test_where_dry_runs_are_made_here_each_goes_its_whole_way_some_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def here(order: DryRunOrder) -> DryRunResult:
-        asked.append(said(order))
-        return DryRunResult(NoEstimate(asked[-1]))
+        (tmp_path / f"{said(order)} {os.getpid()}").touch()
+        if order.job.environ["JOB"] == "broken":
+            raise SandboxError("no namespaces")
+        return DryRunResult(NoEstimate(said(order)))
 
     monkeypatch.setattr(dispatch, "here", here)
-    found = dispatch.together([wants("a", "l4", "h200"), fails(), wants("a", "l4")], DryRuns())
-    assert [str(each) for each in found] == ["a:l4 a:h200", "no script", "a:l4"]
-    assert asked == ["a:l4", "a:h200", "a:l4"]
+    found = dispatch.together([wants("a", "l4", "h200"), fails(), wants("broken", "l4"), wants("a", "l4")], DryRuns())
+    assert [str(each) for each in found] == ["a:l4 a:h200", "no script", "no namespaces", "a:l4"]
+    asked = [path.name.split() for path in tmp_path.iterdir()]
+    assert sorted(name for name, _ in asked) == ["a:h200", "a:l4", "a:l4", "broken:l4"]
+    assert len({process for _, process in asked}) == 4
+    assert list(map(str, dispatch.together([wants("broken", "l4")], DryRuns()))) == ["no namespaces"]
+
 
 
 def test_several_runs_share_a_budget_and_the_time_between_them_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,9 +80,12 @@ def together(several: Sequence[Orders[_T]], where: DryRuns) -> list[_T | XmemErr
 
     Returned is what each returns, or why it could not. What rounds take on the wall is no one's.
     """
-    going = [_Going(orders) for orders in several]
     if where.where == "here":
-        return [each.alone(where) for each in going]
+        answered = [_or_why_not(orders) for orders in several]
+        if len(answered) == 1:
+            return [one(answered[0], where)]
+        return list(some_at_once(where)(partial(next, iter(answered), None)))
+    going = [_Going(orders) for orders in several]
     known: dict[str, DryRunResult | SlurmError] = {}
     waiting = going
     for _ in range(MOST_ROUNDS):
@@ -118,12 +121,11 @@ class _Going(Generic[_T]):
         except _REASONS as error:
             self.found, self.wanted = error, None
 
-    def alone(self, where: DryRuns) -> _T | XmemError:
-        """Go the whole way."""
-        try:
-            return one(self.orders, where)
-        except _REASONS as error:
-            return error
+def _or_why_not(orders: Orders[_T]) -> Orders[_T | XmemError]:
+    try:
+        return (yield from orders)
+    except _REASONS as error:
+        return error
 
 
 def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResult | SlurmError]:

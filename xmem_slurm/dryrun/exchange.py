@@ -50,11 +50,18 @@ Orders = Generator[DryRunOrder, DryRunResult, T]
 
 
 def drive(orders: Orders[T], run: Callable[[DryRunOrder], DryRunResult]) -> T:
-    """Have all that is wanted run, and return what was made of it. Time on the wall that passes between counts, too."""
+    """Have all that is wanted run, and return what was made of it. Time on the wall that passes between counts, too.
+
+    Why a dry run was not made is raised where it is wanted.
+    """
     try:
         order, since = next(orders), time.monotonic()
         while True:
-            result = run(order)
+            try:
+                result = run(order)
+            except XmemError as error:
+                order, since = orders.throw(error), time.monotonic()
+                continue
             now = time.monotonic()
             spent, since = Spent(result.spent.seconds, now - since), now
             order = orders.send(replace(result, spent=spent))

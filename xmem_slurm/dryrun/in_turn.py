@@ -35,6 +35,8 @@ def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int) 
     `another` is asked as soon as one may begin; None: not before the next of those under way is done. The end is when
     none is under way and there is no other one.
 
+    Why a dry run was not made is raised where it is wanted.
+
     Raises:
         XmemError: as one of them does; the others end.
     """
@@ -81,8 +83,13 @@ class _UnderWay(Generic[_T]):
     def go_on(self) -> None:
         """Take what came of its dry run, and begin the next one that it wants."""
         assert self.child is not None
-        result = self.child.result()
-        self.child = None
+        child, self.child = self.child, None
+        try:
+            result = child.result()
+        except XmemError as error:
+            refused = error
+            self._want(lambda: self._orders.throw(refused))
+            return
         if result.outcome is not None and result.outcome.stopped == "memory" and self._parts > 1 and not self.alone:
             self.alone = True
             return
