@@ -116,7 +116,6 @@ def test_where_dry_runs_are_made_here_each_goes_its_whole_way_some_at_once(
     assert list(map(str, dispatch.together([wants("broken", "l4")], DryRuns()))) == ["no namespaces"]
 
 
-
 def test_several_runs_share_a_budget_and_the_time_between_them_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     wall, left = 1000.0, []
     monkeypatch.setattr("time.monotonic", lambda: wall)

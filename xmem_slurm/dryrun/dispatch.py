@@ -121,6 +121,7 @@ class _Going(Generic[_T]):
         except _REASONS as error:
             self.found, self.wanted = error, None
 
+
 def _or_why_not(orders: Orders[_T]) -> Orders[_T | XmemError]:
     try:
         return (yield from orders)
