@@ -45,7 +45,7 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
     why = row.host.lacking if row.status == "host" and row.host is not None else row.why
     if row.estimate is not None and row.status != "failed":
         needed = human(row.estimate.required_bytes)
-        spare = human(gpu.total_bytes - row.estimate.required_bytes) if row.status == "verified" else ""
+        spare = human(max(0, gpu.total_bytes - row.estimate.required_bytes)) if row.status == "verified" else ""
     elif row.status == "ruled out":
         needed = f"> {human(row.bound_bytes)}"
     return (

@@ -146,11 +146,15 @@ def reason(sizing: Sizing) -> str:
 
 
 def _offer(sizing: Sizing) -> str:
-    """Say what the chosen option gives to the job, and what it is the best in."""
+    """Say what the chosen option gives to the job, and what it is the best in.
+
+    It may have less than is said to be needed anywhere (`fit.smallest_capacity`), and be enough by a replay on it.
+    """
     placement, needed = sizing.placement, sizing.estimate.required_bytes
     chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
     units, has = chosen.units, chosen.given.total_bytes
-    size = f"{human(has)} ({human(max(0, has - needed))} to spare), {_rank(placement)}"
+    spare = f"{human(has - needed)} to spare" if has >= needed else "enough, replayed on it"
+    size = f"{human(has)} ({spare}), {_rank(placement)}"
     if chosen.share is None:
         return f"{chosen.name} has {size}"
     of = f"{chosen.share.per_gpu} {_UNITS[chosen.share.kind]} of {chosen.share.of}"
