@@ -7,7 +7,6 @@ import os
 import pty
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pydantic
@@ -130,8 +129,10 @@ def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare
     (line,) = terminal.option_lines(outlooks(sized), None)
     assert line.endswith("  fits; 0 B to spare")
     assert "(0 B to spare)" in terminal.reason(sized)
-    less = replace(sized.placement.verdicts[0], gpu=tight.model_copy(update={"total_bytes": found.required_bytes - 1}))
-    sized_on_less = replace(sized, placement=replace(sized.placement, verdicts=[less]))
+    less = dataclasses.replace(
+        sized.placement.verdicts[0], gpu=tight.model_copy(update={"total_bytes": found.required_bytes - 1})
+    )
+    sized_on_less = dataclasses.replace(sized, placement=replace(sized.placement, verdicts=[less]))
     assert "(enough, replayed on it)" in terminal.reason(sized_on_less)
     document = json_report.estimate_object(sized)
     assert document["required_bytes"] < 3 * least < document["uses_up_to_bytes"]
