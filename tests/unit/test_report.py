@@ -132,7 +132,7 @@ def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare
     less = dataclasses.replace(
         sized.placement.verdicts[0], gpu=tight.model_copy(update={"total_bytes": found.required_bytes - 1})
     )
-    sized_on_less = dataclasses.replace(sized, placement=replace(sized.placement, verdicts=[less]))
+    sized_on_less = dataclasses.replace(sized, placement=dataclasses.replace(sized.placement, verdicts=[less]))
     assert "(enough, replayed on it)" in terminal.reason(sized_on_less)
     document = json_report.estimate_object(sized)
     assert document["required_bytes"] < 3 * least < document["uses_up_to_bytes"]
