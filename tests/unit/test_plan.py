@@ -168,6 +168,9 @@ def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
         other, ran_by_two = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, at_once=2, **wanted)  # type: ignore[arg-type]
         assert other.verified[0].candidate == plan.verified[0].candidate
         assert len(set(ran_by_two)) == len(ran_by_two) <= len(ran) + 1
+    nothing_fits, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(300)}, at_once=2, top=100, seconds=2000.0)
+    looked_at = [row.candidate for row in nothing_fits.rows]
+    assert all(looked_at.count(candidate) == 1 for candidate in looked_at)
 
 
 def test_what_is_offloaded_is_tried_where_nothing_else_fits() -> None:
