@@ -29,6 +29,7 @@ from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.planning.space import Space
 from xmem_slurm.sizing.estimate import Estimate, estimate
+from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 from xmem_slurm.work import Work
@@ -107,6 +108,7 @@ class Search:
     tell: Callable[[str], None] = lambda _: None
     put: Callable[[Path, bytes], None] = lambda *_: None
     """Writes a file that a way needs."""
+    experience: Experience = NO_EXPERIENCE
     rows: list[Row] = field(default_factory=list)
     under_way: list[Candidate] = field(default_factory=list)
     brief: bool = False
@@ -319,7 +321,9 @@ class Search:
             finally:
                 self.spent += budget.spent.seconds
         traces, took = self._known[key]
-        return estimate(traces, option, gpu), took
+        as_written = (job.script, job.argv) == (self.job.script, self.job.argv)
+        experience = self.experience if as_written else self.experience.of_another_way()
+        return estimate(traces, option, gpu, experience), took
 
     def _left(self, beside: int) -> float:
         """Return the seconds that are left for one more dry run beside so many that are under way."""
