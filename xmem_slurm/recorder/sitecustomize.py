@@ -109,26 +109,23 @@ class _Recorder:
         threading.Thread(target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True).start()
 
     def note_exits(self):
-        """Have it noted with which code the job ends by sys.exit, or by the `exit` of who imported nothing for it."""
+        """Have it noted with which code the job ends by sys.exit, or by the `exit` that is there without an import."""
         import functools
 
-        leave = sys.exit
+        of_sys, quitter = sys.exit, sys.modules["_sitebuiltins"].Quitter
+        of_quitter = quitter.__call__
 
-        @functools.wraps(leave)
-        def exit(*code):
+        @functools.wraps(of_sys)
+        def leave(*code):
             _quietly(self.note_exit, *code)
-            leave(*code)
+            of_sys(*code)
 
-        sys.exit = exit
-        quitter = sys.modules["_sitebuiltins"].Quitter
-        call = quitter.__call__
-
-        @functools.wraps(call)
-        def __call__(self_, code=None):
+        @functools.wraps(of_quitter)
+        def leave_by_quitter(quitter, code=None):
             _quietly(self.note_exit, code)
-            call(self_, code)
+            of_quitter(quitter, code)
 
-        quitter.__call__ = __call__
+        sys.exit, quitter.__call__ = leave, leave_by_quitter
 
     def note_exit(self, code=None):
         """Note a call of sys.exit, which ends the process where nobody catches it: of several the last counts."""
@@ -174,7 +171,7 @@ class _Recorder:
             return
         error = sys.exc_info()[1]  # a worker of multiprocessing ends inside of what it ends by
         if error is None:
-            error = getattr(sys, "last_value", None)  # uncaught: noted before any excepthook is called, never SystemExit
+            error = getattr(sys, "last_value", None)  # uncaught: Python notes it before it calls any excepthook
         if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.fail(error)
         self.ending.set()
