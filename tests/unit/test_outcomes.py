@@ -59,7 +59,13 @@ def test_the_last_line_of_a_process_counts_and_a_job_has_several(tmp_path: Path)
         *("", "{", "[" * 100_000, "{}", "null", "[1]"),
         *(json.dumps({**LINE, **wrong}) for wrong in ({"job": "7; rm"}, {"state": "fine"}, {"began": "x"})),
         *(json.dumps({**LINE, **wrong}) for wrong in ({"devices": 3}, {"devices": []}, {"prediction": {"margin": []}})),
-        json.dumps(line(device={"name": "\x1b"})),
+        *(json.dumps({**LINE, **wrong}) for wrong in ({"rank": math.inf}, {"world": 1 << 63}, {"process": True})),
+        *(json.dumps({**LINE, **wrong}) for wrong in ({"began": math.nan}, {"time": 1e300}, {"time": 99.0})),
+        *(json.dumps(line(device=wrong)) for wrong in ({"name": "\x1b"}, {"reserved": 10**400}, {"ooms": -1})),
+        *(json.dumps(line(device=wrong)) for wrong in ({"used": math.nan}, {"limit": 1.5}, {"total": "9"})),
+        *(json.dumps(line(predicted=wrong)) for wrong in ({"gpu": "A\n"}, {"engine": 'd"'}, {"unseen": ['"']})),
+        *(json.dumps(line(predicted=wrong)) for wrong in ({"promise": math.nan}, {"margin": math.inf}, {"given": [1]})),
+        *(json.dumps(line(predicted=wrong)) for wrong in ({"reserved_bytes": 10**400}, {"sampled": "no"})),
     ],
 )  # fmt: skip
 def test_a_line_that_is_none_is_passed_over(tmp_path: Path, wrong: str) -> None:
@@ -199,14 +205,17 @@ def test_drift_is_said_where_promises_no_longer_hold() -> None:
 def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_another_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [LearnedMargin("device", frozenset({"NVIDIA L4"}), frozenset({"nccl"}), Margin(0.0312, 0.95, 312, 40))]
+    gpus = frozenset({"NVIDIA L4", 'A"]\\', "Ü \U0001f600"})
+    found = [LearnedMargin("device", gpus, frozenset({"nccl"}), Margin(0.0312, 0.95, 312, 40))]
     text = learned.text(found, "jobs of this site", "2026-11-23")
     of = "jobs of this site (2026-11-23)"
     assert learned.parse(text) == [dataclasses.replace(found[0], margin=Margin(0.0312, 0.95, 312, 40, of=of))]
     file = tmp_path / "margins.toml"
     monkeypatch.setattr(learned, "own_file", lambda: file)
-    assert learned.margins(None) == []
-    for wrong in ("[[learned]]", "x", text.replace("share = ", 'share = "a"  # ')):
+    assert learned.margins(None) == ([], [])
+    for wrong in ("[[learned]]", "x", text.replace("share = ", "share = nan  # ")):
         file.write_text(wrong)
         file.chmod(0o600)
-        assert learned.margins(None) == []
+        margins, (unread,) = learned.margins(None)
+        assert margins == []
+        assert unread.startswith(f"{file}: its margins are left out until `xmem-slurm learn` writes it anew: ")

@@ -41,7 +41,10 @@ def estimate(
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     where, wanted = _where(wanted, tell)
-    answers = _answers(job, wanted, where, Experience(learned.margins(where), ran_out), tell)
+    margins, unread = learned.margins(where)
+    for line in unread:
+        tell(line)
+    answers = _answers(job, wanted, where, Experience(margins, ran_out), tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
     if not sized:

@@ -1,7 +1,9 @@
 """What was predicted of a job, in the few figures that travel with it, and that its outcome is held against."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xmem_slurm.outcomes import fields
 
 if TYPE_CHECKING:
     from xmem_slurm.site.schema import Gpu
@@ -60,15 +62,34 @@ def parse(content: Mapping[str, Any]) -> Prediction:
     """Return a prediction from its JSON object, in which nothing need stand.
 
     Raises:
-        ValueError, TypeError: what stands there is of another form.
+        ValueError, TypeError, AttributeError: what stands there is of another form.
     """
-    found: dict[str, Any] = {}
+    found = {name: content.get(name, default) for name, default in Prediction._field_defaults.items()}
     for name, default in Prediction._field_defaults.items():
-        value = content.get(name, default)
+        value, check = found[name], _CHECKS.get(name) or _CHECK_OF[type(default)]
         if isinstance(default, tuple):
-            found[name] = [str(each) for each in value]
-        elif default is None:
-            found[name] = None if value is None else float(value)
-        else:
-            found[name] = type(default)(value)
+            found[name] = [check(each) for each in value]
+        elif value is not None or default is not None:
+            found[name] = check(value)
     return Prediction(**found)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")
+    return value
+
+
+_CHECK_OF: Mapping[type, Callable[[Any], Any]] = {
+    str: fields.word,
+    int: fields.size,
+    float: fields.number,
+    bool: _flag,
+}
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "gpu": fields.name,
+    "asked": fields.name,
+    "given": fields.name,
+    "unseen": fields.word,
+    "promise": lambda value: fields.number(value, 1),
+}

@@ -11,14 +11,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xmem_slurm.outcomes import prediction
+from xmem_slurm.outcomes import fields, prediction
 from xmem_slurm.outcomes.prediction import Prediction
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
@@ -211,42 +211,33 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
     """
     if line["state"] not in STATES:
         raise ValueError("no such state")
+    began, heard = fields.moment(line["began"]), fields.moment(line["time"])
+    if heard < began:
+        raise ValueError("heard of before it began")
     predicted = line["prediction"]
     return RecordedProcess(
         user,
-        _word(line["job"]),
-        _word(line["array"]),
-        _word(line["host"]),
-        int(line["process"]),
-        int(line["rank"]),
-        int(line["world"]),
-        float(line["began"]),
-        float(line["time"]),
+        fields.word(line["job"]),
+        fields.word(line["array"]),
+        fields.word(line["host"]),
+        fields.whole(line["process"]),
+        fields.whole(line["rank"]),
+        fields.whole(line["world"]),
+        began,
+        heard,
         line["state"],
-        _word(line["torch"]),
+        fields.word(line["torch"]),
         [_device(each) for each in line["devices"]],
         None if predicted is None else prediction.parse(predicted),
     )
 
 
 def _device(content: Mapping[str, Any]) -> UsedGpu:
-    def size(name: str) -> int | None:
-        return None if content.get(name) is None else int(content[name])
-
-    total, reserved, allocated, retries, ooms = (
-        int(content[name]) for name in ("total", "reserved", "allocated", "retries", "ooms")
+    counts = ("total", "reserved", "allocated", "retries", "ooms")
+    at_the_end = (content.get(name) for name in ("used", "limit"))
+    return UsedGpu(
+        fields.name(content["name"]),
+        fields.word(content["capability"]),
+        *(fields.size(content[name]) for name in counts),
+        *(None if each is None else fields.size(each) for each in at_the_end),
     )
-    name = str(content["name"])[:100]
-    if not name.isprintable():
-        raise ValueError("no name")
-    capability = _word(content["capability"])
-    return UsedGpu(name, capability, total, reserved, allocated, retries, ooms, size("used"), size("limit"))
-
-
-_WORD: Callable[[str], Any] = re.compile(r"[A-Za-z0-9._+-]{0,100}").fullmatch
-
-
-def _word(text: Any) -> str:
-    if not isinstance(text, str) or _WORD(text) is None:
-        raise ValueError("no word")
-    return text
