@@ -107,8 +107,9 @@ def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_mor
     ran_out = history.of_script(written(tmp_path, oom, line(30 * GIB, job="8", time=300.0)))
     assert ran_out is not None
     assert ran_out.share == 2.0
-    failed = history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0, state="error")))
-    assert failed is not None
+    for unknown in ({"state": "error"}, {"device": {"ooms": 1}}):  # as recorders once wrote of `except: sys.exit(1)`
+        kept = history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0, **unknown)))
+        assert kept is not None
 
 
 def test_without_a_prediction_what_there_was_is_the_least(tmp_path: Path) -> None:
@@ -181,6 +182,7 @@ def test_margins_are_of_a_gpu_where_it_has_enough_jobs_and_of_all_where_not() ->
         (line(5 * GIB, **OOM), (-0.2 + 2 / 10240, True)),
         (line(9 * GIB, {"reserved_bytes": 20 * GIB}, device={"retries": 3}), (-0.1, False)),
         (line(state="error"), "failed, or was not seen to end"),
+        (line(9 * GIB, device={"ooms": 1, "retries": 1}), "ran out of GPU memory, and caught that"),
         (line(predicted={"reserved_bytes": 0}), "nothing was predicted"),
         (line(predicted={"capability": "9.0"}), "ran on another kind of GPU than was estimated for"),
         (line(11 * GIB, {"capability": "9.0", "sampled": True}), (0.1, False)),
@@ -192,6 +194,13 @@ def test_what_a_job_says(tmp_path: Path, what: dict[str, Any], expected: Any) ->
         assert said == expected
     else:
         assert (said.shortfall, said.censored) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_a_job_that_slurm_has_as_failed_says_no_more_than_that_it_ran_out(tmp_path: Path) -> None:
+    found = written(tmp_path, line(GIB), line(7 * GIB, job="8", **OOM), line(job="9"))
+    said, nothing = learning.lessons(found, {"7", "8"})
+    assert [each.censored for each in said] == [True, False]
+    assert nothing == {"failed, or was not seen to end": 1}
 
 
 def test_drift_is_said_where_promises_no_longer_hold() -> None:

@@ -111,9 +111,14 @@ class JobOutcome:
         return any(each.state == "oom" for each in self.processes)
 
     @property
+    def caught_oom(self) -> bool:
+        """Whether a process was refused GPU memory, and did not end by that: it went on with less, or gave up."""
+        return not self.ran_out and any(device.ooms for each in self.processes for device in each.devices)
+
+    @property
     def finished(self) -> bool:
-        """Whether it ran to the end that it had; a job that failed may have needed more later."""
-        return all(each.state == "exit" for each in self.processes)
+        """Whether it ran to the end that it had, and had all it wanted; any other may need more than it took."""
+        return all(each.state == "exit" for each in self.processes) and not self.caught_oom
 
     @property
     def limit_bytes(self) -> int:

@@ -103,9 +103,9 @@ def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> li
 
 def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> tuple[int | None, str, str]:
     """Return what was used of a GPU, who says so, and else why it is not known."""
-    if outcome is not None and outcome.ran_out:
+    if outcome is not None and (outcome.ran_out or outcome.caught_oom):
         return None, "", "ran out of GPU memory"
-    if outcome is not None and outcome.finished:
+    if outcome is not None and outcome.finished and each.state == "COMPLETED":
         device = outcome.device
         outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
         return max(device.used or 0, device.reserved + (0 if device.used else outside)), "recorder", ""
