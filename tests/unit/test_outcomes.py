@@ -83,12 +83,26 @@ def test_a_file_of_somebody_else_s_name_a_link_and_a_pipe_are_not_read(tmp_path:
 def test_a_script_is_known_by_what_nobody_else_can_guess(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     job = Submission(("--gres=gpu:1", "job.sh", "a"), {}, b"#!/bin/sh\ntrain\n")
-    script, run = records.keys(job, tmp_path)
-    assert records.keys(job.but(argv=("--mem=1G", "job.sh", "a")), tmp_path) == (script, run)
-    assert records.keys(job.but(argv=("job.sh", "b")), tmp_path)[0] == script
-    assert records.keys(job.but(argv=("job.sh", "b")), tmp_path)[1] != run
+    script, run = keys(job, tmp_path)
+    assert keys(job.but(argv=("--mem=1G", "job.sh", "a")), tmp_path) == (script, run)
+    assert keys(job.but(argv=("job.sh", "b")), tmp_path)[0] == script
+    assert keys(job.but(argv=("job.sh", "b")), tmp_path)[1] != run
     (tmp_path / "salt").unlink()
-    assert records.keys(job, tmp_path)[0] != script
+    assert keys(job, tmp_path)[0] != script
+
+
+def keys(job: Submission, place: Path) -> tuple[str, str]:
+    return records.key_of_script(job, place), records.key_of_run(job, place)
+
+
+def test_a_sweep_is_one_script_of_many_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    wrapped = [Submission(("--wrap", f"python train.py --lr {lr}"), {}, None) for lr in range(25)]
+    documents = [Submission((), {}, f"#!/bin/sh\n#SBATCH -t {lr}\npython train.py {lr}\n".encode()) for lr in range(25)]
+    scripts, runs = zip(*(keys(job, tmp_path) for job in [*wrapped, *documents]), strict=True)
+    assert (len(set(scripts)), len(set(runs))) == (1, 50)
+    python = Submission((), {}, b"#!/usr/bin/python3\nprint(1)\n")
+    assert keys(python, tmp_path)[0] != keys(python.but(script=b"#!/usr/bin/python3\nprint(2)\n"), tmp_path)[0]
 
 
 OOM = {"state": "oom", "device": {"limit": 8 * GIB, "ooms": 1}}

@@ -1,6 +1,6 @@
 """Did this very script run out of GPU memory before, and how much does it need at least?
 
-By the outcomes of jobs with the same script and arguments (`records.keys`). An OOM counts as long as no later job
+By the outcomes of jobs with the same script and arguments (`records.key_of_run`). An OOM counts as long as no later job
 of the script ran to its end in what was too little; a later one that took more says how much it is.
 """
 
@@ -31,7 +31,7 @@ def ran_out(job: Submission) -> RanOut | None:
         place = records.folder()
         if not place.is_dir():
             return None
-        _, key = records.keys(job, place)
+        key = records.key_of_run(job, place)
         return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key])
     except OSError:
         return None

@@ -15,8 +15,8 @@ class Prediction(NamedTuple):
 
     `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`), `margin` a share of
     `fits_in_bytes` and `promise` the probability that it is enough, None where it is a prior. `uses_bytes` is what the
-    job takes of a GPU that has room for everything. `script` and `run` are the salted hashes of `records.keys`.
-    `asked` and `given` are what the job asked for and what it was given, as the site's record has it
+    job takes of a GPU that has room for everything. `script` and `run` are salted hashes (`records.key_of_script` and
+    `key_of_run`). `asked` and `given` are what the job asked for and what it was given, as the site's record has it
     (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are known.
     """
 

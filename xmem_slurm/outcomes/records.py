@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 from xmem_slurm.outcomes import fields, prediction
 from xmem_slurm.outcomes.prediction import Prediction
+from xmem_slurm.rewriting import job_steps
+from xmem_slurm.slurm import programs
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
@@ -144,24 +146,42 @@ def make_folder() -> Path:
     return place
 
 
-def keys(job: Submission, place: Path) -> tuple[str, str]:
-    """Return what stands for a job's script, and for it with the arguments that it gets: nobody else can tell which.
+def key_of_script(job: Submission, place: Path) -> str:
+    """Return what stands for a job's script: for the programs that it runs, so that a sweep is one, or for its text.
 
-    The salt is the user's own and lies in `place`. Options of sbatch do not count.
+    Of this and `key_of_run` nobody else can tell what it stands for: the salt is the user's own and lies in `place`.
+    Options of sbatch do not count.
 
     Raises:
         OSError: there is no salt there, and none can be made.
     """
-    line = job.command_line
+    found: Sequence[str] = ()
+    if job_steps.is_for_a_shell(job):
+        found = programs.programs(job_steps.text(job), Path(job.request.chdir or ".").absolute())
+    return _key(found or [_text(job)], place)
+
+
+def key_of_run(job: Submission, place: Path) -> str:
+    """Return what stands for a job's script with the arguments that it gets.
+
+    Raises:
+        OSError: there is no salt there, and none can be made.
+    """
+    index = job.command_line.script_index
+    return _key([_text(job), *(() if index is None else job.argv[index + 1 :])], place)
+
+
+def _text(job: Submission) -> str:
+    return job.command_line.wrap or (job.script or b"").hex()
+
+
+def _key(what: Sequence[str], place: Path) -> str:
     try:
         salt = own_files.read(place / _SALT, 100)
     except FileNotFoundError:
         salt = os.urandom(16).hex().encode()
         own_files.write(place / _SALT, salt)
-    script = line.wrap or (job.script or b"").hex()
-    words = () if line.script_index is None else job.argv[line.script_index + 1 :]
-    of_script, of_run = (hashlib.sha256(salt + json.dumps(what).encode()) for what in ([script], [script, *words]))
-    return of_script.hexdigest()[:24], of_run.hexdigest()[:24]
+    return hashlib.sha256(salt + json.dumps(what).encode()).hexdigest()[:24]
 
 
 def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
