@@ -108,6 +108,17 @@ def test_the_sums_are_those_of_a_hand_count(tmp_path) -> None:
     assert report.document(sums, 30)["cost_done"] == 27
 
 
+def test_hours_on_a_type_without_a_cost_are_in_no_sum_of_costs(tmp_path) -> None:
+    """Else what they would have cost on a type that has one is less than nothing not needed."""
+    asked = {"asked": ["gpu:v100:1"], "given": ["gpu:l4:1"]}
+    records = written(tmp_path, line(job="1"), line(job="2"), line(job="3", predicted=asked))
+    rows = (f"{n}|{n}|ada|a|COMPLETED|3600|gres/gpu:{kind}=1||" for n, kind in ((1, "l4"), (2, "v100"), (3, "l4")))
+    sums = waste.summed(waste.spent(sources.parse(of_sacct(*rows)), records, SITE, GPUS), SITE)
+    assert (sums.known_jobs, sums.unpriced, sums.scripts) == (3, 2.0, [("a", 3.0, 0.0)])
+    assert (sums.cost_asked, sums.cost_had, sums.cost_done) == (9, 1, 1)
+    assert "2.0 hours are left out, on types without a cost there" in report.words(sums, 30)[1]
+
+
 @pytest.mark.parametrize(
     ("state", "device", "why"),
     [
