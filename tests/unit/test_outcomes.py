@@ -121,9 +121,13 @@ def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_mor
     ran_out = history.of_script(written(tmp_path, oom, line(30 * GIB, job="8", time=300.0)))
     assert ran_out is not None
     assert ran_out.share == 2.0
-    for unknown in ({"state": "error"}, {"device": {"ooms": 1}}):  # as recorders once wrote of `except: sys.exit(1)`
-        kept = history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0, **unknown)))
-        assert kept is not None
+    failed = line(9 * GIB, job="8", time=300.0, state="error")
+    caught = line(9 * GIB, job="8", time=300.0, device={"ooms": 1})  # as recorders once wrote of `except: sys.exit(1)`
+    early = line(6 * GIB, job="8", time=300.0)
+    for unknown in (failed, caught, early):
+        assert history.of_script(written(tmp_path, oom, unknown)) is not None
+    edited = line(6 * GIB, {"reserved_bytes": 6 * GIB}, job="8", time=300.0)
+    assert history.of_script(written(tmp_path, oom, edited)) is None
 
 
 def test_without_a_prediction_what_there_was_is_the_least(tmp_path: Path) -> None:
@@ -233,6 +237,7 @@ def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_anothe
     text = learned.text(found, "jobs of this site", "2026-11-23")
     of = "jobs of this site (2026-11-23)"
     assert learned.parse(text) == [dataclasses.replace(found[0], margin=Margin(0.0312, 0.95, 312, 40, of=of))]
+    assert learned.parse(learned.text([], "jobs of this site", "2026-11-23")) == []
     file = tmp_path / "margins.toml"
     monkeypatch.setattr(learned, "own_file", lambda: file)
     assert learned.margins(None) == ([], [])

@@ -58,7 +58,7 @@ def parse(text: str) -> list[LearnedMargin]:
             frozenset(map(fields.word, each["unseen"])),
             _margin(each, whose),
         )
-        for each in content["learned"]
+        for each in content.get("learned", [])
     ]
 
 
