@@ -26,12 +26,12 @@ def files(site: Site | None) -> list[Path]:
     return [own_file(), *([of_site] if of_site is not None else [])]
 
 
-def margins(site: Site | None) -> tuple[list[LearnedMargin], list[str]]:
-    """Return what the files say, the nearest first; and a line on each that is there and cannot be read."""
+def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargin]:
+    """Return what the files say, the nearest first; `tell` takes a line on each that is there and cannot be read."""
     own, *of_site = files(site)
     readers: list[tuple[Path, Callable[[], bytes]]] = [(own, lambda: own_files.read(own, MOST_BYTES))]
     readers += [(path, path.read_bytes) for path in of_site]
-    found, unread = list[LearnedMargin](), list[str]()
+    found: list[LearnedMargin] = []
     for path, read in readers:
         try:
             found += parse(read().decode())
@@ -39,8 +39,8 @@ def margins(site: Site | None) -> tuple[list[LearnedMargin], list[str]]:
             continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = (isinstance(error, OSError) and error.strerror) or f"not as `learn` writes it: {error}"
-            unread.append(f"{path}: its margins are left out until `xmem-slurm learn` writes it anew: {why}")
-    return found, unread
+            tell(f"{path}: its margins are left out until `xmem-slurm learn` writes it anew: {why}")
+    return found
 
 
 def parse(text: str) -> list[LearnedMargin]:

@@ -55,8 +55,7 @@ def decide(
     site = site.without_shares() if wishes.whole else site
     basis = basis_of(job, site_file, site.templates, learned.files(site))
     gpus = loading.option_gpus(site, loading.load_catalogue())
-    margins, unread = learned.margins(site)
-    experience = Experience(margins, ran_out)
+    experience = Experience(learned.margins(site, tell), ran_out)
     sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell, experience=experience)
     sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
     errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}
@@ -70,7 +69,7 @@ def decide(
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
     full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
-    before = [*unread, *([ran_out.words] if ran_out is not None else [])]
+    before = [ran_out.words] if ran_out is not None else []
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
     if not job.request.others:
         gpu = gpus[sized[0].estimate.gpu_name]
