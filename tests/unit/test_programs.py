@@ -24,6 +24,7 @@ from xmem_slurm.slurm.programs import programs
         ("python -c 'train(1)'; ./own --lr 1", ["./own", "python"]),
         ("bash -c \"bash -c 'python train.py'\"", ["train.py"]),
         ("python -m", ["python"]),
+        ("python -m ..", ["-m .."]),
         ("bash", ["bash"]),
         ("LR=1", []),
         ("if", []),

@@ -102,12 +102,10 @@ def explain_job(job: str, *, as_json: bool) -> bool:
 def _learn(
     found: Sequence[JobOutcome], days: float, coverage: float, whose: str, place: Path, *, everybody: bool
 ) -> None:
-    """Learn, say what, and write it, if it is anything."""
+    """Learn, say what, and write it. Accounting, where there is one, knows of failures that no recorder sees."""
     failed = set[str]()
     with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
-        failed = sources.not_completed(
-            days, everybody=everybody
-        )  # a recorder sees not every way in which a Python ends
+        failed = sources.not_completed(days, everybody=everybody)
     said, nothing = learning.lessons(records.since(found, days), failed)
     margins = learning.learn(said, coverage)
     typer.echo("\n".join(told.learned_lines(margins, said, nothing, learning.drift(said))))

@@ -53,8 +53,8 @@ def _programs(words: Sequence[str], folder: Path, depth: int) -> Iterator[str]:
             return
         module = words[at + 1] if python and word in ("-m", "--module") and at + 1 < len(words) else ""
         if module and not _LAUNCHER.fullmatch(module):
-            place = folder.joinpath(*module.split("."))
-            yield _known_by(f"-m {module}", [place.with_name(f"{place.name}.py"), place / "__main__.py"])
+            place = folder / module.replace(".", "/")
+            yield _known_by(f"-m {module}", [Path(f"{place}.py"), place / "__main__.py"])
             return
         if python and word == "-c":
             return
