@@ -1,6 +1,8 @@
 """An estimate that was made is read again in any form, and compared with another, with nothing run."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.sizing import Sizing
-from xmem_slurm.submission import last_estimates
+from xmem_slurm.submission import known, last_estimates
 from xmem_slurm.trace import File
 
 folder = test_first_hour.folder
@@ -45,6 +47,21 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
     assert "no estimate of other.py is kept" in str(command("explain", "other.py").exception)
     assert json.loads(command("explain", "--json", "--html", "a.html", str(folder / "job.sh")).stdout)["choice"] == "l4"
     assert Path("a.html").is_file()
+    later = time.time() + 10
+    assert "has changed since" not in command("explain", "train.py").stderr
+    os.utime(folder / "train.py", (later, later))
+    assert "xmem-slurm: train.py has changed since that estimate" in command("explain", "train.py").stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_estimate_is_out_of_date_where_a_file_that_was_read_has_changed(tmp_path: Path) -> None:
+    read = tmp_path / "config.json"
+    read.write_text("{}")
+    last_estimates.keep(["job.sh"], {0: SIZING}, {}, several=False, files=[known.as_it_is(read)])
+    (kept,) = last_estimates.newest()
+    assert kept.outdated_by() is None
+    read.write_text("{ }")
+    assert kept.outdated_by() == str(read)
 
 
 @pytest.mark.usefixtures("folder")

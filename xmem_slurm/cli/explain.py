@@ -1,5 +1,6 @@
 """`xmem-slurm explain`: the last estimate again, in any form, with nothing run; of a job, what it really used."""
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -46,7 +47,7 @@ def explain(
 
 
 def last_of(script: str | None) -> last_estimates.KeptEstimate:
-    """Return the newest estimate that is kept of a script, of any where it is None.
+    """Return the newest estimate that is kept of a script, of any where it is None; and say if it is out of date.
 
     Raises:
         UsageError: there is none.
@@ -55,4 +56,8 @@ def last_of(script: str | None) -> last_estimates.KeptEstimate:
     if last is None:
         which = f" of {script}" if script is not None else ""
         raise UsageError(f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one")
+    changed = last.outdated_by()
+    if changed is not None:
+        name = os.path.relpath(changed)
+        typer.echo(f"xmem-slurm: {name} has changed since that estimate; `xmem-slurm estimate` makes it anew", err=True)
     return last

@@ -76,9 +76,11 @@ def decide(
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
         retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
         decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
-    known.keep(name, decision, *_lasts(decision, site, basis))
+    files, days = _lasts(decision, site, basis)
+    known.keep(name, decision, files, days)
     with suppress(Exception):  # no submission fails by what is said of it again
-        last_estimates.keep(job.argv, sized, left, several=bool(job.request.others), templates=site.templates)
+        several, templates = bool(job.request.others), site.templates
+        last_estimates.keep(job.argv, sized, left, several=several, templates=templates, files=files)
     return decision
 
 

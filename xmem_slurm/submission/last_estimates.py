@@ -56,8 +56,21 @@ class KeptEstimate(NamedTuple):
     def is_of(self, script: str) -> bool:
         """Whether a file of this name was one of its words."""
         wanted = Path(script).resolve()
-        words = {part for word in self.command for part in (word, *word.split())}
-        return any(Path(self.folder, word).resolve() == wanted for word in words)
+        return any(path.resolve() == wanted for path in self._named())
+
+    def outdated_by(self) -> str | None:
+        """Return a file that has changed since, of those that the command names or that it rests on; else None."""
+        from xmem_slurm.submission import known  # noqa: PLC0415 - as `_form`
+
+        for path in self._named():
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.stat().st_mtime > self.made:
+                    return str(path)
+        return next((each[-1] for each in self.files or () if not known.unchanged([each])), None)
+
+    def _named(self) -> Sequence[Path]:
+        words = dict.fromkeys(part for word in self.command for part in (word, *word.split()))
+        return [Path(self.folder, word) for word in words]
 
     def sized(self) -> "Mapping[int, Sizing]":
         """Return what it was said of, with the traces.
