@@ -1,6 +1,8 @@
 """What a plan changes in a job is what the job reads, and nothing else of it: arguments, variables, files, the request."""
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,8 @@ import pytest
 
 from tests.traces import trace_of
 from xmem_slurm.planning import deepspeed_json
+from xmem_slurm.rewriting import launch
+from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.trace import File, Trace, Training
 
 
@@ -41,3 +45,70 @@ def test_of_deepspeeds_files_the_last_that_is_named_counts(words: str, tmp_path:
     found = deepspeed_json.find(ran(*words.split()), tmp_path, tmp_path)
     assert found is not None
     assert found.config["optimizer"]["type"] == "AdamW"
+
+
+OTHERS = """#!/bin/bash
+# --batch-size 4 ran out of memory
+python tokenize.py --batch-size 4 --fp16
+MORE=(--fp16 "$LAST") LAST='--deepspeed ds.json'
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py --batch_size 4 --batch-size=2 > log", "train.py --more 1 --batch_size 8 --batch-size=8 > log"),
+        ("python train.py --batch-size ${BATCH:-4}", "train.py --more 1 --batch-size 8"),
+        ('python train.py \\\n  --batch-size "$BATCH"', 'train.py --more 1 \\\n  --batch-size "8"'),
+        ("python eval.py --batch-size 4; python train.py", "eval.py --batch-size 4; python train.py --batch-size 8"),
+        ("A='--batch-size 4'\npython train.py --x $A", "A='--batch-size 8'\npython train.py --more 1 --x $A"),
+    ],
+)
+def test_arguments_are_those_of_the_command_that_is_launched(command: str, expected: str) -> None:
+    """What else has them stays as it is: a comment, another command, a variable of another command."""
+    script = f"{OTHERS}{command}\n".encode()
+    arguments = {"--batch-size": "8", "--more": "1"}
+    one = Processes(1, 1)
+    text = launch.changed(script, launch.find(script, "train.py"), (one, one), variables={}, arguments=arguments)
+    assert text.decode().startswith(OTHERS)
+    assert expected in text.decode()
+
+
+def test_arguments_in_variables_of_variables_are_changed_there() -> None:
+    script = f'{OTHERS}python train.py "${{MORE[@]}}"\n'.encode()
+    arguments = {"--fp16": "False", "--deepspeed": "copy.json"}
+    one = Processes(1, 1)
+    text = launch.changed(script, launch.find(script, "train.py"), (one, one), variables={}, arguments=arguments)
+    assert text.decode() == (
+        OTHERS.replace("(--fp16", "(--fp16 False").replace("ds.json", "copy.json") + 'python train.py "${MORE[@]}"\n'
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "python train.py --batch-size ${BATCH:-4}",
+        "if true; then\n  python train.py --batch-size $BATCH\nfi",
+        'B="--batch-size $BATCH"\ncd / && python train.py $B | cat',
+        "BATCH=$((2 * 2)) python eval.py\nBATCH=4\npython train.py --batch-size $((BATCH * 1))",
+        "export BATCH='4'; X=1 python train.py --batch-size \"$BATCH\"",
+    ],
+)
+def test_a_variable_reaches_the_words_of_the_command_that_it_stands_before(body: str) -> None:
+    """A shell says what python is called with; the job is submitted with BATCH=4, and is to have 8."""
+    one, script = Processes(1, 1), f"#!/bin/bash\n#SBATCH --gpus=1\n\n{body}\n".encode()
+    shown = b'python() { [ "$1" = eval.py ] || echo "$@" $(env | grep ^BATCH=); }\n'
+    found = launch.find(script, "train.py")
+    changed = launch.changed(script, found, (one, one), variables={"BATCH": "8"}, arguments={})
+    assert changed.startswith(b"#!/bin/bash\n#SBATCH --gpus=1\n\nexport BATCH=8\n")
+    for text, batch in ((script, "4"), (changed, "8")):
+        environ = {"BATCH": "4", "PATH": os.environ["PATH"]}
+        done = subprocess.run(["bash"], input=shown + text, env=environ, capture_output=True, check=True)
+        assert done.stdout.decode().split() == ["train.py", "--batch-size", batch, f"BATCH={batch}"]
+
+
+def test_a_variable_that_the_shell_does_not_read_is_the_commands_alone() -> None:
+    one, script = Processes(1, 1), b"export BATCH=4\npython train.py; python eval.py # $BATCH\n"
+    found = launch.find(script, "train.py")
+    changed = launch.changed(script, found, (one, one), variables={"BATCH": "8"}, arguments={})
+    assert changed == script.replace(b"python train", b"BATCH=8 python train")

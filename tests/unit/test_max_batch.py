@@ -121,6 +121,9 @@ def test_an_option_is_varied_wherever_the_job_gives_it_a_number() -> None:
     job = BatchLever.parse("batch_size=--lr").at(order_of(), 7).job
     assert (job.script, job.arguments) == (SCRIPT, ["--batch-size", "4", "--lr=7"])
     assert BatchLever.parse("batch_size=BATCH").at(order_of(), 7).job.environ["BATCH"] == "7"
+    script = b"export BATCH=${BATCH:-32}\nif [ $BIG ]; then export BATCH=64; fi\npython train.py\n"
+    job = BatchLever.parse("batch_size=BATCH").at(order_of(dataclasses.replace(JOB, script=script)), 7).job
+    assert (job.script, job.environ) == (script.replace(b"64", b"7"), {"BATCH": "7"})
 
 
 @pytest.mark.parametrize("text", ["--batch-size", "batch_size=", "batch=--batch-size", "batch_size=a b"])

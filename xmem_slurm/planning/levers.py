@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import UsageError
+from xmem_slurm.rewriting import launch
 
 _VARIED = re.compile(r"batch_size=(--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)")
 
@@ -54,7 +55,8 @@ class BatchLever:
         if not self.name:
             return replace(order, engine="device", change="batch", batch=batch)
         if not self.name.startswith("-"):
-            return replace(order, job=replace(job, environ={**job.environ, self.name: str(batch)}))
+            script = launch.with_assigned(job.script, self.name, str(batch))
+            return replace(order, job=replace(job, script=script, environ={**job.environ, self.name: str(batch)}))
         return replace(order, job=self._with_option(job, str(batch)))
 
     @property
