@@ -1,4 +1,4 @@
-"""What a plan changes in a job is what the job reads, and nothing else of it: arguments, variables, files, the request."""
+"""What a plan changes in a job is what the job reads, and nothing else of it."""
 
 import json
 import os
@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.traces import trace_of
+from tests.unit.test_plan import gpu, site_of
 from xmem_slurm.planning import deepspeed_json
+from xmem_slurm.planning.candidates import Base, Candidate
+from xmem_slurm.planning.changes import changed
+from xmem_slurm.planning.methods import METHODS
+from xmem_slurm.planning.space import Space
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import File, Trace, Training
 
+OWN = Training()
 
-def ran(*argv: str, training: Training = Training(), ranks: int = 1, read: Sequence[Path] = ()) -> Trace:
+
+def ran(*argv: str, training: Training = OWN, ranks: int = 1, read: Sequence[Path] = ()) -> Trace:
     """Return what a dry run of `python train.py ARGV` showed."""
     files = [File("R", 1, 1, str(path)) for path in read]
     words = ["python", "train.py", *argv]
@@ -57,7 +65,7 @@ MORE=(--fp16 "$LAST") LAST='--deepspeed ds.json'
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("python train.py --batch_size 4 --batch-size=2 > log", "train.py --more 1 --batch_size 8 --batch-size=8 > log"),
+        ("python train.py --batch_size 4 --batch-size=2 >a", "train.py --more 1 --batch_size 8 --batch-size=8 >a"),
         ("python train.py --batch-size ${BATCH:-4}", "train.py --more 1 --batch-size 8"),
         ('python train.py \\\n  --batch-size "$BATCH"', 'train.py --more 1 \\\n  --batch-size "8"'),
         ("python eval.py --batch-size 4; python train.py", "eval.py --batch-size 4; python train.py --batch-size 8"),
@@ -112,3 +120,57 @@ def test_a_variable_that_the_shell_does_not_read_is_the_commands_alone() -> None
     found = launch.find(script, "train.py")
     changed = launch.changed(script, found, (one, one), variables={"BATCH": "8"}, arguments={})
     assert changed == script.replace(b"python train", b"BATCH=8 python train")
+
+
+@pytest.mark.parametrize(
+    ("asked", "command", "gpus", "expected"),
+    [
+        ("--ntasks=4 --gpus-per-task=1", "srun python train.py", (2, 1), "--ntasks=2 --gpus-per-task=1 --nodes=1"),
+        ("--nodes=1 --ntasks-per-node=4 --gpus-per-task=a:1", "srun python train.py", (8, 2), None),
+        ("--gpus=4 --gpus-per-task=1", "srun python train.py", (2, 1), "--gpus-per-task=1 --ntasks=2 --nodes=1"),
+        ("--ntasks=1 --gpus-per-task=4", "torchrun train.py", (8, 1), "--ntasks=1 --gpus-per-task=8 --nodes=1"),
+        (
+            "--ntasks=4 --tres-per-task=cpu=4,gres/gpu:1",
+            "srun python train.py",
+            (2, 1),
+            "--ntasks=2 --tres-per-task=cpu=4,gres/gpu:1 --nodes=1",
+        ),
+        ("--gres=mps:50,lscratch:9", "torchrun train.py", (2, 1), "--gres=lscratch:9 --gpus-per-node=2"),
+        ("--gres=shard:2", "torchrun train.py", (4, 1), "--gpus-per-node=4"),
+        ("--gres=gpu:a:4 --ntasks=4", "srun python train.py", (2, 1), "--ntasks=2 --gpus-per-node=2"),
+    ],
+)
+def test_gpus_are_asked_for_by_task_where_they_were(
+    asked: str, command: str, gpus: tuple[int, int], expected: str | None
+) -> None:
+    """Each task has GPUs of its own by that, and no share stays beside a GPU."""
+    lines = "".join(f"#SBATCH {word}\n" for word in asked.split())
+    job = Submission(("job.sh",), {}, f"#!/bin/bash\n{lines}{command}\n".encode())
+    base = Base(job, ran(ranks=4, training=Training("accelerate", "ddp", 4, 1)))
+    per_node, nodes = gpus
+    way = Candidate("a", per_node * nodes, nodes, METHODS["ddp"], 1, 4, 1, checkpointing=False)
+    script = changed(base, way, site_of(a=8)).script
+    assert script is not None
+    found = sorted(line.partition(" ")[2] for line in script.decode().splitlines() if line.startswith("#SBATCH"))
+    assert found == sorted((expected or "--nodes=2 --ntasks-per-node=8 --gpus-per-task=1").split())
+
+
+def test_a_job_that_cannot_ask_for_others_keeps_its_number_of_gpus_and_that_is_said() -> None:
+    """What PBS is asked for is not known here; two GPUs of a node would be four on two nodes."""
+    script = b"#!/bin/bash\n#PBS -l x\n#SBATCH --gpus-per-node=4\ntorchrun --nproc-per-node=4 train.py\n"
+    base = Base(
+        Submission(("job.sh",), {}, script),
+        ran(ranks=4, training=Training("accelerate", "ddp", 4, 1, has_deepspeed=True)),
+    )
+    site = site_of(a=8, b=2)
+    space = Space(site, {name: gpu(9000) for name in "ab"}, [1, 2, 4, 8], list(METHODS.values()))
+    assert {(way.option, way.gpus) for way in space.all_of(base)} == {("a", 4)}
+    assert "#PBS" in base.not_scaled
+
+
+@pytest.mark.parametrize("step", ["srun --gres=gpu:4 python", "srun -G4 python", "srun --gpus-per-task=4 torchrun"])
+def test_a_step_that_asks_for_gpus_itself_is_launched_as_it_is(step: str) -> None:
+    """Of fewer it would get none, and of more not all."""
+    job = Submission(("--gpus-per-node=4", "job.sh"), {}, f"#!/bin/bash\n{step} train.py\n".encode())
+    base = Base(job, ran(ranks=4, training=Training("accelerate", "ddp", 4, 1)))
+    assert base.not_scaled.startswith("the srun that starts train.py asks for GPUs: -")

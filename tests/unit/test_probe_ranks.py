@@ -21,8 +21,14 @@ def test_ranks_of_which_one_was_killed_have_not_succeeded(monkeypatch: pytest.Mo
     monkeypatch.setenv("XMEM_RUN_RANKS", "0,1/2")
     monkeypatch.setenv("XMEM_LAUNCHER", "1")
     config = SimpleNamespace(
-        **{"nproc_per_node": 2, "min_nodes": 1, "max_nodes": 1, "rdzv_configs": {}, "rdzv_endpoint": ""},
-        **{"role": "default", "max_restarts": 0, "run_id": "1"},
+        nproc_per_node=2,
+        min_nodes=1,
+        max_nodes=1,
+        rdzv_configs={},
+        rdzv_endpoint="",
+        role="default",
+        max_restarts=0,
+        run_id="1",
     )
     launch = importlib.import_module("_xmem.ranks.launch").launch_agent(None, None)
     with pytest.raises(SystemExit) as ended:

@@ -5,14 +5,12 @@ from functools import cached_property
 
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.errors import UsageError
+from xmem_slurm.planning.asking import asking
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import OFF, Method
 from xmem_slurm.rewriting import launch
-from xmem_slurm.site.schema import Site
-from xmem_slurm.slurm import gres
-from xmem_slurm.slurm.edit import Edit, apply
-from xmem_slurm.slurm.request import GPU_OPTIONS
+from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Trace, Training
 
@@ -69,16 +67,32 @@ class Base:
     @property
     def can_be_launched(self) -> bool:
         """Whether another number of processes can be started: it is known what starts them, and they work together."""
-        return not self.not_launched and bool(self.training.by or self.training.method == "ddp")
+        return not self.not_scaled and bool(self.training.by or self.training.method == "ddp")
 
     @cached_property
-    def not_launched(self) -> str:
-        """Why what starts it cannot be changed; "" where it can."""
+    def not_scaled(self) -> str:
+        """Why no other number of processes can be started, or of GPUs be asked for; "" where both can."""
+        now, script = self.ranks // self.nodes, self.job.script or b""
+        more = 1 + max(now, self.job.request.gpus_per_node or 0)
         try:
-            launch.find(self.job.script or b"", self.program)
+            asking(self.job, more, self.nodes, self.tasks(more, self.nodes), ())
+            processes = Processes(self.nodes, now), Processes(self.nodes, more)
+            launch.changed(script, launch.find(script, self.program), processes, variables={}, arguments={})
         except UsageError as error:
             return str(error)
         return ""
+
+    def tasks(self, per_node: int, nodes: int) -> int | None:
+        """Return Slurm's tasks on each node for so many processes there; None: as they are.
+
+        srun starts a process in each, and other launchers start all of a node's in one.
+
+        Raises:
+            UsageError: it is not known what starts them.
+        """
+        if (per_node, nodes) == (self.ranks // self.nodes, self.nodes):
+            return None
+        return per_node if launch.find(self.job.script or b"", self.program).kind == "srun" else 1
 
     @property
     def is_told_by_variables(self) -> bool:
@@ -148,28 +162,3 @@ class Candidate:
             "checkpointing": seen.checkpointing == self.checkpointing,
         }
         return ", ".join(name for name, right in wrong.items() if not right)
-
-
-def asking(job: Submission, per_node: int, nodes: int, site: Site) -> Submission:
-    """Return the job asking for so many GPUs on each of so many nodes, of whichever kind.
-
-    Raises:
-        UsageError: that cannot be said without changing something else.
-    """
-    request, edits = job.request, list[Edit]()
-    if (request.gpus_per_node, request.nodes or 1) == (per_node, nodes):
-        return job
-    spelled = [name for name in GPU_OPTIONS if any(gpu.setting.name == name for gpu in request.gpus)]
-    for name in spelled:
-        edits.append(Edit(name, gres.without(name, request.value(name) or "", ["gpu"])))
-    if {"gres"} & set(site.dialect.options) and "gpus-per-node" not in site.dialect.options:
-        rest = (
-            gres.without("gres", request.value("gres") or "", ["gpu"]) if "gres" in spelled else request.value("gres")
-        )
-        edits = [each for each in edits if each.name != "gres"]
-        edits.append(Edit("gres", gres.with_entry(rest, f"gpu:{per_node}")))
-    else:
-        edits.append(Edit("gpus-per-node", str(per_node)))
-    if (request.nodes or 1) != nodes or request.value("nodes") is not None:
-        edits.append(Edit("nodes", str(nodes)))
-    return apply([edit for edit in edits if edit.value != request.value(edit.name)], job)

@@ -35,6 +35,11 @@ _MADE = re.compile(rb"[$`(]")
 _OF_TASKS = re.compile(r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?")
 
 
+_OF_GPUS = re.compile(
+    r"(?:-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?)"
+)
+
+
 class Launch(NamedTuple):
     """The command that starts the processes; `starter` and `program` are the places of two of its words."""
 
@@ -137,7 +142,8 @@ def with_assigned(script: bytes, name: str, value: str) -> bytes:
 
 def _assigned(script: bytes, name: str, value: str) -> list[_Edit]:
     places = [each for each in body.assignments(script) if each.name == name]
-    return [_Edit(at.start, at.end, shlex.quote(value)) for at in places if _MADE.search(script, at.start, at.end) is None]
+    plain = [at for at in places if _MADE.search(script, at.start, at.end) is None]
+    return [_Edit(at.start, at.end, shlex.quote(value)) for at in plain]
 
 
 def _applied(script: bytes, edits: Sequence[_Edit]) -> bytes:
@@ -165,6 +171,8 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
 def _processes(script: bytes, launch: Launch, before: Processes, after: Processes) -> list[_Edit]:
     """Return what has the launcher start so many processes on each node."""
     words, spread = launch.words, before.nodes != after.nodes
+    if not (launch.kind == "torchrun" and spread):
+        _check_step(launch)
     if launch.kind == "srun":
         return _tasks(launch, after.nodes, after.per_node)
     if launch.kind == "python" or (launch.kind == "torchrun" and spread):
@@ -174,6 +182,18 @@ def _processes(script: bytes, launch: Launch, before: Processes, after: Processe
         raise UsageError(f"{launch.kind} is not told of other nodes here; torchrun and srun are")
     option = {"torchrun": "nproc-per-node", "accelerate": "num_processes", "deepspeed": "num_gpus"}[launch.kind]
     return _option(launch, option, after.per_node * (after.nodes if launch.kind == "accelerate" else 1))
+
+
+def _check_step(launch: Launch) -> None:
+    """Make sure that the srun in front asks for no number of GPUs itself, but for one of each task that is a process.
+
+    Raises:
+        UsageError: it does.
+    """
+    for word in launch.words[_outermost(launch) : launch.starter]:
+        found = _OF_GPUS.fullmatch(_text(word))
+        if found is not None and not (launch.kind == "srun" and found["by_task"]):
+            raise UsageError(f"the srun that starts {_text(launch.words[launch.program])} asks for GPUs: {found[0]}")
 
 
 def _outermost(launch: Launch) -> int:

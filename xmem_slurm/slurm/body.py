@@ -181,12 +181,12 @@ def _is_before_command(data: bytes, assignment: "Node") -> bool:
 def read_variables(data: bytes) -> set[str]:
     """Return the variables that a shell script itself reads, which is before any command does."""
     root = _parse(data)
-    nodes = [] if root is None else _preorder(root)
-    return {_named(data, node) for node in nodes if node.type == "variable_name" and node.parent.type not in _GIVING}
+    named = [] if root is None else [node for node in _preorder(root) if node.type == "variable_name"]
+    return {_named(data, node) for node in named if node.parent is None or node.parent.type not in _GIVING}
 
 
 def filled_in(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return where what a shell makes of `data[start:end]` stands: there, and in the values of variables named there."""
+    """Return where what a shell makes of `data[start:end]` stands: there, and in values of variables named there."""
     spans, known, assigned = [(start, end)], set[bytes](), assignments(data)
     for begin, stop in spans:
         new = set(_VARIABLE.findall(data, begin, stop)) - known
