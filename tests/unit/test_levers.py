@@ -14,6 +14,7 @@ from tests.unit.test_plan import gpu, site_of
 from xmem_slurm.planning import deepspeed_json
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import changed
+from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
 from xmem_slurm.planning.space import Space
 from xmem_slurm.rewriting import launch
@@ -174,3 +175,37 @@ def test_a_step_that_asks_for_gpus_itself_is_launched_as_it_is(step: str) -> Non
     job = Submission(("--gpus-per-node=4", "job.sh"), {}, f"#!/bin/bash\n{step} train.py\n".encode())
     base = Base(job, ran(ranks=4, training=Training("accelerate", "ddp", 4, 1)))
     assert base.not_scaled.startswith("the srun that starts train.py asks for GPUs: -")
+
+
+OPTION, VARIABLE = BatchLever.parse("batch_size=--batch-size"), BatchLever.parse("batch_size=BATCH")
+
+
+@pytest.mark.parametrize(
+    ("lever", "argv", "drawn", "batch", "why"),
+    [
+        (OPTION, "--batch-size 64 --batch-size=16", 0, 16, ""),
+        (OPTION, "--batch-size=64 --batch-size 16", 16, 16, ""),
+        (OPTION, "", 16, 16, ""),
+        (OPTION, "--batch-size 64", 16, 0, "--batch-size is 64, and batches of 16 are what each process draws"),
+        (OPTION, "--batch 16", 0, 0, "no DataLoader was seen to give all batches of its training; its command has"),
+        (VARIABLE, "--batch-size 64", 16, 16, ""),
+        (
+            VARIABLE,
+            "--batch-size 64",
+            0,
+            0,
+            "no DataLoader was seen to give all batches of its training; name an option",
+        ),
+    ],
+)
+def test_a_batch_is_varied_where_it_was_seen(lever: BatchLever, argv: str, drawn: int, batch: int, why: str) -> None:
+    """Neither a comment nor the environment says what a process trains with; a way has its batch if that was seen."""
+    script = b"#!/bin/bash\n#SBATCH --gpus-per-node=1\n# --batch-size 64 ran out of memory\npython train.py\n"
+    seen = ran(*argv.split(), training=Training(drawn=drawn))
+    base = Base(Submission(("job.sh",), {"BATCH": "64"}, script), seen, lever)
+    assert (base.training.micro_batch, base.not_varied[: len(why)], bool(base.lever)) == (batch, why, not why)
+    space = Space(site_of(a=8), {"a": gpu(9000)}, [1], list(METHODS.values()), same_batch=False)
+    ways = list(space.all_of(base))
+    assert len(ways) == 1
+    assert ways[0].is_seen(seen, base.training) == ("micro batch" if base.lever else "")
+    assert replace(ways[0], micro_batch=batch).is_seen(seen, base.training) == ""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.errors import UsageError
 from xmem_slurm.planning.asking import asking
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
@@ -29,11 +28,21 @@ class Base:
 
     @cached_property
     def training(self) -> Training:
-        """How it trains; where its own loop says nothing of its batch, that is what `vary` names."""
+        """How it trains; its batch is that which the lever was seen to make, where there is one."""
         seen = self.trace.training
-        batch = self.vary.number(from_submission(self.job)) if self.vary else 0
+        batch = self.lever.seen(self.trace) if self.lever else 0
         seen = seen._replace(micro_batch=batch or seen.micro_batch, accumulation=seen.accumulation or 1)
         return seen._replace(method="single" if self.ranks == 1 and seen.method in ("", "ddp") else seen.method)
+
+    @property
+    def lever(self) -> BatchLever | None:
+        """What `vary` names, where the job's dry run showed that this is its batch."""
+        return None if self.not_varied else self.vary
+
+    @property
+    def not_varied(self) -> str:
+        """Why its batch stays as it is although `vary` names it; "" where it need not, or nothing is named."""
+        return self.vary.not_seen(self.trace) if self.vary else ""
 
     @property
     def ranks(self) -> int:
@@ -111,7 +120,8 @@ class Candidate:
     """A way of training the job: so many GPUs of an option, a method, a batch of each process, what else is changed.
 
     `shards` says among how many processes one copy of the model is, and `tensor` each tensor of a layer. `micro_batch`
-    is 0 where the job's own is not known. `bf16`: it computes in that, where the job does not.
+    is 0 where the job's own is not known. `bf16`: it computes in that, where the job does not. `lever` is what makes
+    its batch, where the user named it.
     """
 
     option: str
@@ -125,6 +135,7 @@ class Candidate:
     expandable: bool = False
     tensor: int = 1
     bf16: bool = False
+    lever: BatchLever | None = None
 
     @property
     def data_ranks(self) -> int:
@@ -155,7 +166,8 @@ class Candidate:
         wrong = {
             "processes": trace.world_size == self.gpus,
             "method": self.method.is_seen(seen._replace(method=method)) or not seen.by,
-            "micro batch": seen.micro_batch in (0, self.micro_batch),
+            "micro batch": seen.micro_batch in (0, self.micro_batch)
+            and (self.lever is None or self.lever.seen(trace) == self.micro_batch),
             "accumulation": seen.accumulation in (0, self.accumulation),
             "tensor parallelism": max(1, seen.tensor) == self.tensor,
             "precision": not self.bf16 or seen.precision == "bf16",

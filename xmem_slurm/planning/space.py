@@ -54,6 +54,7 @@ class Space:
                             *(option, count, nodes, method, shards, micro, accumulation, checkpointing),
                             tensor=tensor,
                             bf16=half,
+                            lever=base.lever,
                         )
 
     def smaller(self, base: Base, candidate: Candidate) -> Candidate | None:
