@@ -119,6 +119,14 @@ def test_what_jobs_here_taught_goes_before_what_ships_and_says_so() -> None:
     assert "the margin is enough for 95% of 312 jobs of this site (2026-11-23)" in told
     doubtful = changed(doubts=[Noted(Doubt.NCCL, "", share=0.3)])
     assert estimate.estimate([doubtful], "h200", H200, learned).largest.margin.probability is None
+    assert found.confidence == "high"
+    of_failures = Experience(
+        [dataclasses.replace(each, margin=dataclasses.replace(own, probability=0.09)) for each in learned.margins]
+    )
+    found = estimate.estimate([GPT2], "h200", H200, of_failures)
+    shipped = estimate.estimate([GPT2], "h200", H200).largest.margin
+    assert (found.largest.margin.share, found.largest.margin.probability) == (shipped.share, 0.09)
+    assert found.confidence == "medium"
 
 
 def test_a_script_that_ran_out_is_not_sent_to_where_it_did() -> None:

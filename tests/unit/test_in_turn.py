@@ -27,7 +27,7 @@ def wants(*names: str) -> Orders[list[str]]:
     found = []
     for name in names:
         result = yield DryRunOrder(Job(name.encode(), (), Path("/"), {}), GPU, WHOLE)
-        found.append(str(result.found))
+        found.append(f"{result.found} in {result.spent.seconds:.0f} s")
     return found
 
 
@@ -56,8 +56,8 @@ def test_two_run_at_once_and_what_they_return_comes_in_order(tmp_path: Path) -> 
         return answer(f"{name} in {os.getppid()}")
 
     here = os.getpid()
-    found = list(in_turn(all_of(wants("a"), wants("b1", "b2"), wants("c")), make, 2))
-    assert found == [[f"a in {here}"], [f"b1 in {here}", f"b2 in {here}"], [f"c in {here}"]]
+    found = list(in_turn(all_of(wants("a"), wants("b1", "b2"), wants("c")), make, 2, 2))
+    assert found == [[f"a in {here} in 1 s"], [f"b1 in {here} in 1 s", f"b2 in {here} in 1 s"], [f"c in {here} in 1 s"]]
 
 
 def test_who_is_next_is_asked_when_the_oldest_is_done_whichever_ended_first(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_who_is_next_is_asked_when_the_oldest_is_done_whichever_ended_first(tmp_
         (tmp_path / name).touch()
         return answer(name)
 
-    for found in in_turn(another, make, 2):
+    for found in in_turn(another, make, 2, 2):
         done.append(found)  # noqa: PERF402 - each as it comes
     assert asked == [("a", 0), ("b", 0), ("c", 1), ("d", 2)]
 
@@ -94,8 +94,9 @@ def test_they_share_the_cpus_and_the_memory_of_one_and_who_needs_it_all_runs_alo
         assert len(os.sched_getaffinity(0)) <= 2
         return answer(f"{name} {memory} {beside}", "memory" if name == "large" and memory < 1000 else None)
 
-    found = list(in_turn(all_of(wants("large"), wants("large", "small"), wants("small")), make, 2))
-    assert found == [["large 1000 0"], ["large 1000 0", "small 500 some"], ["small 500 some"]]
+    found = list(in_turn(all_of(wants("large"), wants("large", "small"), wants("small")), make, 2, 2))
+    large, small = "large 1000 0 in 2 s", "small 500 some in 1 s"
+    assert found == [[large], [large, small], [small]]
 
 
 def test_an_error_ends_the_others_and_leaves_no_process(tmp_path: Path) -> None:
@@ -108,17 +109,22 @@ def test_an_error_ends_the_others_and_leaves_no_process(tmp_path: Path) -> None:
         raise AssertionError
 
     with pytest.raises(SlurmError, match="its node died"):
-        list(in_turn(all_of(wants("broken"), wants("waits")), make, 2))
+        list(in_turn(all_of(wants("broken"), wants("waits")), make, 2, 2))
     with pytest.raises(ChildProcessError) as refused:
         os.waitpid(-1, os.WNOHANG)
     assert refused.value.errno == errno.ECHILD
 
 
-def test_a_child_that_is_killed_has_no_answer_and_the_others_have_theirs() -> None:
+def test_a_child_that_dies_has_no_answer_and_the_others_have_theirs() -> None:
+    """One that was killed is taken to have spent all that it might."""
+
     def make(order: DryRunOrder) -> DryRunResult:
         if order.job.script == b"killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if order.job.script == b"fails":
+            raise OSError(errno.ENOSPC, "No space left on device")
         return answer("well")
 
-    found = list(in_turn(all_of(wants("killed"), wants("b", "c")), make, 2))
-    assert found == [["the process that made its dry run was killed"], ["well", "well"]]
+    found = list(in_turn(all_of(wants("killed"), wants("fails", "b")), make, 2, 2))
+    killed = "the process that made its dry run was killed in 60 s"
+    assert found == [[killed], ["OSError: [Errno 28] No space left on device in 0 s", "well in 1 s"]]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.traces import trace_of
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.dispatch import InTurn
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, T, drive
@@ -35,6 +36,7 @@ from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu, Site
+from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Mark, Trace, Training
 from xmem_slurm.work import Work
@@ -168,6 +170,31 @@ def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
         other, ran_by_two = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, at_once=2, **wanted)  # type: ignore[arg-type]
         assert other.verified[0].candidate == plan.verified[0].candidate
         assert len(set(ran_by_two)) == len(ran_by_two) <= len(ran) + 1
+    nothing_fits, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(300)}, at_once=2, top=100, seconds=2000.0)
+    looked_at = [row.candidate for row in nothing_fits.rows]
+    assert all(looked_at.count(candidate) == 1 for candidate in looked_at)
+
+
+def test_what_earlier_jobs_showed_counts_in_every_way() -> None:
+    """But how much the job as it is written needed at the least says nothing of another way."""
+    as_ever, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(9000)})
+    lacked, _ = planned(
+        SCRIPT, site_of(small=8), {"small": gpu(9000)}, experience=Experience(ran_out=RanOut("it ran out", 1.0, 0))
+    )
+    needs = {str(row.candidate): row.estimate.required_bytes for row in as_ever.verified if row.estimate is not None}
+    for row in lacked.verified:
+        assert row.estimate is not None
+        assert Doubt.RAN_OUT in [noted.doubt for noted in row.estimate.doubts]
+        assert row.estimate.required_bytes > 1.5 * needs.get(str(row.candidate), 0)
+    least, _ = planned(
+        SCRIPT,
+        site_of(small=8),
+        {"small": gpu(9000)},
+        experience=Experience(ran_out=RanOut("it ran out", None, 1 << 40)),
+    )
+    ways = [row.job.script for row in least.verified if row.job is not None]
+    assert ways
+    assert SCRIPT.encode() not in ways
 
 
 def test_what_is_offloaded_is_tried_where_nothing_else_fits() -> None:

@@ -47,8 +47,12 @@ class InTurn(Protocol):
 
 
 def some_at_once(where: DryRuns) -> InTurn:
-    """Return who makes the dry runs of a search where the site wants them, as many at once as one may use CPUs."""
-    return partial(in_turn, make=_maker(where), at_once=Budget().within(where).cpus)
+    """Return who makes the dry runs of a search where the site wants them, as many at once as one may use CPUs.
+
+    They share the memory of one here; on a node each has its own.
+    """
+    at_once = Budget().within(where).cpus
+    return partial(in_turn, make=_maker(where), at_once=at_once, parts=at_once if where.where == "here" else 1)
 
 
 def _maker(where: DryRuns) -> Callable[[DryRunOrder], DryRunResult]:

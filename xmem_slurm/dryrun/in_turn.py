@@ -12,9 +12,10 @@ import select
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from xmem_slurm.dryrun import live_progress
@@ -29,8 +30,10 @@ _T = TypeVar("_T")
 Make = Callable[[DryRunOrder], DryRunResult]
 
 
-def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int) -> Iterator[_T]:
+def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int, parts: int) -> Iterator[_T]:
     """Have dry runs made for whoever is next, and yield what each returns, in that order.
+
+    Each has one of so many `parts` of the memory; one for which that is too little is made again with all of it, alone.
 
     `another` is asked as soon as one may begin; None: not before the next of those under way is done. The end is when
     none is under way and there is no other one.
@@ -47,28 +50,27 @@ def in_turn(another: Callable[[], Orders[_T] | None], make: Make, at_once: int) 
     with ExitStack() as ending:
         while True:
             while len(going) < at_once and not any(each.alone for each in going) and (orders := another()) is not None:
-                going.append(_UnderWay(orders, lambda order: Child(make, order, cpus), at_once))
+                going.append(_UnderWay(orders, lambda order: Child(make, order, cpus), parts))
                 ending.callback(going[-1].end)
             if not going:
                 return
             while not going[0].is_done:
                 children = {each.child: each for each in going if each.child is not None}
                 if not children:
-                    going[0].once_more()
+                    going[0].begin()
                 for child in select.select(children, [], [])[0] if children else ():
                     children[child].go_on()
             yield going.popleft().found
 
 
 class _UnderWay(Generic[_T]):
-    """One of several that go at once. A dry run for which its part of the memory is too little is made again, alone."""
+    """One of several that go at once."""
 
     def __init__(self, orders: Orders[_T], begin: "Callable[[DryRunOrder], Child]", parts: int) -> None:
-        self._orders, self._begin, self._parts = orders, begin, parts
-        self.alone = False
+        self._wants, self._begin = _once_more_alone(orders, parts), begin
         self.child: Child | None = None
         self._found: list[_T] = []
-        self._want(lambda: next(orders))
+        self._want(partial(next, self._wants))
 
     @property
     def is_done(self) -> bool:
@@ -87,18 +89,12 @@ class _UnderWay(Generic[_T]):
         try:
             result = child.result()
         except XmemError as error:
-            refused = error
-            self._want(lambda: self._orders.throw(refused))
-            return
-        if result.outcome is not None and result.outcome.stopped == "memory" and self._parts > 1 and not self.alone:
-            self.alone = True
-            return
-        self.alone = False
-        timed = replace(result, spent=Spent(result.spent.seconds, time.monotonic() - self._began))
-        self._want(lambda: self._orders.send(timed))
+            self._want(partial(self._wants.throw, error))
+        else:
+            self._want(partial(self._wants.send, result))
 
-    def once_more(self) -> None:
-        """Make its dry run again, with all the memory."""
+    def begin(self) -> None:
+        """Begin what it wants."""
         self.child = self._begin(self._wanted)
 
     def end(self) -> None:
@@ -106,21 +102,44 @@ class _UnderWay(Generic[_T]):
         if self.child is not None:
             self.child.end()
 
-    def _want(self, order: Callable[[], DryRunOrder]) -> None:
+    def _want(self, go_on: Callable[[], tuple[DryRunOrder, bool]]) -> None:
+        self.alone = False
         try:
-            self._wanted, self._began = order(), time.monotonic()
+            self._wanted, self.alone = go_on()
         except StopIteration as end:
             self._found = [end.value]
             return
-        budget = self._wanted.budget
-        part = replace(budget, memory_bytes=budget.memory_bytes // self._parts)
-        self.child = self._begin(replace(self._wanted, budget=part))
+        if not self.alone:
+            self.begin()
+
+
+def _once_more_alone(orders: Orders[_T], parts: int) -> Generator[tuple[DryRunOrder, bool], DryRunResult, _T]:
+    """Want each dry run with its part of the memory; and one for which that is too little with all of it, alone."""
+    go_on = partial(next, orders)
+    while True:
+        try:
+            order = go_on()
+        except StopIteration as end:
+            value: _T = end.value
+            return value
+        began, budget = time.monotonic(), order.budget
+        try:
+            result = yield replace(order, budget=replace(budget, memory_bytes=budget.memory_bytes // parts)), False
+            seconds = result.spent.seconds
+            if parts > 1 and result.outcome is not None and result.outcome.stopped == "memory":
+                result = yield order, True
+                seconds += result.spent.seconds
+        except XmemError as error:
+            go_on = partial(orders.throw, error)
+        else:
+            go_on = partial(orders.send, replace(result, spent=Spent(seconds, time.monotonic() - began)))
 
 
 class Child:
     """A dry run under way in a child of this process, and with it at an end."""
 
     def __init__(self, make: Make, order: DryRunOrder, cpus: Collection[int]) -> None:
+        self._most = Spent(order.budget.seconds)
         self._receiving, sending = os.pipe()
         parent = os.getpid()
         self._number = os.fork()
@@ -136,7 +155,10 @@ class Child:
         return self._receiving
 
     def result(self) -> DryRunResult:
-        """Wait for its end, and return what came of it; a child that was killed has no answer, and others may have one.
+        """Wait for its end, and return what came of it.
+
+        A child that was killed has no answer, and others may have one; it is taken to have spent all that it might, as
+        whoever kills dry runs is not to be given dozens.
 
         Raises:
             XmemError: as it did.
@@ -145,9 +167,10 @@ class Child:
             text = file.read()
         self._receiving = -1
         os.waitpid(self._number, 0)
-        if not text:
-            return DryRunResult(NoEstimate("the process that made its dry run was killed"))
-        found = pickle.loads(text)  # noqa: S301 - our own
+        try:
+            found = pickle.loads(text)  # noqa: S301 - our own
+        except (EOFError, pickle.UnpicklingError):
+            return DryRunResult(NoEstimate("the process that made its dry run was killed"), self._most)
         if isinstance(found, XmemError):
             raise found
         assert isinstance(found, DryRunResult)
@@ -173,5 +196,7 @@ def _send(sending: int, parent: int, cpus: Collection[int], make: Callable[[], D
             found = make()
         except XmemError as error:
             found = error
+        except Exception as error:  # ours to be told of, and no reason to lose what others found
+            found = DryRunResult(NoEstimate(f"{type(error).__name__}: {error}"))
         with os.fdopen(sending, "wb") as file:
             pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)

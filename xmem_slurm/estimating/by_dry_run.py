@@ -10,7 +10,7 @@ from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, SiteError, UsageError
 from xmem_slurm.estimating.asked import Estimated, Wanted
-from xmem_slurm.outcomes import learned
+from xmem_slurm.outcomes import history, learned
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.max_batch import MaxBatch, largest
 from xmem_slurm.report import terminal
@@ -75,7 +75,8 @@ def largest_batches(
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
     work = "running the job dry with one batch after another"
     with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
-        return dispatch.one(largest(order, lever, 0, gpus), rules)
+        experience = Experience(learned.margins(where), history.ran_out(job))
+        return dispatch.one(largest(order, lever, 0, gpus, experience), rules)
 
 
 def _where(wanted: Wanted, tell: Callable[[str], None]) -> tuple[Site | None, Wanted]:

@@ -15,6 +15,7 @@ from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.dry_runs import ComponentEstimates, DryRunsByKind
 from xmem_slurm.sizing.estimate import Estimate
+from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 
 FIRST = 8
 """The first batch that is tried: what divides batches, such as normalization, fails with less."""
@@ -48,7 +49,11 @@ class MaxBatch:
 
 
 def largest(
-    order: DryRunOrder, lever: BatchLever, component: int, gpus: Mapping[str, Gpu]
+    order: DryRunOrder,
+    lever: BatchLever,
+    component: int,
+    gpus: Mapping[str, Gpu],
+    experience: Experience = NO_EXPERIENCE,
 ) -> Orders[Sequence[MaxBatch]]:
     """Find the largest batch on each of these GPUs. The order's budget is for the dry runs of one batch.
 
@@ -56,7 +61,7 @@ def largest(
         NoEstimate: a dry run failed, or the lever changes nothing.
         UsageError: there is nothing that the lever could change.
     """
-    tried, found = _Tried(order, lever, component, gpus), {}
+    tried, found = _Tried(order, lever, component, gpus, experience.of_another_way()), {}
     for name in sorted(gpus, key=lambda name: gpus[name].total_bytes):
         found[name] = yield from _largest_on(name, tried)
     return list(found.values())
@@ -70,6 +75,7 @@ class _Tried:
     lever: BatchLever
     component: int
     gpus: Mapping[str, Gpu]
+    experience: Experience
 
     def __post_init__(self) -> None:
         self._estimates: dict[tuple[str, int], dict[int, Estimate]] = {}
@@ -91,7 +97,7 @@ class _Tried:
             NoEstimate: as `largest` does.
         """
         order = self.lever.at(self.order, batch)
-        dry_runs = DryRunsByKind(order, {name: self.gpus[name]}, SharedBudget(order.budget))
+        dry_runs = DryRunsByKind(order, {name: self.gpus[name]}, SharedBudget(order.budget), self.experience)
         try:
             estimate = yield from ComponentEstimates(dry_runs, self.component, name).on(name)
         except NoEstimate as error:

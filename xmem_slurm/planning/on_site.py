@@ -11,6 +11,7 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
+from xmem_slurm.outcomes import history, learned
 from xmem_slurm.planning.changes import files_for, what_changes
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS, Method
@@ -20,6 +21,7 @@ from xmem_slurm.rewriting.rewrite import rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.margins import Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
@@ -115,7 +117,8 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
     with admission.turn(site.dry_run, None, tell):
-        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put)
+        experience = Experience(learned.margins(site), history.ran_out(job))
+        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put, experience)
         return Planned(search.plan(dispatch.some_at_once(site.dry_run)), site, gpus)
 
 

@@ -6,6 +6,7 @@ worked. What is ruled out needs more by a lower bound than its GPU has. When tim
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +29,7 @@ from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.planning.space import Space
 from xmem_slurm.sizing.estimate import Estimate, estimate
+from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 from xmem_slurm.work import Work
@@ -106,6 +108,7 @@ class Search:
     tell: Callable[[str], None] = lambda _: None
     put: Callable[[Path, bytes], None] = lambda *_: None
     """Writes a file that a way needs."""
+    experience: Experience = NO_EXPERIENCE
     rows: list[Row] = field(default_factory=list)
     under_way: list[Candidate] = field(default_factory=list)
     brief: bool = False
@@ -222,25 +225,34 @@ class Search:
         enough, left = verified >= self.top or verified + going >= max(self.top, LEAST_AT_ONCE), self._left(going)
         if enough or left <= 0:
             return None
-        aside, found = list[Candidate](), None
-        while heap and found is None:
+        alike, found = self._off(heap)
+        taken = [*alike, found] if found is not None else alike
+        chosen = found
+        if found is None or self._promise(found) >= UNLIKELY:
+            chosen = next((each for each in taken if not self._is_under_way(each)), None)
+        if chosen is not None and (verified or going) and self._is_unlikely(chosen, left):
+            chosen = None
+        for each in taken:
+            if each is not chosen:
+                self._push(heap, each)
+        return chosen
+
+    def _off(self, heap: list[_Waiting]) -> tuple[list[Candidate], Candidate | None]:
+        """Take off the heap the most promising of a method that is not under way, and those before it.
+
+        By what is under way more will be known of the latter. Of what waits more may be known than when it was pushed.
+        """
+        alike = list[Candidate]()
+        while heap:
             promised, *_, candidate = heapq.heappop(heap)
             near = candidate if candidate.expandable else self._near(candidate)
             if near != candidate or self._promise(candidate) > promised:
-                self._push(heap, near)  # more is known by now
+                self._push(heap, near)
             elif any(other.method == candidate.method for other in self.under_way):
-                aside.append(candidate)  # by what is under way more will be known
+                alike.append(candidate)
             else:
-                found = candidate
-        if aside and (found is None or self._promise(found) >= UNLIKELY):
-            aside += [] if found is None else [found]
-            found = next((each for each in aside if not self._is_under_way(each)), None)
-        if found is not None and (verified or self.under_way) and self._is_unlikely(found, left):
-            aside, found = [*aside, found], None
-        for each in aside:
-            if each is not found:
-                self._push(heap, each)
-        return found
+                return alike, candidate
+        return alike, None
 
     def _is_unlikely(self, candidate: Candidate, left: float) -> bool:
         """Whether its dry run is not expected to answer within so many seconds, or it to fit."""
@@ -309,7 +321,9 @@ class Search:
             finally:
                 self.spent += budget.spent.seconds
         traces, took = self._known[key]
-        return estimate(traces, option, gpu), took
+        as_written = (job.script, job.argv) == (self.job.script, self.job.argv)
+        experience = self.experience if as_written else self.experience.of_another_way()
+        return estimate(traces, option, gpu, experience), took
 
     def _left(self, beside: int) -> float:
         """Return the seconds that are left for one more dry run beside so many that are under way."""
@@ -339,7 +353,7 @@ class Search:
             if self.objective == "fewest":
                 return row.candidate.gpus
             figure = row.seconds if self.objective == "time" else row.cost
-            return (figure or 0.0) if ranked else price(row)
+            return (math.inf if figure is None else figure) if ranked else price(row)
 
         classes, best = dict[int, int](), 0.0
         for row in sorted(rows, key=least):

@@ -126,7 +126,10 @@ class Estimate:
         wider = [_sentence(noted) for noted in self.doubts if noted.doubt.price is not None]
         not_run = _others_not_run([rank.trace for rank in self.ranks])
         added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
-        return list(dict.fromkeys([*wider, *not_run, *added]))
+        promise = self.largest.margin.probability
+        is_little = promise is not None and promise < margins.LEAST_PROMISE
+        little = ["too many jobs of its kind ran out of GPU memory for more to be promised"] if is_little else []
+        return list(dict.fromkeys([*wider, *not_run, *added, *little]))
 
     @property
     def confidence(self) -> str:
@@ -210,13 +213,19 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
 
 
 def _margin(doubts: Sequence[Noted], engine: str, gpu: Gpu, experience: Experience) -> Margin:
-    """Return the margin of jobs like this one, unless a price of its own is more; else of what was measured."""
+    """Return the margin of jobs like this one, unless a price of its own is more; else of what was measured.
+
+    Where so many of them ran out of memory that little can be promised, it is no less than what was measured.
+    """
     own = {noted.doubt: noted.share for noted in doubts if noted.share is not None}
     priced = frozenset(noted.code for noted in doubts if noted.doubt.price is not None)
     learned = experience.of(engine, gpu.cuda_name, priced)
-    if learned is not None and learned.share >= max(own.values(), default=0):
-        return learned
-    return margin_of([noted.doubt for noted in doubts], gpu.capability, own)
+    measured = margin_of([noted.doubt for noted in doubts], gpu.capability, own)
+    if learned is None or learned.share < max(own.values(), default=0):
+        return measured
+    if learned.probability is not None and learned.probability < margins.LEAST_PROMISE:
+        return replace(learned, share=max(learned.share, measured.share))
+    return learned
 
 
 def engine_of(trace: Trace) -> str:

@@ -13,13 +13,15 @@ import functools
 import tomllib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from xmem_slurm import resources
 from xmem_slurm.allocator.fit import RESOLUTION
 
 FILE = "margins.toml"
+LEAST_PROMISE = 0.9
+"""The least that a margin promises which ships (site-config/margins.toml): with less an estimate is not "high"."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class Experience:
         """Return the margin of the jobs that a run is like, if there are such."""
         alike = [each for each in self.margins if each.covers(engine, gpu, unseen)]
         return min(alike, key=lambda each: len(each.gpus)).margin if alike else None
+
+    def of_another_way(self) -> "Experience":
+        """Return what holds for the same job, run in another way: not what it cannot do with as it is written."""
+        only_least = self.ran_out is not None and self.ran_out.share is None
+        return replace(self, ran_out=None) if only_least else self
 
 
 NO_EXPERIENCE = Experience()

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.outcomes import learned
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.changes import what_changes
 from xmem_slurm.report import plan as report
@@ -39,5 +40,6 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     estimates = [row.estimate for row in found.plan.rows if row.estimate is not None]
     traces = [found.plan.base.trace, *(rank.trace for estimate in estimates for rank in estimate.ranks)]
     site_file = places.site_file(wishes.site, job.environ)
-    known.keep(name, decision, *by_sizing.lasts(traces, by_sizing.basis_of(job, site_file, found.site.templates, [])))
+    basis = by_sizing.basis_of(job, site_file, found.site.templates, learned.files(found.site))
+    known.keep(name, decision, *by_sizing.lasts(traces, basis))
     return decision
