@@ -16,7 +16,9 @@ from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import changed
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import METHODS
+from xmem_slurm.planning.search import Ways
 from xmem_slurm.planning.space import Space
+from xmem_slurm.report import plan as report
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.slurm.submission import Submission
@@ -209,3 +211,10 @@ def test_a_batch_is_varied_where_it_was_seen(lever: BatchLever, argv: str, drawn
     assert len(ways) == 1
     assert ways[0].is_seen(seen, base.training) == ("micro batch" if base.lever else "")
     assert replace(ways[0], micro_batch=batch).is_seen(seen, base.training) == ""
+
+
+def test_a_lever_that_is_not_heeded_is_said() -> None:
+    base = Base(Submission(("job.sh",), {}, b"#!/bin/bash\npython train.py\n"), ran(), VARIABLE)
+    words = report.lines(Ways(base, [], "cost", 1, 0), {})
+    (said,) = [line for line in words if "--vary" in line]
+    assert said.startswith("--vary batch_size=BATCH is not heeded: no DataLoader was seen to give all batches")

@@ -105,7 +105,7 @@ def _words(plan: Ways) -> list[str]:
     if plan.base.training.by in ("transformers", "accelerate", "lightning") and not plan.base.training.has_deepspeed:
         found.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
     if plan.base.not_varied:
-        found.append(f"--vary batch_size={plan.base.vary}: the batch stays as it is: {plan.base.not_varied}")
+        found.append(f"--vary batch_size={plan.base.vary} is not heeded: {plan.base.not_varied}")
     if plan.base.not_scaled:
         found.append(plan.base.not_scaled)
     reasons = dict.fromkeys(reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons)

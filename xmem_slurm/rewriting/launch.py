@@ -33,11 +33,7 @@ _BEGINNING = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?\n)*")
 _MADE = re.compile(rb"[$`(]")
 """In a value that is made of others when the script runs."""
 _OF_TASKS = re.compile(r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?")
-
-
-_OF_GPUS = re.compile(
-    r"(?:-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?)"
-)
+_OF_GPUS = re.compile(r"-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?")
 
 
 class Launch(NamedTuple):
@@ -118,8 +114,8 @@ def changed(
         prefix = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         edits.append(_Edit(_start(script, first), _start(script, first), f"{prefix} "))
         begin = _BEGINNING.match(script).end()  # type: ignore[union-attr]
-        for name in body.read_variables(script) & set(variables):
-            edits += [*_assigned(script, name, variables[name])]
+        for name in sorted(body.read_variables(script) & set(variables)):
+            edits += _assigned(script, name, variables[name])
             edits.append(_Edit(begin, begin, f"export {name}={shlex.quote(variables[name])}\n"))
     missing = []
     reach = body.filled_in(script, _end(script, program), _end(script, launch.words[-1])) if arguments else []

@@ -121,9 +121,10 @@ def _batch_size(loader):
     """Return the samples in a batch of a loader's iterator, of this process alone; 0: its sampler has no such size."""
     sampler = getattr(loader, "_index_sampler", None)
     size = getattr(sampler, "batch_size", None)
-    if getattr(sampler, "split_batches", False):  # accelerate's: each process gets its part of a batch
-        size //= sampler.num_processes
-    return size if isinstance(size, int) else 0
+    if not isinstance(size, int):
+        return 0
+    splits = getattr(sampler, "split_batches", False)  # accelerate's: each process gets its part of a batch
+    return size // sampler.num_processes if splits else size
 
 
 def length(loader):
