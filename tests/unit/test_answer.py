@@ -9,7 +9,10 @@ import pytest
 from tests.conftest import EXAMPLE_SITE
 from xmem_slurm.dryrun import dispatch
 from xmem_slurm.errors import Busy, NoEstimate
+from xmem_slurm.estimating import asked
+from xmem_slurm.estimating.asked import Wanted
 from xmem_slurm.report import decided
+from xmem_slurm.sizing.margins import RanOut
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import known
 from xmem_slurm.submission.answer import Wishes, answer
@@ -89,3 +92,18 @@ def test_a_job_whose_turn_does_not_come_goes_as_written_and_nothing_is_known_of_
         answer(JOB, WISHES._replace(queue_seconds=0.2), told.append)
     assert dry_runs.count == 1
     assert len(told) == 1
+
+
+def test_more_that_is_learned_of_an_oom_ends_the_answer_of_before(
+    dry_runs: DryRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same words: who ran out at 38 GiB took 70 the next time, or that was too little of another estimate."""
+    names: list[str] = []
+    monkeypatch.setattr("xmem_slurm.estimating.by_dry_run.estimate", lambda _job, _wanted, name, *_: names.append(name))
+    dry_runs.error = NoEstimate("its script failed", [])
+    for expected, known_of_it in enumerate([(0.3, 38), (1.3, 38), (1.3, 70), (None, 70)], start=1):
+        ran_out = RanOut("job 7 ran out of memory on l4 at 38.00 GiB", *known_of_it)
+        monkeypatch.setattr("xmem_slurm.submission.answer.ran_out", lambda _, known=ran_out: known)
+        submit_twice(JOB)
+        asked.estimate(JOB, Wanted(), lambda _: None)
+        assert (dry_runs.count, len(set(names))) == (expected, expected)

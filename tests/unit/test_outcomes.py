@@ -59,7 +59,13 @@ def test_the_last_line_of_a_process_counts_and_a_job_has_several(tmp_path: Path)
         *("", "{", "[" * 100_000, "{}", "null", "[1]"),
         *(json.dumps({**LINE, **wrong}) for wrong in ({"job": "7; rm"}, {"state": "fine"}, {"began": "x"})),
         *(json.dumps({**LINE, **wrong}) for wrong in ({"devices": 3}, {"devices": []}, {"prediction": {"margin": []}})),
-        json.dumps(line(device={"name": "\x1b"})),
+        *(json.dumps({**LINE, **wrong}) for wrong in ({"rank": math.inf}, {"world": 1 << 63}, {"process": True})),
+        *(json.dumps({**LINE, **wrong}) for wrong in ({"began": math.nan}, {"time": 1e300}, {"time": 99.0})),
+        *(json.dumps(line(device=wrong)) for wrong in ({"name": "\x1b"}, {"reserved": 10**400}, {"ooms": -1})),
+        *(json.dumps(line(device=wrong)) for wrong in ({"used": math.nan}, {"limit": 1.5}, {"total": "9"})),
+        *(json.dumps(line(predicted=wrong)) for wrong in ({"gpu": "A\n"}, {"engine": 'd"'}, {"unseen": ['"']})),
+        *(json.dumps(line(predicted=wrong)) for wrong in ({"promise": math.nan}, {"margin": math.inf}, {"given": [1]})),
+        *(json.dumps(line(predicted=wrong)) for wrong in ({"reserved_bytes": 10**400}, {"sampled": "no"})),
     ],
 )  # fmt: skip
 def test_a_line_that_is_none_is_passed_over(tmp_path: Path, wrong: str) -> None:
@@ -77,12 +83,26 @@ def test_a_file_of_somebody_else_s_name_a_link_and_a_pipe_are_not_read(tmp_path:
 def test_a_script_is_known_by_what_nobody_else_can_guess(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     job = Submission(("--gres=gpu:1", "job.sh", "a"), {}, b"#!/bin/sh\ntrain\n")
-    script, run = records.keys(job, tmp_path)
-    assert records.keys(job.but(argv=("--mem=1G", "job.sh", "a")), tmp_path) == (script, run)
-    assert records.keys(job.but(argv=("job.sh", "b")), tmp_path)[0] == script
-    assert records.keys(job.but(argv=("job.sh", "b")), tmp_path)[1] != run
+    script, run = keys(job, tmp_path)
+    assert keys(job.but(argv=("--mem=1G", "job.sh", "a")), tmp_path) == (script, run)
+    assert keys(job.but(argv=("job.sh", "b")), tmp_path)[0] == script
+    assert keys(job.but(argv=("job.sh", "b")), tmp_path)[1] != run
     (tmp_path / "salt").unlink()
-    assert records.keys(job, tmp_path)[0] != script
+    assert keys(job, tmp_path)[0] != script
+
+
+def keys(job: Submission, place: Path) -> tuple[str, str]:
+    return records.key_of_script(job, place), records.key_of_run(job, place)
+
+
+def test_a_sweep_is_one_script_of_many_runs(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    wrapped = [Submission(("--wrap", f"python train.py --lr {lr}"), {}, None) for lr in range(25)]
+    documents = [Submission((), {}, f"#!/bin/sh\n#SBATCH -t {lr}\npython train.py {lr}\n".encode()) for lr in range(25)]
+    scripts, runs = zip(*(keys(job, tmp_path) for job in [*wrapped, *documents]), strict=True)
+    assert (len(set(scripts)), len(set(runs))) == (1, 50)
+    python = Submission((), {}, b"#!/usr/bin/python3\nprint(1)\n")
+    assert keys(python, tmp_path)[0] != keys(python.but(script=b"#!/usr/bin/python3\nprint(2)\n"), tmp_path)[0]
 
 
 OOM = {"state": "oom", "device": {"limit": 8 * GIB, "ooms": 1}}
@@ -101,8 +121,13 @@ def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_mor
     ran_out = history.of_script(written(tmp_path, oom, line(30 * GIB, job="8", time=300.0)))
     assert ran_out is not None
     assert ran_out.share == 2.0
-    failed = history.of_script(written(tmp_path, oom, line(9 * GIB, job="8", time=300.0, state="error")))
-    assert failed is not None
+    failed = line(9 * GIB, job="8", time=300.0, state="error")
+    caught = line(9 * GIB, job="8", time=300.0, device={"ooms": 1})  # as recorders once wrote of `except: sys.exit(1)`
+    early = line(6 * GIB, job="8", time=300.0)
+    for unknown in (failed, caught, early):
+        assert history.of_script(written(tmp_path, oom, unknown)) is not None
+    edited = line(6 * GIB, {"reserved_bytes": 6 * GIB}, job="8", time=300.0)
+    assert history.of_script(written(tmp_path, oom, edited)) is None
 
 
 def test_without_a_prediction_what_there_was_is_the_least(tmp_path: Path) -> None:
@@ -175,6 +200,7 @@ def test_margins_are_of_a_gpu_where_it_has_enough_jobs_and_of_all_where_not() ->
         (line(5 * GIB, **OOM), (-0.2 + 2 / 10240, True)),
         (line(9 * GIB, {"reserved_bytes": 20 * GIB}, device={"retries": 3}), (-0.1, False)),
         (line(state="error"), "failed, or was not seen to end"),
+        (line(9 * GIB, device={"ooms": 1, "retries": 1}), "ran out of GPU memory, and caught that"),
         (line(predicted={"reserved_bytes": 0}), "nothing was predicted"),
         (line(predicted={"capability": "9.0"}), "ran on another kind of GPU than was estimated for"),
         (line(11 * GIB, {"capability": "9.0", "sampled": True}), (0.1, False)),
@@ -188,6 +214,13 @@ def test_what_a_job_says(tmp_path: Path, what: dict[str, Any], expected: Any) ->
         assert (said.shortfall, said.censored) == (pytest.approx(expected[0]), expected[1])
 
 
+def test_a_job_that_slurm_has_as_failed_says_no_more_than_that_it_ran_out(tmp_path: Path) -> None:
+    found = written(tmp_path, line(GIB), line(7 * GIB, job="8", **OOM), line(job="9"))
+    said, nothing = learning.lessons(found, {"7", "8"})
+    assert [each.censored for each in said] == [True, False]
+    assert nothing == {"failed, or was not seen to end": 1}
+
+
 def test_drift_is_said_where_promises_no_longer_hold() -> None:
     fine = [lesson(0.01, n) for n in range(90)]
     assert not learning.drift([*fine, *(lesson(0.1, f"x{n}") for n in range(10))]).is_one
@@ -199,14 +232,18 @@ def test_drift_is_said_where_promises_no_longer_hold() -> None:
 def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_another_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [LearnedMargin("device", frozenset({"NVIDIA L4"}), frozenset({"nccl"}), Margin(0.0312, 0.95, 312, 40))]
+    gpus = frozenset({"NVIDIA L4", 'A"]\\', "Ü \U0001f600"})
+    found = [LearnedMargin("device", gpus, frozenset({"nccl"}), Margin(0.0312, 0.95, 312, 40))]
     text = learned.text(found, "jobs of this site", "2026-11-23")
     of = "jobs of this site (2026-11-23)"
     assert learned.parse(text) == [dataclasses.replace(found[0], margin=Margin(0.0312, 0.95, 312, 40, of=of))]
+    assert learned.parse(learned.text([], "jobs of this site", "2026-11-23")) == []
     file = tmp_path / "margins.toml"
     monkeypatch.setattr(learned, "own_file", lambda: file)
-    assert learned.margins(None) == []
-    for wrong in ("[[learned]]", "x", text.replace("share = ", 'share = "a"  # ')):
+    told: list[str] = []
+    assert learned.margins(None, told.append) == told == []
+    for wrong in ("[[learned]]", "x", text.replace("share = ", "share = nan  # ")):
         file.write_text(wrong)
         file.chmod(0o600)
-        assert learned.margins(None) == []
+        assert learned.margins(None, told.append) == []
+        assert told.pop().startswith(f"{file}: its margins are left out until `xmem-slurm learn` writes it anew: ")

@@ -100,19 +100,53 @@ def test_the_last_line_has_the_peak_and_what_was_predicted(site_packages: Path) 
 
 
 @pytest.mark.parametrize(
-    ("ends", "state"),
+    ("ends", "code", "state"),
     [
-        ("raise torch.OutOfMemoryError", "oom"),
-        ("raise ValueError", "error"),
-        ("sys.exit(3)", "exit"),  # the interpreter tells nobody why it ends
-        ("raise RuntimeError from torch.OutOfMemoryError()", "oom"),
+        ("raise torch.OutOfMemoryError", 1, "oom"),
+        ("raise ValueError", 1, "error"),
+        ("raise RuntimeError from torch.OutOfMemoryError()", 1, "oom"),
+        ("sys.excepthook = print; raise torch.OutOfMemoryError", 1, "oom"),  # as rich and others have it
+        ("sys.exit()", 0, "exit"),
+        ("sys.exit(3)", 3, "error"),
+        ("exit(3)", 3, "error"),
+        ("\ntry: raise torch.OutOfMemoryError\nexcept Exception: sys.exit(3)", 3, "oom"),  # as Hydra has it
+        ("\ntry: sys.exit(3)\nexcept SystemExit: sys.exit(0)", 0, "exit"),
+        ("\nt = threading.Thread(target=sys.exit, args=[3]); t.start(); t.join()", 0, "exit"),
     ],
 )
-def test_how_a_process_ended_is_told(site_packages: Path, ends: str, state: str) -> None:
-    done = run(site_packages, f"import sys; {TAKES}{ends}")
-    assert done.returncode == (3 if "exit" in ends else 1)
-    assert done.stderr.count("Traceback") == (0 if "exit" in ends else 1)
-    assert lines(site_packages)[-1]["state"] == state
+def test_how_a_process_ended_is_told(site_packages: Path, ends: str, code: int, state: str) -> None:
+    done = run(site_packages, f"import sys, threading; {TAKES}{ends}")
+    assert done.returncode == code
+    assert RECORDER.name not in done.stderr
+    assert [line["state"] for line in lines(site_packages)] == [state]
+
+
+ASKS_IN_TURN = """
+import importlib.util, sys
+class Finder:
+    asking = False
+    def find_spec(self, name, path=None, target=None):
+        if self.asking: return None
+        self.asking = True
+        try: return importlib.util.find_spec(name)
+        finally: self.asking = False
+sys.meta_path.insert(0, Finder())
+"""
+"""What wrapt and those who watch imports by it put before all others."""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import importlib.util; assert importlib.util.find_spec('torch').loader",  # as transformers asks
+        ASKS_IN_TURN,
+        f"{ASKS_IN_TURN}sys.meta_path.insert(1, sys.meta_path.pop(0))",
+    ],
+)
+def test_who_only_asks_for_torch_does_not_use_the_recorder_up(site_packages: Path, before: str) -> None:
+    done = run(site_packages, f"{before}\n{TAKES}import sys; print(any('Until' in repr(f) for f in sys.meta_path))")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+    assert [line["state"] for line in lines(site_packages)] == ["exit"]
 
 
 def test_a_worker_of_multiprocessing_leaves_its_own_line(site_packages: Path) -> None:

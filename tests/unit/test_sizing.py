@@ -12,10 +12,13 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.report import terminal
+from xmem_slurm.report.options import outlooks
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.site.schema import DryRuns as DryRunRules
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.demand import demand_of
+from xmem_slurm.sizing.placement import Verdict
 from xmem_slurm.slurm.submission import Submission
 
 HERE = DryRunRules()
@@ -63,6 +66,15 @@ def test_a_job_whose_batches_vary_goes_where_it_fits_not_where_its_fragments_wou
     sized = size(monkeypatch, DryRuns(varied))
     assert sized.placement.choice == "l4"
     assert sized.estimate.uses_up_to_bytes > GPUS["h200"].total_bytes
+
+
+def test_a_job_that_asks_for_no_gpu_is_sized_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`xmem-slurm estimate train.py`, at a site."""
+    monkeypatch.setattr(runner, "run", DryRuns(GPT2))
+    job = Submission(("--wrap", "python train.py"), {}, None)
+    (found,) = dispatch.one(sizing.size_components(job, [0], SITE, GPUS, Budget()), HERE).values()
+    assert isinstance(found, sizing.Sizing)
+    assert found.placement.choice == "l4"
 
 
 def test_components_start_together_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +137,10 @@ def test_a_gpu_that_the_jobs_torch_has_no_kernels_for_is_named_and_not_chosen(
     told = "the job's torch has no kernels for v100 (compute capability 7.0): it has sm_75, "
     assert sized.without_kernels.startswith(told) == (asked == "v100")
     assert bool(sized.without_kernels) == (asked == "v100")
+    on_v100 = Verdict("v100", gpus["v100"], fits=False)
+    only_v100 = dataclasses.replace(sized, placement=dataclasses.replace(sized.placement, verdicts=[on_v100]))
+    (line,) = terminal.option_lines(outlooks(only_v100), None)
+    assert f"does not fit: {told}" in line
     only = OLD.model_copy(update={"nodes": OLD.nodes[-1:]})
     asked_for.clear()
     with pytest.raises(NoEstimate, match="no kernels for v100"):

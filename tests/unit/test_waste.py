@@ -42,18 +42,28 @@ def test_sacct_and_jobstats_say_what_was_taken_of_a_gpu_as_far_as_they_can() -> 
             f"9|9_3|bob|mig|CANCELLED by 0|60|gres/gpu:h200=2,gres/gpu=2||{summary(5 * GIB, 9 * GIB)}",
             "9.batch|9_3.batch|||CANCELLED|60||gres/gpumem=1G|",  # the summary goes before it
             "10|10|bob|cpu|COMPLETED|60|cpu=1||",
+            "11|11|bob|mine\n11|11|bob|x||60|gres/gpu=1||",  # a job's name is whatever its user likes
+            "12|12|bob|x|COMPLETED|x|gres/gpu=1||",
+            "13|13|bob|na\u2028me|COMPLETED|60|gres/gpu=1||",
         )
     )
     assert [(each.job, each.gpus, each.used_bytes, each.source) for each in found] == [
         ("7", {"l4": 1}, 3 * GIB, "sacct"),
         ("8", {"": 2}, None, ""),
         ("9_3", {"h200": 2}, 9 * GIB, "jobstats"),
+        ("13", {"": 1}, None, ""),
     ]
 
 
 @pytest.mark.parametrize("comment", ["", "JS1:None", "JS1:Short", "JS1:AAAA", "mine JS1:x", f"JS1:{'A' * 100}"])
 def test_what_is_no_summary_of_jobstats_says_nothing(comment: str) -> None:
     assert sources.of_jobstats(comment) is None
+
+
+def test_sacct_says_which_jobs_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = of_sacct("7|COMPLETED", "8|FAILED", "9|CANCELLED by 0")
+    monkeypatch.setattr(sources.client, "run", lambda *_: answer)
+    assert sources.not_completed(30, everybody=True) == {"8", "9"}
 
 
 def test_torch_s_own_message_says_on_which_gpu_a_job_ran_out() -> None:
@@ -96,6 +106,34 @@ def test_the_sums_are_those_of_a_hand_count(tmp_path) -> None:
     page = report.page(sums, 30)
     assert told[0] in page
     assert report.document(sums, 30)["cost_done"] == 27
+
+
+def test_hours_on_a_type_without_a_cost_are_in_no_sum_of_costs(tmp_path) -> None:
+    """Else what they would have cost on a type that has one is less than nothing not needed."""
+    asked = {"asked": ["gpu:v100:1"], "given": ["gpu:l4:1"]}
+    records = written(tmp_path, line(job="1"), line(job="2"), line(job="3", predicted=asked))
+    rows = (f"{n}|{n}|ada|a|COMPLETED|3600|gres/gpu:{kind}=1||" for n, kind in ((1, "l4"), (2, "v100"), (3, "l4")))
+    sums = waste.summed(waste.spent(sources.parse(of_sacct(*rows)), records, SITE, GPUS), SITE)
+    assert (sums.known_jobs, sums.unpriced, sums.scripts) == (3, 2.0, [("a", 3.0, 0.0)])
+    assert (sums.cost_asked, sums.cost_had, sums.cost_done) == (9, 1, 1)
+    assert "2.0 hours are left out, on types without a cost there" in report.words(sums, 30)[1]
+
+
+@pytest.mark.parametrize(
+    ("state", "device", "why"),
+    [
+        ("COMPLETED", {}, ""),
+        ("FAILED", {}, "did not run to its end"),  # a recorder does not see each way in which a Python ends
+        ("COMPLETED", {"ooms": 1}, "ran out of GPU memory"),
+    ],
+)
+def test_a_job_that_may_need_more_says_nothing_of_what_would_have_done(
+    tmp_path, state: str, device: dict[str, int], why: str
+) -> None:
+    records = written(tmp_path, line(job="1", device=device))
+    accounted = sources.parse(of_sacct(f"1|1|ada|a|{state}|7200|gres/gpu:l4=1,gres/gpu=1||"))
+    (spent,) = waste.spent(accounted, records, SITE, GPUS)
+    assert (spent.why, bool(spent.done)) == (why, not why)
 
 
 def test_jobs_without_accounting_have_the_hours_that_their_records_say(tmp_path) -> None:

@@ -40,7 +40,7 @@ _MOST_OUTPUT = 1 << 20
 
 def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None:
     """Find margins by what your recorded jobs really used; your next estimates have them."""
-    _learn(_own(), _days(since), coverage, "jobs of yours", learned.own_file())
+    _learn(_own(), _days(since), coverage, "jobs of yours", learned.own_file(), everybody=False)
 
 
 def site_learn(
@@ -52,7 +52,7 @@ def site_learn(
     loaded = loading.load_site(places.site_file(site))
     if loaded.outcomes.margins is None:
         raise SiteError(f"{places.site_file(site)}: [outcomes] margins names no file to write")
-    _learn(_of_site(loaded), _days(since), coverage, "jobs of this site", loaded.outcomes.margins)
+    _learn(_of_site(loaded), _days(since), coverage, "jobs of this site", loaded.outcomes.margins, everybody=True)
 
 
 def waste(
@@ -99,9 +99,14 @@ def explain_job(job: str, *, as_json: bool) -> bool:
     return True
 
 
-def _learn(found: Sequence[JobOutcome], days: float, coverage: float, whose: str, place: Path) -> None:
-    """Learn, say what, and write it, if it is anything."""
-    said, nothing = learning.lessons(records.since(found, days))
+def _learn(
+    found: Sequence[JobOutcome], days: float, coverage: float, whose: str, place: Path, *, everybody: bool
+) -> None:
+    """Learn, say what, and write it. Accounting, where there is one, knows of failures that no recorder sees."""
+    failed = set[str]()
+    with contextlib.suppress(SlurmError), terminal.progress("asking sacct which jobs failed"):
+        failed = sources.not_completed(days, everybody=everybody)
+    said, nothing = learning.lessons(records.since(found, days), failed)
     margins = learning.learn(said, coverage)
     typer.echo("\n".join(told.learned_lines(margins, said, nothing, learning.drift(said))))
     text = learned.text(margins, whose, time.strftime("%Y-%m-%d"))

@@ -90,7 +90,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     ran_out = answer.ran_out(job)
-    key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out and ran_out.words])
+    key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out])
     last = None if wanted.fresh else last_estimates.find(job.argv)
     if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
         return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)

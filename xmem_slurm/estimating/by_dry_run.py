@@ -41,7 +41,7 @@ def estimate(
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     where, wanted = _where(wanted, tell)
-    answers = _answers(job, wanted, where, Experience(learned.margins(where), ran_out), tell)
+    answers = _answers(job, wanted, where, Experience(learned.margins(where, tell), ran_out), tell)
     sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
     errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
     if not sized:
@@ -75,7 +75,7 @@ def largest_batches(
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
     work = "running the job dry with one batch after another"
     with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
-        experience = Experience(learned.margins(where), history.ran_out(job))
+        experience = Experience(learned.margins(where, tell), history.ran_out(job))
         return dispatch.one(largest(order, lever, 0, gpus, experience), rules)
 
 

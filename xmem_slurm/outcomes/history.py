@@ -1,7 +1,7 @@
 """Did this very script run out of GPU memory before, and how much does it need at least?
 
-By the outcomes of jobs with the same script and arguments (`records.keys`). An OOM counts as long as no later job
-of the script ran to its end in what was too little; a later one that took more says how much it is.
+By the outcomes of jobs with the same script and arguments (`records.key_of_run`). An OOM counts as long as no later job
+of the script ran to its end in what was too little, and came as far; a later one that took more says how much it is.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def ran_out(job: Submission) -> RanOut | None:
         place = records.folder()
         if not place.is_dir():
             return None
-        _, key = records.keys(job, place)
+        key = records.key_of_run(job, place)
         return of_script([each for each in records.outcomes(place, wanted=key.encode()) if _run(each) == key])
     except OSError:
         return None
@@ -45,7 +45,7 @@ def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
         if each.ran_out:
             if counts is None or _too_little(each) >= _too_little(counts):
                 counts, later = each, []
-        elif counts is not None and each.finished:
+        elif counts is not None and each.finished and _came_as_far(each, counts):
             if each.device.reserved <= _too_little(counts):
                 counts, later = None, []
             else:
@@ -58,6 +58,15 @@ def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
     known = [share for share in shares if share is not None]
     least = max([_too_little(counts) + _MORE, *(each.device.reserved for each in later)])
     return RanOut(words, max(known) if shares[0] is not None else None, least)
+
+
+def _came_as_far(later: JobOutcome, counts: JobOutcome) -> bool:
+    """Whether a job took what was predicted of it, or what the one that ran out had by then.
+
+    One that took less may have ended before its peak, in a way that no recorder sees (`raise SystemExit(1)`).
+    """
+    predicted = later.prediction.reserved_bytes if later.prediction is not None else 0
+    return later.device.reserved >= min(counts.device.reserved, predicted or counts.device.reserved)
 
 
 def _lacked(outcome: JobOutcome, needed_bytes: int, *, of_peak: bool) -> float | None:

@@ -1,11 +1,12 @@
 """Which margins did jobs here teach (`learning`)? The user's own go before the site's, and both before what ships."""
 
+import json
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xmem_slurm.outcomes import fields
 from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing import margins as shipped
 from xmem_slurm.sizing.margins import LearnedMargin, Margin
@@ -25,15 +26,20 @@ def files(site: Site | None) -> list[Path]:
     return [own_file(), *([of_site] if of_site is not None else [])]
 
 
-def margins(site: Site | None) -> list[LearnedMargin]:
-    """Return what the files say, the nearest first; one that cannot be read, or is of another form, says nothing."""
+def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargin]:
+    """Return what the files say, the nearest first; `tell` takes a line on each that is there and cannot be read."""
     own, *of_site = files(site)
-    readers: list[Callable[[], bytes]] = [lambda: own_files.read(own, MOST_BYTES)]
-    readers += [path.read_bytes for path in of_site]
+    readers: list[tuple[Path, Callable[[], bytes]]] = [(own, lambda: own_files.read(own, MOST_BYTES))]
+    readers += [(path, path.read_bytes) for path in of_site]
     found: list[LearnedMargin] = []
-    for read in readers:
-        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+    for path, read in readers:
+        try:
             found += parse(read().decode())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            why = (isinstance(error, OSError) and error.strerror) or f"not as `learn` writes it: {error}"
+            tell(f"{path}: its margins are left out until `xmem-slurm learn` writes it anew: {why}")
     return found
 
 
@@ -47,18 +53,18 @@ def parse(text: str) -> list[LearnedMargin]:
     whose = f"{content['jobs']} ({content['made']})"
     return [
         LearnedMargin(
-            str(each["engine"]),
-            frozenset(map(str, each["gpus"])),
-            frozenset(map(str, each["unseen"])),
+            fields.word(each["engine"]),
+            frozenset(map(fields.name, each["gpus"])),
+            frozenset(map(fields.word, each["unseen"])),
             _margin(each, whose),
         )
-        for each in content["learned"]
+        for each in content.get("learned", [])
     ]
 
 
 def _margin(entry: Mapping[str, Any], whose: str) -> Margin:
-    share, probability = max(0.0, float(entry["share"])), float(entry["probability"])
-    return Margin(share, probability, int(entry["runs"]), int(entry["scripts"]), of=whose)
+    share, probability = fields.number(entry["share"]), fields.number(entry["probability"], 1)
+    return Margin(share, probability, fields.size(entry["runs"]), fields.size(entry["scripts"]), of=whose)
 
 
 def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
@@ -67,16 +73,20 @@ def text(found: Sequence[LearnedMargin], whose: str, made: str) -> str:
         "# Margins that jobs taught: what to add to the peak of an estimate, as a share of it. Written by",
         "# `xmem-slurm learn`; do not edit. docs/administrators.md says what the rule is.",
         "schema_version = 1",
-        f'jobs = "{whose}"',
-        f'made = "{made}"',
+        f"jobs = {_string(whose)}",
+        f"made = {_string(made)}",
     ]
     for each in found:
-        lines += ["", "[[learned]]", f'engine = "{each.engine}"']
+        lines += ["", "[[learned]]", f"engine = {_string(each.engine)}"]
         lines += [f"{name} = {_strings(values)}" for name, values in (("gpus", each.gpus), ("unseen", each.unseen))]
         lines += [f"share = {each.margin.share:.4f}", f"probability = {each.margin.probability}"]
         lines += [f"runs = {each.margin.runs}", f"scripts = {each.margin.models}"]
     return "\n".join([*lines, ""])
 
 
-def _strings(values: frozenset[str]) -> str:
-    return "[" + ", ".join(f'"{value}"' for value in sorted(values)) + "]"
+def _strings(values: Iterable[str]) -> str:
+    return "[" + ", ".join(map(_string, sorted(values))) + "]"
+
+
+def _string(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)  # what can be shown (`fields.name`) is TOML so, too

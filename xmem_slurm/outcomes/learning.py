@@ -11,7 +11,7 @@ leave a share of them as they were written); a job that failed before its peak s
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from xmem_slurm.outcomes.records import JobOutcome
@@ -43,8 +43,8 @@ class Lesson:
     promise: float | None
 
 
-def lesson(outcome: JobOutcome) -> Lesson | str:
-    """Return what a job says, or why it says nothing."""
+def lesson(outcome: JobOutcome, *, completed: bool = True) -> Lesson | str:
+    """Return what a job says, or why it says nothing; `completed`: nobody says that it was not."""
     predicted, device = outcome.prediction, outcome.device
     if predicted is None or not predicted.reserved_bytes or not predicted.fits_in_bytes:
         return "nothing was predicted"
@@ -52,7 +52,9 @@ def lesson(outcome: JobOutcome) -> Lesson | str:
         return "ran on another kind of GPU than was estimated for"
     if outcome.ran_out:
         shortfall = (outcome.limit_bytes + 2 * MIB) / predicted.fits_in_bytes - 1
-    elif not outcome.finished:
+    elif outcome.caught_oom:
+        return "ran out of GPU memory, and caught that"
+    elif not outcome.finished or not completed:
         return "failed, or was not seen to end"
     elif any(each.retries for process in outcome.processes for each in process.devices):
         # It freed its cache to go on: what it held is what there was, and surely enough.
@@ -72,12 +74,12 @@ def lesson(outcome: JobOutcome) -> Lesson | str:
     )
 
 
-def lessons(found: Iterable[JobOutcome]) -> tuple[list[Lesson], Counter[str]]:
-    """Return what jobs say, and how often they say nothing, for which reason."""
+def lessons(found: Iterable[JobOutcome], failed: Collection[str] = ()) -> tuple[list[Lesson], Counter[str]]:
+    """Return what jobs say, and how often they say nothing, for which reason; `failed` did by Slurm's accounting."""
     said: list[Lesson] = []
     nothing = Counter[str]()
     for outcome in found:
-        each = lesson(outcome)
+        each = lesson(outcome, completed=all(process.job not in failed for process in outcome.processes))
         if isinstance(each, str):
             nothing[each] += 1
         else:

@@ -1,7 +1,9 @@
 """What was predicted of a job, in the few figures that travel with it, and that its outcome is held against."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xmem_slurm.outcomes import fields
 
 if TYPE_CHECKING:
     from xmem_slurm.site.schema import Gpu
@@ -13,8 +15,8 @@ class Prediction(NamedTuple):
 
     `gpu` is the GPU's name as CUDA has it, `unseen` the doubts that have a price (`Doubt.code`), `margin` a share of
     `fits_in_bytes` and `promise` the probability that it is enough, None where it is a prior. `uses_bytes` is what the
-    job takes of a GPU that has room for everything. `script` and `run` are the salted hashes of `records.keys`.
-    `asked` and `given` are what the job asked for and what it was given, as the site's record has it
+    job takes of a GPU that has room for everything. `script` and `run` are salted hashes (`records.key_of_script` and
+    `key_of_run`). `asked` and `given` are what the job asked for and what it was given, as the site's record has it
     (`gpu:h200:1`). `sampled`: it goes as it was written, so that the outcomes of all jobs are known.
     """
 
@@ -60,15 +62,34 @@ def parse(content: Mapping[str, Any]) -> Prediction:
     """Return a prediction from its JSON object, in which nothing need stand.
 
     Raises:
-        ValueError, TypeError: what stands there is of another form.
+        ValueError, TypeError, AttributeError: what stands there is of another form.
     """
-    found: dict[str, Any] = {}
+    found = {name: content.get(name, default) for name, default in Prediction._field_defaults.items()}
     for name, default in Prediction._field_defaults.items():
-        value = content.get(name, default)
+        value, check = found[name], _CHECKS.get(name) or _CHECK_OF[type(default)]
         if isinstance(default, tuple):
-            found[name] = [str(each) for each in value]
-        elif default is None:
-            found[name] = None if value is None else float(value)
-        else:
-            found[name] = type(default)(value)
+            found[name] = [check(each) for each in value]
+        elif value is not None or default is not None:
+            found[name] = check(value)
     return Prediction(**found)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")
+    return value
+
+
+_CHECK_OF: Mapping[type, Callable[[Any], Any]] = {
+    str: fields.word,
+    int: fields.size,
+    float: fields.number,
+    bool: _flag,
+}
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "gpu": fields.name,
+    "asked": fields.name,
+    "given": fields.name,
+    "unseen": fields.word,
+    "promise": lambda value: fields.number(value, 1),
+}

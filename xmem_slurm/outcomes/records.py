@@ -11,15 +11,17 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from xmem_slurm.outcomes import prediction
+from xmem_slurm.outcomes import fields, prediction
 from xmem_slurm.outcomes.prediction import Prediction
+from xmem_slurm.rewriting import job_steps
+from xmem_slurm.slurm import programs
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
 
@@ -111,9 +113,14 @@ class JobOutcome:
         return any(each.state == "oom" for each in self.processes)
 
     @property
+    def caught_oom(self) -> bool:
+        """Whether a process was refused GPU memory, and did not end by that: it went on with less, or gave up."""
+        return not self.ran_out and any(device.ooms for each in self.processes for device in each.devices)
+
+    @property
     def finished(self) -> bool:
-        """Whether it ran to the end that it had; a job that failed may have needed more later."""
-        return all(each.state == "exit" for each in self.processes)
+        """Whether it ran to the end that it had, and had all it wanted; any other may need more than it took."""
+        return all(each.state == "exit" for each in self.processes) and not self.caught_oom
 
     @property
     def limit_bytes(self) -> int:
@@ -139,24 +146,42 @@ def make_folder() -> Path:
     return place
 
 
-def keys(job: Submission, place: Path) -> tuple[str, str]:
-    """Return what stands for a job's script, and for it with the arguments that it gets: nobody else can tell which.
+def key_of_script(job: Submission, place: Path) -> str:
+    """Return what stands for a job's script: for the programs that it runs, so that a sweep is one, or for its text.
 
-    The salt is the user's own and lies in `place`. Options of sbatch do not count.
+    Of this and `key_of_run` nobody else can tell what it stands for: the salt is the user's own and lies in `place`.
+    Options of sbatch do not count.
 
     Raises:
         OSError: there is no salt there, and none can be made.
     """
-    line = job.command_line
+    found: Sequence[str] = ()
+    if job_steps.is_for_a_shell(job):
+        found = programs.programs(job_steps.text(job), Path(job.request.chdir or ".").absolute())
+    return _key(found or [_text(job)], place)
+
+
+def key_of_run(job: Submission, place: Path) -> str:
+    """Return what stands for a job's script with the arguments that it gets.
+
+    Raises:
+        OSError: there is no salt there, and none can be made.
+    """
+    index = job.command_line.script_index
+    return _key([_text(job), *(() if index is None else job.argv[index + 1 :])], place)
+
+
+def _text(job: Submission) -> str:
+    return job.command_line.wrap or (job.script or b"").hex()
+
+
+def _key(what: Sequence[str], place: Path) -> str:
     try:
         salt = own_files.read(place / _SALT, 100)
     except FileNotFoundError:
         salt = os.urandom(16).hex().encode()
         own_files.write(place / _SALT, salt)
-    script = line.wrap or (job.script or b"").hex()
-    words = () if line.script_index is None else job.argv[line.script_index + 1 :]
-    of_script, of_run = (hashlib.sha256(salt + json.dumps(what).encode()) for what in ([script], [script, *words]))
-    return of_script.hexdigest()[:24], of_run.hexdigest()[:24]
+    return hashlib.sha256(salt + json.dumps(what).encode()).hexdigest()[:24]
 
 
 def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
@@ -211,42 +236,33 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
     """
     if line["state"] not in STATES:
         raise ValueError("no such state")
+    began, heard = fields.moment(line["began"]), fields.moment(line["time"])
+    if heard < began:
+        raise ValueError("heard of before it began")
     predicted = line["prediction"]
     return RecordedProcess(
         user,
-        _word(line["job"]),
-        _word(line["array"]),
-        _word(line["host"]),
-        int(line["process"]),
-        int(line["rank"]),
-        int(line["world"]),
-        float(line["began"]),
-        float(line["time"]),
+        fields.word(line["job"]),
+        fields.word(line["array"]),
+        fields.word(line["host"]),
+        fields.whole(line["process"]),
+        fields.whole(line["rank"]),
+        fields.whole(line["world"]),
+        began,
+        heard,
         line["state"],
-        _word(line["torch"]),
+        fields.word(line["torch"]),
         [_device(each) for each in line["devices"]],
         None if predicted is None else prediction.parse(predicted),
     )
 
 
 def _device(content: Mapping[str, Any]) -> UsedGpu:
-    def size(name: str) -> int | None:
-        return None if content.get(name) is None else int(content[name])
-
-    total, reserved, allocated, retries, ooms = (
-        int(content[name]) for name in ("total", "reserved", "allocated", "retries", "ooms")
+    counts = ("total", "reserved", "allocated", "retries", "ooms")
+    at_the_end = (content.get(name) for name in ("used", "limit"))
+    return UsedGpu(
+        fields.name(content["name"]),
+        fields.word(content["capability"]),
+        *(fields.size(content[name]) for name in counts),
+        *(None if each is None else fields.size(each) for each in at_the_end),
     )
-    name = str(content["name"])[:100]
-    if not name.isprintable():
-        raise ValueError("no name")
-    capability = _word(content["capability"])
-    return UsedGpu(name, capability, total, reserved, allocated, retries, ooms, size("used"), size("limit"))
-
-
-_WORD: Callable[[str], Any] = re.compile(r"[A-Za-z0-9._+-]{0,100}").fullmatch
-
-
-def _word(text: Any) -> str:
-    if not isinstance(text, str) or _WORD(text) is None:
-        raise ValueError("no word")
-    return text

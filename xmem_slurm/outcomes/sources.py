@@ -25,6 +25,7 @@ LIMITS: Mapping[str, str] = {
     "output": "torch's own message: it ran out, of how much is not known",
 }
 _FIELDS = ("JobIDRaw", "JobID", "User", "JobName", "State", "ElapsedRaw", "AllocTRES", "TRESUsageInMax", "AdminComment")
+_AS_FIELDS = ("--noheader", "--parsable2", "--delimiter=\x1f")
 _MOST_COMMENT = 1 << 20
 _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 _GPU_MEMORY = re.compile(r"gres/gpumem=(\d+)([KMGT]?)")
@@ -59,18 +60,32 @@ def accounted(days: float, *, everybody: bool, job: str | None = None) -> list[A
     Raises:
         SlurmError: there is no accounting, or it does not answer.
     """
+    which = ["--jobs", job] if job is not None else _of_last(days, everybody=everybody)
+    return parse(client.run(["sacct", *_AS_FIELDS, f"--format={','.join(_FIELDS)}", *which], SACCT_SECONDS))
+
+
+def not_completed(days: float, *, everybody: bool) -> set[str]:
+    """Ask sacct which jobs of the last days it does not have as COMPLETED; return Slurm's own numbers of them.
+
+    Raises:
+        SlurmError: there is no accounting, or it does not answer.
+    """
+    which = ["--allocations", "--format=JobIDRaw,State", *_of_last(days, everybody=everybody)]
+    rows = (line.partition("\x1f") for line in client.run(["sacct", *_AS_FIELDS, *which], SACCT_SECONDS).split("\n"))
+    return {number for number, _, state in rows if number and state != "COMPLETED"}
+
+
+def _of_last(days: float, *, everybody: bool) -> list[str]:
     begin = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - days * 86_400))
-    which = ["--jobs", job] if job is not None else ["--starttime", begin, *(["--allusers"] if everybody else [])]
-    words = ["sacct", "--noheader", "--parsable2", "--delimiter=\x1f", f"--format={','.join(_FIELDS)}", *which]
-    return parse(client.run(words, SACCT_SECONDS))
+    return ["--starttime", begin, *(["--allusers"] if everybody else [])]
 
 
 def parse(text: str) -> list[Accounted]:
-    """Return the jobs with GPUs of sacct's answer, in which steps follow their job."""
+    """Return the jobs with GPUs of sacct's answer, in which steps follow their job; names may have what users like."""
     found: list[Accounted] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split("\x1f")
-        if len(fields) != len(_FIELDS):
+        if len(fields) != len(_FIELDS) or not fields[4].strip() or not fields[5].isdecimal():
             continue
         number, job, user, name, state, seconds, tres, usage, comment = fields
         if "." in number:
@@ -83,7 +98,7 @@ def parse(text: str) -> list[Accounted]:
         gpus = of_tres(tres)
         if gpus:
             source = "jobstats" if used is not None else ""
-            found.append(Accounted(number, job, user, name, state.split()[0], int(seconds or 0), gpus, used, source))
+            found.append(Accounted(number, job, user, name, state.split()[0], int(seconds), gpus, used, source))
     return found
 
 
@@ -109,7 +124,7 @@ def of_jobstats(comment: str) -> int | None:
     head, _, packed = comment.partition("JS1:")
     if head or not packed or len(packed) > _MOST_COMMENT:
         return None
-    with suppress(ValueError, LookupError, TypeError, AttributeError, OSError, EOFError):
+    with suppress(ValueError, LookupError, TypeError, AttributeError, OSError, EOFError, OverflowError):
         with gzip.GzipFile(fileobj=BytesIO(base64.b64decode(packed))) as file:
             content: Any = json.loads(file.read(_MOST_COMMENT))
         sizes = [int(size) for node in content["nodes"].values() for size in node.get("gpu_used_memory", {}).values()]
@@ -137,7 +152,7 @@ def stored(job: str) -> StoredJob | None:
     Its environment may be kept, too, and is not asked for: there are passwords in some.
     """
     try:
-        words = ["sacct", "--noheader", "--parsable2", "--delimiter=\x1f", "--allocations", "--jobs", job]
+        words = ["sacct", *_AS_FIELDS, "--allocations", "--jobs", job]
         line, _, folder = client.run([*words, "--format=SubmitLine,WorkDir"], SACCT_SECONDS).strip().partition("\x1f")
         text = client.run(["sacct", "--batch-script", "--jobs", job], SACCT_SECONDS)
         argv = shlex.split(line)[1:]

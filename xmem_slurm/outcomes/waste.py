@@ -50,8 +50,10 @@ class Waste:
     """Scripts, their hours, and how much of their cost was not needed, the most hours first."""
     jobs: int = 0
     known_jobs: int = 0
+    unpriced: float = 0.0
+    """Hours of these on a type that the site file does not list, or asked for on one: they are in no cost."""
     cost_asked: float = 0.0
-    """Of the jobs of which it is known: what they asked for..."""
+    """Of the other jobs of which it is known: what they asked for..."""
     cost_had: float = 0.0
     """...had..."""
     cost_done: float = 0.0
@@ -103,9 +105,9 @@ def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> li
 
 def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> tuple[int | None, str, str]:
     """Return what was used of a GPU, who says so, and else why it is not known."""
-    if outcome is not None and outcome.ran_out:
+    if outcome is not None and (outcome.ran_out or outcome.caught_oom):
         return None, "", "ran out of GPU memory"
-    if outcome is not None and outcome.finished:
+    if outcome is not None and outcome.finished and each.state == "COMPLETED":
         device = outcome.device
         outside = outcome.prediction.outside_bytes if outcome.prediction is not None else 0
         return max(device.used or 0, device.reserved + (0 if device.used else outside)), "recorder", ""
@@ -146,21 +148,17 @@ def _asked(outcome: JobOutcome | None, site: Site) -> str:
 def summed(found: Sequence[SpentHours], site: Site) -> Waste:
     """Return the sums over jobs."""
     known = [each for each in found if each.done]
+    priced = [each for each in known if {each.asked, each.had} <= site.option.keys()]
+    unpriced = [each for each in known if not {each.asked, each.had} <= site.option.keys()]
 
     def cost(name: str, hours: float) -> float:
-        return hours * (site.option[name].cost if name in site.option else 0.0)
+        return hours * site.option[name].cost
 
-    scripts = defaultdict[str, list[SpentHours]](list)
-    for each in found:
-        scripts[each.script].append(each)
-    listed = [
-        (
-            name,
-            sum(each.hours for each in members),
-            sum(cost(each.had, each.hours) - cost(each.done, each.hours) for each in members if each.done),
-        )
-        for name, members in scripts.items()
-    ]
+    not_needed = defaultdict[str, float](float)
+    for each in priced:
+        not_needed[each.script] += cost(each.had, each.hours) - cost(each.done, each.hours)
+    scripts = _hours((each.script, each.hours) for each in found)
+    listed = [(name, hours, not_needed[name]) for name, hours in scripts.items()]
     return Waste(
         asked=_hours((each.asked, each.hours) for each in found),
         had=_hours((each.had, each.hours) for each in found),
@@ -169,9 +167,10 @@ def summed(found: Sequence[SpentHours], site: Site) -> Waste:
         scripts=sorted(listed, key=lambda each: (-each[1], each[0]))[:MOST_SCRIPTS],
         jobs=len(found),
         known_jobs=len(known),
-        cost_asked=sum(cost(each.asked, each.hours) for each in known),
-        cost_had=sum(cost(each.had, each.hours) for each in known),
-        cost_done=sum(cost(each.done, each.hours) for each in known),
+        unpriced=sum(each.hours for each in unpriced),
+        cost_asked=sum(cost(each.asked, each.hours) for each in priced),
+        cost_had=sum(cost(each.had, each.hours) for each in priced),
+        cost_done=sum(cost(each.done, each.hours) for each in priced),
     )
 
 

@@ -117,7 +117,7 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
     with admission.turn(site.dry_run, None, tell):
-        experience = Experience(learned.margins(site), history.ran_out(job))
+        experience = Experience(learned.margins(site, tell), history.ran_out(job))
         search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put, experience)
         return Planned(search.plan(dispatch.some_at_once(site.dry_run)), site, gpus)
 

@@ -5,11 +5,12 @@ From then on a thread looks at the allocator's counters every few minutes and ca
 thread can break the capture of a CUDA graph. Nothing is done at an allocation, and no signal is touched.
 
 A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep` between them), at exit,
-at the first OOM, and now and then while the figures change: the last line of a process counts. One write a line, one
-file a user and host: with O_APPEND they stay whole, on NFS, too. What goes wrong here stays here: a job never fails by
-it and never hears of it. Python 3.8 and newer; standard library alone.
+and now and then while the figures change: the last line of a process counts. One write a line, one file a user and
+host: with O_APPEND they stay whole, on NFS, too. What goes wrong here stays here: a job never fails by it and never
+hears of it. Python 3.8 and newer; standard library alone.
 """
 
+import _thread
 import os
 import sys
 
@@ -26,26 +27,35 @@ GRACE_SECONDS = 5.0
 
 
 class _UntilTorch:
-    """Finds `torch` as who comes next on sys.meta_path does, once, and has the recorder begin when it is imported."""
+    """Finds `torch` as the others on sys.meta_path do, and has the recorder begin once it has been imported.
+
+    Who only asks where it is (importlib.util.find_spec, as transformers does) does not use it up.
+    """
+
+    def __init__(self):
+        self.asking = set()  # threads in which the others are being asked: one of them may ask us in turn
 
     def find_spec(self, name, path=None, target=None):
         """Return torch's own, whose execution ends with the recorder's beginning; None of all else."""
-        if name != "torch":
+        thread = _thread.get_ident()
+        if name != "torch" or thread in self.asking:
             return None
+        self.asking.add(thread)
         try:
-            sys.meta_path.remove(self)
-            from importlib.util import find_spec
-
-            spec = find_spec(name)
+            others = [each for each in sys.meta_path if each is not self and hasattr(each, "find_spec")]
+            spec = next(filter(None, (each.find_spec(name, path, target) for each in others)))
             load = spec.loader.exec_module
 
             def exec_module(module):
                 load(module)
+                _quietly(sys.meta_path.remove, self)
                 _quietly(_begin, module)
 
             spec.loader.exec_module = exec_module
         except Exception:
             return None
+        finally:
+            self.asking.discard(thread)
         return spec
 
 
@@ -95,14 +105,36 @@ class _Recorder:
         workers = sys.modules.get("multiprocessing.util")
         if workers is not None:  # a worker of multiprocessing ends without atexit
             workers.Finalize(None, _quietly, (self.end,), exitpriority=100)
-        told = sys.excepthook
-
-        def excepthook(kind, error, trace):
-            _quietly(self.fail, error)
-            told(kind, error, trace)
-
-        sys.excepthook = excepthook
+        _quietly(self.note_exits)
         threading.Thread(target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True).start()
+
+    def note_exits(self):
+        """Have it noted with which code the job ends by sys.exit, or by the `exit` that is there without an import."""
+        import functools
+
+        of_sys, quitter = sys.exit, sys.modules["_sitebuiltins"].Quitter
+        of_quitter = quitter.__call__
+
+        @functools.wraps(of_sys)
+        def leave(*code):
+            _quietly(self.note_exit, *code)
+            of_sys(*code)
+
+        @functools.wraps(of_quitter)
+        def leave_by_quitter(quitter, code=None):
+            _quietly(self.note_exit, code)
+            of_quitter(quitter, code)
+
+        sys.exit, quitter.__call__ = leave, leave_by_quitter
+
+    def note_exit(self, code=None):
+        """Note a call of sys.exit, which ends the process where nobody catches it: of several the last counts."""
+        import threading
+
+        if threading.current_thread() is threading.main_thread():
+            self.failed = self.out_of_memory = False
+            if code not in (None, 0):
+                self.fail(sys.exc_info()[1])  # who leaves while handling an error leaves for that (Hydra does)
 
     def run(self):
         """Look at the counters until the process ends: in the thread."""
@@ -138,6 +170,8 @@ class _Recorder:
         if os.getpid() != self.process or self.ending.is_set():
             return
         error = sys.exc_info()[1]  # a worker of multiprocessing ends inside of what it ends by
+        if error is None:
+            error = getattr(sys, "last_value", None)  # uncaught: Python notes it before it calls any excepthook
         if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.fail(error)
         self.ending.set()

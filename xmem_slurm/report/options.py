@@ -10,6 +10,8 @@ from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.replay import OutOfMemory, Replay, replay
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.site.schema import Gpu
+from xmem_slurm.sizing import kernels
+from xmem_slurm.sizing.dry_runs import without_kernels
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
 from xmem_slurm.sizing.placement import Verdict
 from xmem_slurm.sizing.sizing import Sizing
@@ -39,7 +41,7 @@ class OptionOutlook:
     `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is `allocator_bytes` less the least
     that the job fits in, and 0 where it runs on a little less than that. `failure` is None where the trace at hand runs
     to its end; `short_steps` then are those that repeat an earlier one and lack memory, of `repeated_steps` that do so,
-    where they are too many: 0 where the job runs well.
+    where they are too many: 0 where the job runs well. `without_kernels` is why its torch cannot run there.
     """
 
     name: str
@@ -51,6 +53,7 @@ class OptionOutlook:
     failure: Failure | None
     short_steps: int = 0
     repeated_steps: int = 0
+    without_kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,9 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     headroom = allocator_bytes - estimate.largest.fits_in_bytes
     chosen = verdict.name == sizing.placement.choice
     outlook = OptionOutlook(verdict.name, verdict.given, verdict.fits, chosen, allocator_bytes, headroom, None)
+    arch_list = estimate.largest.trace.arch_list
+    if verdict.fits is False and not kernels.run_on(arch_list, verdict.given.capability):
+        return replace(outlook, without_kernels=without_kernels(verdict.name, verdict.given, arch_list))
     # A replay that ends well takes its full time; with room for the need, or a verdict by its own dry run, it is known.
     known = headroom >= 0 or verdict.fits
     failed = None if known else next(_failures(estimate, verdict.given), None)

@@ -23,10 +23,11 @@ _STATES = {
 def job_lines(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
     """Return what is known of a job, for one screen; `gpus` are the site's options, or the catalogue."""
     device, predicted = outcome.device, outcome.prediction
-    state = next(state for state in ("oom", "error", "running", "exit") if state in _of(outcome))
+    became = _STATES[next(state for state in ("oom", "error", "running", "exit") if state in _of(outcome))]
+    became += ", after it had caught that there was too little GPU memory" if outcome.caught_oom else ""
     hours = (outcome.ended - outcome.began) / 3600
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.began))
-    lines = [f"job {outcome.job} {_STATES[state]}, {hours:.1f} h from {when}, {_processes(outcome)} on {device.name}"]
+    lines = [f"job {outcome.job} {became}, {hours:.1f} h from {when}, {_processes(outcome)} on {device.name}"]
     if predicted is not None and predicted.required_bytes:
         lines.append(
             f"estimated: {human(predicted.uses_bytes)}, {human(predicted.required_bytes)} with its margin"

@@ -111,6 +111,9 @@ def option_lines(options: Sequence[OptionOutlook], remedy: Remedy | None, advice
 
 
 def _outlook(option: OptionOutlook) -> str:
+    """Say whether an option does, and with what to spare, or why not."""
+    if option.without_kernels:
+        return f"{ANSWERS[False]}: {option.without_kernels}"
     if option.failure is not None:
         failure = option.failure
         return (

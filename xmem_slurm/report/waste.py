@@ -25,7 +25,9 @@ def words(waste: Waste, days: float) -> list[str]:
     known = f"what they used is known of {waste.known_jobs}, of {hours - unknown:.1f} hours"
     first = f"{waste.jobs} jobs with GPUs in {days:g} days, {hours:.1f} GPU hours; {known}"
     asked, had, done = (f"{cost:.1f}" for cost in (waste.cost_asked, waste.cost_had, waste.cost_done))
-    return [first, f"their cost: {asked} asked for, {had} had, {done} would have done (hours x cost of the site file)"]
+    left_out = f"; {waste.unpriced:.1f} hours are left out, on types without a cost there" if waste.unpriced else ""
+    costs = f"{asked} asked for, {had} had, {done} would have done (hours x cost of the site file{left_out})"
+    return [first, f"their cost: {costs}"]
 
 
 def lines(waste: Waste, days: float) -> list[str]:

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmem_slurm import resources
 from xmem_slurm.allocator.fit import RESOLUTION
@@ -71,10 +71,10 @@ class LearnedMargin:
         return engine == self.engine and unseen == self.unseen and gpu in self.gpus
 
 
-@dataclass(frozen=True)
-class RanOut:
+class RanOut(NamedTuple):
     """What is known of a script that ran out of GPU memory: the words, and what it needed at least.
 
+    All of it is in the name of a kept answer (`submission.known.key`): what is learned later makes that another one.
     `share` is what its estimate of then lacked at least, as a share of the peak; None where there was none. Then it is
     `least_bytes`, what torch's allocator could have had.
     """

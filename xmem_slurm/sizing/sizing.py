@@ -107,7 +107,7 @@ def size_components(
     requests, some_gpu = job.request.components, next(iter(gpus.values()))
     order = DryRunOrder.of(from_submission(job), some_gpu, budget.within(site.dry_run), asked)
     dry_runs = DryRunsByKind(order, gpus, SharedBudget(order.budget), experience)
-    demands = {index: demand_of(requests[index], site) for index in job.request.with_gpus}
+    demands = {index: demand_of(requests[index], site) for index in {*job.request.with_gpus, *components}}
     named = {index: Taken(demand, demand.option) for index, demand in demands.items() if demand.option is not None}
 
     def size_one(index: int) -> Orders[Sizing]:

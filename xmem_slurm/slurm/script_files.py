@@ -76,7 +76,7 @@ def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], reads:
             folders += _folders(expanded[-1], folders)
             continue
         files = [_files(word, folders, known) for word in expanded]
-        run = 1 if command in _SOURCE else _given_to_a_shell(words)
+        run = 1 if command in _SOURCE else given_to_a_shell(words)
         if isinstance(run, bytes):
             _read(run, folders, known, reads, depth - 1)
         elif run is not None and not (run < len(files) and files[run]):
@@ -102,7 +102,7 @@ def _check_told(command: str, words: Sequence[str], expanded: Sequence[str]) -> 
         raise Unknown
 
 
-def _given_to_a_shell(words: Sequence[str]) -> int | bytes | None:
+def given_to_a_shell(words: Sequence[str]) -> int | bytes | None:
     """Return which word is the script of a shell, also behind `srun` and the like, or the text that follows its -c."""
     shells = (index for index, word in enumerate(words) if word.rpartition("/")[2] in body.SHELLS)
     at, text = next(shells, len(words)) + 1, False

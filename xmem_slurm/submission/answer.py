@@ -109,7 +109,7 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     )
     before = ran_out(job)
     if before is not None:
-        name = known.key(job, [name or sized_by, before.words])
+        name = known.key(job, [name or sized_by, before])
     name = name or known.key(job, sized_by)
     drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
     kept = known.look_up(name, job) if not drawn and not wishes.fresh else None

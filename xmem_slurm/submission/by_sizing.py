@@ -55,7 +55,7 @@ def decide(
     site = site.without_shares() if wishes.whole else site
     basis = basis_of(job, site_file, site.templates, learned.files(site))
     gpus = loading.option_gpus(site, loading.load_catalogue())
-    experience = Experience(learned.margins(site), ran_out)
+    experience = Experience(learned.margins(site, tell), ran_out)
     sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell, experience=experience)
     sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
     errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}

@@ -49,10 +49,9 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
         own = records.make_folder()
         spool = _tables(decision, wishes).get("spool")
         spool = spool if isinstance(spool, str) and Path(spool).is_dir() else None
-        script, run = records.keys(written, own)
         predicted = (decision.prediction or Prediction())._replace(
-            script=script,
-            run=run,
+            script=records.key_of_script(written, own),
+            run=records.key_of_run(written, own),
             asked=audit.asks_for(written.request),
             given=audit.asks_for(ready.request),
         )
