@@ -90,6 +90,7 @@ class Doubt(Enum):
     VALUES_UNKNOWN = "values-unknown", 0.10, f"{{detail}}: what is decided by values on the GPU is not known{_PRIOR}"
     HOOK_MISSING = "hook-missing", 0.10, f"{{detail}}: what is seen by it was not{_PRIOR}"
     SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
+    SET_UP = "set-up", LEAST, "a line of the script failed in the dry run, which went on without it: {detail}"
     RAN_OUT = "ran-out", LEAST, "{detail}"
     STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen{_PRIOR}"
     GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat{_PRIOR}"

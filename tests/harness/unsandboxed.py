@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xmem_slurm.sandbox.sandbox import OUTPUT_TAIL_BYTES, Outcome
+from xmem_slurm.sandbox.sandbox import OUTPUT_BYTES, Outcome
 
 HANG_SECONDS = 240
 
@@ -23,5 +23,5 @@ def run(argv: Sequence[str], *, cwd: Path, environ: Mapping[str, str], **_of_the
             timeout=HANG_SECONDS, check=False,
         )  # fmt: skip
         output.seek(0)
-        tail = output.read()[-OUTPUT_TAIL_BYTES:]
+        tail = output.read()[-OUTPUT_BYTES:]
     return Outcome(ran.returncode, None, time.monotonic() - started, 0, tail)

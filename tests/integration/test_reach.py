@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job, from_submission
@@ -121,6 +122,20 @@ def test_torch_without_cuda_libraries_says_that_python_was_not_reached(folder: P
     said = why_not(job(folder, f"#!/bin/bash\necho '{error}' >&2\nexit 1\n"))
     assert "replaces PYTHONPATH and LD_PRELOAD" in said
     assert error in said
+
+
+def test_a_line_that_failed_before_is_named(folder: Path) -> None:
+    said = why_not(job(folder, "#!/bin/bash\nconda activate ml\nexit 9\n"))
+    assert "; before that failed line 2: conda: command not found" in said
+
+
+@pytest.mark.torch
+def test_a_script_that_went_on_without_its_environment_is_not_surely_known(folder: Path) -> None:
+    found = runner.run(
+        DryRunOrder.of(job(folder, "#!/bin/bash\nsource miniconda3/bin/activate ml\n$PYTHON train.py\n"), GPU, BUDGET)
+    )
+    (noted,) = [noted for trace in found.traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP]
+    assert noted.detail == "line 2: miniconda3/bin/activate: No such file or directory"
 
 
 def test_a_script_that_fails_on_unset_variables_finds_slurm_s(folder: Path) -> None:

@@ -16,7 +16,7 @@ import platformdirs
 from xmem_slurm import trace, trace_file, untrusted
 from xmem_slurm.device import ask, builder
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import build_server, gpu_environment, live_progress
+from xmem_slurm.dryrun import build_server, gpu_environment, live_progress, set_up
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.containers import detection, oci_bundle, pyxis, shim
 from xmem_slurm.dryrun.exchange import DryRunResult
@@ -58,7 +58,8 @@ _EXITS = ("SystemExit", "os._exit")
 _MOST_NOTED = 1000
 """Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
-_UNSEEN = "no Python of the script loaded torch under xsbatch's eyes"
+_UNSEEN = "no torch was loaded where xsbatch could see it"
+_NO_TORCH = "No module named 'torch'"
 _UNREACHED = (
     "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
 )
@@ -133,12 +134,19 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
     if os.path.lexists(traces / slurm_queries.MARK):
         itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
         traces_read = [replace(each, doubts=[*each.doubts, itself]) for each in traces_read]
+    failed_line = set_up.failure(outcome.output_head)
+    if failed_line:
+        noted = trace.Noted(Doubt.SET_UP, failed_line)
+        traces_read = [replace(each, doubts=[*each.doubts, noted]) for each in traces_read]
     if not any(each.allocations or each.error for each in traces_read):
         why = _why_nothing(traces, traces_read, outcome)
         on_any_gpu = outcome.stopped is None and not any(each.recorded for each in traces_read)
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
-        raise kind(why if unused else why + missing, files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome))
+        before = f"; before that failed {failed_line}" if failed_line else ""
+        raise kind(
+            why if unused else f"{why}{missing}{before}", files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome)
+        )
     failed = outcome.returncode and outcome.stopped is None
     if failed and not any(each.error or each.steps for each in traces_read):
         code = outcome.returncode
@@ -267,6 +275,8 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
     if outcome.returncode:
         last_words = _last_words(outcome) or ("" if traces_read or unreached else f"; {_UNSEEN}")
         hidden = f"; {_UNREACHED}" if unreached else ""
+        if _NO_TORCH in last_words:
+            hidden = "; is the job's environment activated, here or in the script?"
         return f"the script ended with code {outcome.returncode} before any GPU memory was used{last_words}{hidden}"
     if traces_read:
         return _UNUSED

@@ -29,7 +29,7 @@ from xmem_slurm.units import KIB
 
 __all__ = ["Limits", "Outcome", "run"]
 
-OUTPUT_TAIL_BYTES = 16 * KIB
+OUTPUT_BYTES = 16 * KIB
 LAST_SECONDS = 60.0
 """Beyond its limit on the wall: the first process may have been made to wait, by a file system that the job serves."""
 SETUP_SECONDS = 15.0
@@ -52,8 +52,9 @@ class Outcome:
     "scratch" (only where what it writes goes to a disk; elsewhere it meets a full disk at that size).
     `seconds` is wall time, set-up included; `spent_seconds` is what counted against its limit (`progress`), and
     `cpu_seconds` how much of that was CPU time. `peak_memory_bytes` is host memory, sampled, the files that it wrote
-    included. `output_tail` is the end of stdout and stderr together. `read_only` are the folders that it could not
-    write to because no layer could be put over them. `kept_back` says why not all of its results came out, if so.
+    included. `output_tail` is the end of stdout and stderr together, `output_head` the beginning. `read_only` are the
+    folders that it could not write to because no layer could be put over them. `kept_back` says why not all of its
+    results came out, if so.
     """
 
     returncode: int | None
@@ -65,6 +66,7 @@ class Outcome:
     spent_seconds: float = 0.0
     cpu_seconds: float = 0.0
     kept_back: str | None = None
+    output_head: bytes = b""
 
 
 def run(
@@ -196,7 +198,7 @@ class _Listening:
         self.keeper = keeper
         self.end_by = time.monotonic() + longest
         self.overdue = False
-        self.tail = b""
+        self.tail = self.head = b""
         self.reports: list[dict[str, Any]] = []
         self._status = b""
         self._selector = selectors.DefaultSelector()
@@ -227,7 +229,8 @@ class _Listening:
         os.waitpid(self.keeper, 0)
 
     def _hear(self, chunk: bytes) -> None:
-        self.tail = (self.tail + chunk)[-OUTPUT_TAIL_BYTES:]
+        self.tail = (self.tail + chunk)[-OUTPUT_BYTES:]
+        self.head += chunk[: OUTPUT_BYTES - len(self.head)]
 
     def _note(self, chunk: bytes) -> None:
         *lines, self._status = (self._status + chunk).split(b"\n")
@@ -252,7 +255,9 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
         why = "did not end when its time was up" if listening.overdue else "was ended from outside"
         raise SandboxError(f"the sandbox {why}")
     read_only = tuple(facts.pop("ready"))
-    return Outcome(seconds=seconds, output_tail=listening.tail, read_only=read_only, **facts)
+    return Outcome(
+        seconds=seconds, output_tail=listening.tail, output_head=listening.head, read_only=read_only, **facts
+    )
 
 
 def _why(stage: str, number: int | None, where: str) -> str:

@@ -1,0 +1,31 @@
+"""Did a line of the script fail that sets up what the rest needs? By what shells and environment tools say of it.
+
+A script goes on after such a line, with another Python perhaps, and ends well: nothing else tells.
+"""
+
+import re
+
+from xmem_slurm import untrusted
+
+_FAILURES = (
+    re.compile(
+        r"slurm_script: line (?P<line>\d+): (?P<words>.+: (?:command not found|No such file.*|Permission denied))"
+    ),
+    re.compile(r"slurm_script: (?P<line>\d+): (?P<words>(?:.+: not found|(?:.+: )?cannot (?:open|create) .+))"),
+    re.compile(
+        r"(?:slurm_script|:\.|:source):(?P<line>\d+): (?P<words>(?:command not found|no such file or directory): .+)"
+    ),
+    re.compile(r"(?P<words>(?:EnvironmentNameNotFound|CondaError|CommandNotFoundError): .+)"),
+    re.compile(r"(?P<words>Lmod has detected the following error: .+|.*Unable to locate a modulefile for .+)"),
+)
+"""bash, dash, zsh; conda; Lmod and Environment Modules."""
+
+
+def failure(output: bytes) -> str:
+    """Return what is said of the first such line in what a script printed; "" where none is."""
+    for line in output.decode(errors="replace").splitlines():
+        for pattern in _FAILURES:
+            if (found := pattern.search(line)) is not None:
+                at = f"line {found['line']}: " if "line" in found.groupdict() else ""
+                return untrusted.plain(f"{at}{found['words'].strip()[:200]}")
+    return ""
