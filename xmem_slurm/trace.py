@@ -181,7 +181,7 @@ class Training(NamedTuple):
     torchtitan; `tensor` how many each tensor of a layer.
     `micro_batch` is of one process; `own_batches`: DeepSpeed makes the batches, of the size that its file says.
     `has_options`: Lightning has its arguments from the command line; `can_checkpoint`: torchtitan has an option for it;
-    `has_deepspeed`: it is installed.
+    `has_deepspeed`: it is installed. `drawn` is the batch of one process as its DataLoaders give it, whoever trains.
     """
 
     by: str = ""
@@ -197,6 +197,7 @@ class Training(NamedTuple):
     has_options: bool = False
     can_checkpoint: bool = False
     has_deepspeed: bool = False
+    drawn: int = 0
 
 
 class File(NamedTuple):

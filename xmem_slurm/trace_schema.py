@@ -118,6 +118,7 @@ class _TrainingForm(BaseModel):
     has_options: bool = False
     can_checkpoint: bool = False
     has_deepspeed: bool = False
+    drawn: Count = 0
 
 
 class _WorkForm(BaseModel):

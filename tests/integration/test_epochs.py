@@ -78,6 +78,7 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     tmp_path: Path, warm_python: Path, loader: str, accumulate: int
 ) -> None:
     training = dry_run(tmp_path, warm_python, TRAIN.format(loader=loader, accumulate=accumulate, after="pass"))
+    assert training.training.drawn == 32
     whole = dry_run(tmp_path, warm_python, TRAIN.format(loader=loader, accumulate=accumulate, after=EVALUATE))
     assert (training.state, whole.state) == ("steady", "steady")
     batch = 8192 * 4 * (256 + 1024)  # the input and the first layer's output, in fp32

@@ -94,6 +94,13 @@ def test_what_needs_no_more_with_any_batch_is_not_called_a_largest_batch() -> No
     assert objects([found])["max_batch"][0]["required_bytes_with_one_more"] is None
 
 
+def test_no_line_of_another_kind_of_gpu_leads_beyond_the_largest_that_is_tried() -> None:
+    """A sample needs 1 KiB from 32,768 on: by that line a GPU of 64 GiB would take millions of them."""
+    found, tried = found_with(lambda batch: 4000 + max(0, batch - 32768) / 1024, gpu(8300), gpu(65_536, "l4"))
+    assert [each.batch for each in found] == [max_batch.MOST] * 2
+    assert max(tried) == max_batch.MOST
+
+
 def test_a_search_that_takes_too_long_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(max_batch, "MOST_DRY_RUNS", 2)
     ((found,), tried) = found_with(lambda batch: 100 + 60 * batch, gpu(10_000))
@@ -114,6 +121,9 @@ def test_an_option_is_varied_wherever_the_job_gives_it_a_number() -> None:
     job = BatchLever.parse("batch_size=--lr").at(order_of(), 7).job
     assert (job.script, job.arguments) == (SCRIPT, ["--batch-size", "4", "--lr=7"])
     assert BatchLever.parse("batch_size=BATCH").at(order_of(), 7).job.environ["BATCH"] == "7"
+    script = b"export BATCH=${BATCH:-32}\nif [ $BIG ]; then export BATCH=64; fi\npython train.py\n"
+    job = BatchLever.parse("batch_size=BATCH").at(order_of(dataclasses.replace(JOB, script=script)), 7).job
+    assert (job.script, job.environ) == (script.replace(b"64", b"7"), {"BATCH": "7"})
 
 
 @pytest.mark.parametrize("text", ["--batch-size", "batch_size=", "batch=--batch-size", "batch_size=a b"])

@@ -392,7 +392,8 @@ def test_what_is_not_found_is_said(script: str) -> None:
 def test_a_loop_of_the_scripts_own_gets_what_can_be_done_to_it() -> None:
     script = SCRIPT.replace("--per_device_train_batch_size 4", "--batch 4").replace("--gradient", "--own")
     job = Submission(("job.sh",), {}, script.encode())
-    seen = replace(trained({}, command_of(SCRIPT.encode())), training=Training("", "ddp"))
+    argv = ["python", "train.py", "--batch", "4"]
+    seen = replace(trained({}, command_of(SCRIPT.encode())), training=Training("", "ddp"), argv=argv)
     space = Space(site_of(small=8), {"small": gpu(9000)}, [1, 2, 4, 8], list(METHODS.values()))
     found = {(each.gpus, each.method.name) for each in space.all_of(Base(job, seen))}
     assert found == {(4, "ddp")}

@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.errors import UsageError
+from xmem_slurm.planning.asking import asking
 from xmem_slurm.planning.deepspeed_json import DeepSpeedJson
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import OFF, Method
 from xmem_slurm.rewriting import launch
-from xmem_slurm.site.schema import Site
-from xmem_slurm.slurm import gres
-from xmem_slurm.slurm.edit import Edit, apply
-from xmem_slurm.slurm.request import GPU_OPTIONS
+from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.trace import Trace, Training
 
@@ -31,11 +28,21 @@ class Base:
 
     @cached_property
     def training(self) -> Training:
-        """How it trains; where its own loop says nothing of its batch, that is what `vary` names."""
+        """How it trains; its batch is that which the lever was seen to make, where there is one."""
         seen = self.trace.training
-        batch = self.vary.number(from_submission(self.job)) if self.vary else 0
+        batch = self.lever.seen(self.trace) if self.lever else 0
         seen = seen._replace(micro_batch=batch or seen.micro_batch, accumulation=seen.accumulation or 1)
         return seen._replace(method="single" if self.ranks == 1 and seen.method in ("", "ddp") else seen.method)
+
+    @property
+    def lever(self) -> BatchLever | None:
+        """What `vary` names, where the job's dry run showed that this is its batch."""
+        return None if self.not_varied else self.vary
+
+    @property
+    def not_varied(self) -> str:
+        """Why its batch stays as it is although `vary` names it; "" where it need not, or nothing is named."""
+        return self.vary.not_seen(self.trace) if self.vary else ""
 
     @property
     def ranks(self) -> int:
@@ -69,16 +76,32 @@ class Base:
     @property
     def can_be_launched(self) -> bool:
         """Whether another number of processes can be started: it is known what starts them, and they work together."""
-        return not self.not_launched and bool(self.training.by or self.training.method == "ddp")
+        return not self.not_scaled and bool(self.training.by or self.training.method == "ddp")
 
     @cached_property
-    def not_launched(self) -> str:
-        """Why what starts it cannot be changed; "" where it can."""
+    def not_scaled(self) -> str:
+        """Why no other number of processes can be started, or of GPUs be asked for; "" where both can."""
+        now, script = self.ranks // self.nodes, self.job.script or b""
+        more = 1 + max(now, self.job.request.gpus_per_node or 0)
         try:
-            launch.find(self.job.script or b"", self.program)
+            asking(self.job, more, self.nodes, self.tasks(more, self.nodes), ())
+            processes = Processes(self.nodes, now), Processes(self.nodes, more)
+            launch.changed(script, launch.find(script, self.program), processes, variables={}, arguments={})
         except UsageError as error:
             return str(error)
         return ""
+
+    def tasks(self, per_node: int, nodes: int) -> int | None:
+        """Return Slurm's tasks on each node for so many processes there; None: as they are.
+
+        srun starts a process in each, and other launchers start all of a node's in one.
+
+        Raises:
+            UsageError: it is not known what starts them.
+        """
+        if (per_node, nodes) == (self.ranks // self.nodes, self.nodes):
+            return None
+        return per_node if launch.find(self.job.script or b"", self.program).kind == "srun" else 1
 
     @property
     def is_told_by_variables(self) -> bool:
@@ -97,7 +120,8 @@ class Candidate:
     """A way of training the job: so many GPUs of an option, a method, a batch of each process, what else is changed.
 
     `shards` says among how many processes one copy of the model is, and `tensor` each tensor of a layer. `micro_batch`
-    is 0 where the job's own is not known. `bf16`: it computes in that, where the job does not.
+    is 0 where the job's own is not known. `bf16`: it computes in that, where the job does not. `lever` is what makes
+    its batch, where the user named it.
     """
 
     option: str
@@ -111,6 +135,7 @@ class Candidate:
     expandable: bool = False
     tensor: int = 1
     bf16: bool = False
+    lever: BatchLever | None = None
 
     @property
     def data_ranks(self) -> int:
@@ -141,35 +166,11 @@ class Candidate:
         wrong = {
             "processes": trace.world_size == self.gpus,
             "method": self.method.is_seen(seen._replace(method=method)) or not seen.by,
-            "micro batch": seen.micro_batch in (0, self.micro_batch),
+            "micro batch": seen.micro_batch in (0, self.micro_batch)
+            and (self.lever is None or self.lever.seen(trace) == self.micro_batch),
             "accumulation": seen.accumulation in (0, self.accumulation),
             "tensor parallelism": max(1, seen.tensor) == self.tensor,
             "precision": not self.bf16 or seen.precision == "bf16",
             "checkpointing": seen.checkpointing == self.checkpointing,
         }
         return ", ".join(name for name, right in wrong.items() if not right)
-
-
-def asking(job: Submission, per_node: int, nodes: int, site: Site) -> Submission:
-    """Return the job asking for so many GPUs on each of so many nodes, of whichever kind.
-
-    Raises:
-        UsageError: that cannot be said without changing something else.
-    """
-    request, edits = job.request, list[Edit]()
-    if (request.gpus_per_node, request.nodes or 1) == (per_node, nodes):
-        return job
-    spelled = [name for name in GPU_OPTIONS if any(gpu.setting.name == name for gpu in request.gpus)]
-    for name in spelled:
-        edits.append(Edit(name, gres.without(name, request.value(name) or "", ["gpu"])))
-    if {"gres"} & set(site.dialect.options) and "gpus-per-node" not in site.dialect.options:
-        rest = (
-            gres.without("gres", request.value("gres") or "", ["gpu"]) if "gres" in spelled else request.value("gres")
-        )
-        edits = [each for each in edits if each.name != "gres"]
-        edits.append(Edit("gres", gres.with_entry(rest, f"gpu:{per_node}")))
-    else:
-        edits.append(Edit("gpus-per-node", str(per_node)))
-    if (request.nodes or 1) != nodes or request.value("nodes") is not None:
-        edits.append(Edit("nodes", str(nodes)))
-    return apply([edit for edit in edits if edit.value != request.value(edit.name)], job)

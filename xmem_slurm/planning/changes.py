@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm.planning.candidates import Base, Candidate, asking
+from xmem_slurm.planning.asking import asking
+from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.methods import EXPANDABLE
 from xmem_slurm.planning.trainers import trainer_of
 from xmem_slurm.rewriting import launch
 from xmem_slurm.rewriting.launch import Processes
 from xmem_slurm.site.schema import Site
-from xmem_slurm.slurm.edit import Edit, apply
 from xmem_slurm.slurm.submission import Submission
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -23,7 +23,8 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
     Raises:
         UsageError: it cannot be told to.
     """
-    job = asking(base.job, candidate.per_node, candidate.nodes, site)
+    tasks = base.tasks(candidate.per_node, candidate.nodes)
+    job = asking(base.job, candidate.per_node, candidate.nodes, tasks, site.dialect.options)
     variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
     before, after = Processes(base.nodes, base.ranks // base.nodes), Processes(candidate.nodes, candidate.per_node)
     if variables or arguments or before != after:
@@ -31,15 +32,7 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
         found = launch.find(job.script, base.program)
         script = launch.changed(job.script, found, (before, after), variables=variables, arguments=arguments)
         job = job.but(script=script)
-        if before != after:
-            job = _with_tasks(job, candidate.nodes, candidate.per_node if found.kind == "srun" else 1)
     return job
-
-
-def _with_tasks(job: Submission, nodes: int, per_node: int) -> Submission:
-    """Have the job ask for as many tasks as srun starts: where it says how many, and sbatch gives no nodes without."""
-    wanted = {"ntasks": str(nodes * per_node), "ntasks-per-node": str(per_node)}
-    return apply([Edit(name, value) for name, value in wanted.items() if job.request.value(name) is not None], job)
 
 
 def variables_for(base: Base, candidate: Candidate) -> dict[str, str]:

@@ -6,12 +6,12 @@ documentation, "DeepSpeed Configuration JSON"; "auto" is filled in by transforme
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.planning.methods import Method
+from xmem_slurm.planning.words import last_value
 from xmem_slurm.trace import Trace
 
 OPTIONS = ("--deepspeed_config", "--deepspeed")
@@ -79,25 +79,24 @@ def _flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 def find(trace: Trace, started_in: Path, copies: Path) -> DeepSpeedJson | None:
     """Return the file that the program was told of, as its process was seen to be started; None where there is none.
 
-    It is where the job starts, or where that process was seen to read one of this name.
+    It is the one of this name that the job was seen to read; where none was, that in the folder where it starts. Where
+    several were, which differ, it is not known which of them DeepSpeed's is.
     """
     for option in OPTIONS:
-        named = _value(trace.argv, option)
+        named = last_value(trace.argv, option)
         if named is None:
             continue
-        read = [each.path for each in trace.files if each.kind == "R" and each.path.endswith("/" + named.lstrip("./"))]
-        for path in (started_in / named, *map(Path, read)):
-            config = _loaded(path)
-            if config is not None:
-                return DeepSpeedJson(option, config, copies)
+        read = [Path(each.path) for each in trace.files if each.kind == "R" and _is_named(Path(each.path), named)]
+        config, *others = [_loaded(path) for path in read or [started_in / named]]
+        if config is not None and all(other == config for other in others):
+            return DeepSpeedJson(option, config, copies)
     return None
 
 
-def _value(argv: Sequence[str], option: str) -> str | None:
-    """Return what stands behind an option, or is joined to it, the last time."""
-    split = [value for name, value in pairwise(argv) if name == option and not value.startswith("-")]
-    joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
-    return next(iter([*joined, *split][::-1]), None)
+def _is_named(path: Path, named: str) -> bool:
+    """Whether a path may be what a name of some folder's file stands for."""
+    last = [part for part in Path(named).parts if part not in ("..", "/")]
+    return list(path.parts[-len(last) :]) == last
 
 
 def _loaded(path: Path) -> Mapping[str, Any] | None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import UsageError
+from xmem_slurm.planning.words import last_value
+from xmem_slurm.rewriting import launch
+from xmem_slurm.trace import Trace
 
 _VARIED = re.compile(r"batch_size=(--?[A-Za-z][\w.-]*|[A-Za-z_]\w*)")
 
@@ -35,14 +38,26 @@ class BatchLever:
     def __str__(self) -> str:
         return self.name or "its DataLoaders' batch_size"
 
-    def number(self, job: Job) -> int:
-        """Return the number that the job has for it; 0 where that is not said in the script or the environment."""
-        if not self.name.startswith("-"):
-            text = job.environ.get(self.name, "")
-            return int(text) if text.isdecimal() else 0
-        texts = [job.script, " ".join(job.arguments).encode(errors="surrogateescape")]
-        found = [match for text in texts for match in self._given.finditer(text)]
-        return int(found[0][2]) if found else 0
+    def seen(self, trace: Trace) -> int:
+        """Return the batch of one process that a dry run showed; 0: none.
+
+        It is what DataLoaders gave; without any that give batches of one size, what an option had on the command line
+        of the process. Whether a variable did anything only DataLoaders show.
+        """
+        return trace.training.drawn or self._told(trace)
+
+    def not_seen(self, trace: Trace) -> str:
+        """Return why a dry run of the job as it is written does not show that this is its batch; "" where it does."""
+        told, drawn = self._told(trace), trace.training.drawn
+        if told and drawn and told != drawn:
+            return f"{self.name} is {told}, and batches of {drawn} are what each process draws"
+        other = "name an option of its command, which is seen without"
+        other = f"its command has no {self.name} NUMBER" if self.name.startswith("-") else other
+        return "" if self.seen(trace) else f"no DataLoader was seen to give all batches of its training; {other}"
+
+    def _told(self, trace: Trace) -> int:
+        text = last_value(trace.argv, self.name) or "" if self.name.startswith("-") else ""
+        return int(text) if text.isdecimal() else 0
 
     def at(self, order: DryRunOrder, batch: int) -> DryRunOrder:
         """Return the order of a dry run with so many samples in a batch of one process.
@@ -54,7 +69,8 @@ class BatchLever:
         if not self.name:
             return replace(order, engine="device", change="batch", batch=batch)
         if not self.name.startswith("-"):
-            return replace(order, job=replace(job, environ={**job.environ, self.name: str(batch)}))
+            script = launch.with_assigned(job.script, self.name, str(batch))
+            return replace(order, job=replace(job, script=script, environ={**job.environ, self.name: str(batch)}))
         return replace(order, job=self._with_option(job, str(batch)))
 
     @property

@@ -88,7 +88,7 @@ class _Tried:
     def guess(self, name: str) -> int:
         """Return the batch to begin with: what another kind of GPU says of it."""
         lines = [_further(known, self.gpus[name]) for known in self._estimates.values()]
-        return next((guess for guess in lines if guess is not None), FIRST)
+        return min(MOST, next((guess for guess in lines if guess is not None), FIRST))
 
     def run(self, name: str, batch: int) -> Orders[Estimate]:
         """Have the job run dry with this batch on this option's kind of GPU.

@@ -4,7 +4,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xmem_slurm.planning.candidates import Base, Candidate, asking
+from xmem_slurm.errors import UsageError
+from xmem_slurm.planning.asking import asking
+from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.methods import Method
 from xmem_slurm.planning.trainers import Trainer, trainer_of
 from xmem_slurm.site.schema import Gpu, Site
@@ -52,6 +54,7 @@ class Space:
                             *(option, count, nodes, method, shards, micro, accumulation, checkpointing),
                             tensor=tensor,
                             bf16=half,
+                            lever=base.lever,
                         )
 
     def smaller(self, base: Base, candidate: Candidate) -> Candidate | None:
@@ -80,13 +83,20 @@ class Space:
             )
 
     def _places(self, base: Base, count: int) -> Iterator[tuple[str, int]]:
-        """Yield the options that have so many GPUs for the job, and on how many nodes: as few as do."""
+        """Yield the options that have so many GPUs for the job, and on how many nodes: as few as do.
+
+        Of these, on which it can be told to be; `Base.not_scaled` says why on others it cannot.
+        """
         for option in self.options:
             most = max((group.gpus.get(option, 0) for group in self.site.nodes), default=0)
             nodes = -(-count // most) if most else 0
             if not nodes or count % nodes:
                 continue
-            request = asking(base.job, count // nodes, nodes, self.site).request
+            try:
+                tasks = base.tasks(count // nodes, nodes)
+                request = asking(base.job, count // nodes, nodes, tasks, self.site.dialect.options).request
+            except UsageError:
+                continue
             if option in options_for(demand_of(request, self.site), self.site, self.gpus):
                 yield option, nodes
 

@@ -22,7 +22,7 @@ class Trainer:
     @property
     def can_vary(self) -> bool:
         """Whether another batch of a process can be had."""
-        return self.base.vary is not None
+        return self.base.lever is not None
 
     @property
     def can_checkpoint(self) -> bool:
@@ -53,12 +53,12 @@ class Trainer:
 
     def variables(self, candidate: Candidate) -> Mapping[str, str]:
         """Return the variables with which it trains that way."""
-        name = self.base.vary.name if self.base.vary is not None else "-"
+        name = self.base.lever.name if self.base.lever is not None else "-"
         return {} if name.startswith("-") or self._has_batch(candidate) else {name: str(candidate.micro_batch)}
 
     def arguments(self, candidate: Candidate) -> Mapping[str, str]:
         """Return the arguments with which it trains that way."""
-        name = self.base.vary.name if self.base.vary is not None else ""
+        name = self.base.lever.name if self.base.lever is not None else ""
         return {name: str(candidate.micro_batch)} if name.startswith("-") and not self._has_batch(candidate) else {}
 
     def changes(self, candidate: Candidate) -> Sequence[str]:

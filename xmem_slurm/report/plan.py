@@ -104,8 +104,10 @@ def _words(plan: Ways) -> list[str]:
         found.append("time and cost are for a sample, as multiples of the least; within 10 % they are a tie")
     if plan.base.training.by in ("transformers", "accelerate", "lightning") and not plan.base.training.has_deepspeed:
         found.append("the job's Python has no DeepSpeed: ZeRO was not looked at")
-    if plan.base.not_launched:
-        found.append(plan.base.not_launched)
+    if plan.base.not_varied:
+        found.append(f"--vary batch_size={plan.base.vary} is not heeded: {plan.base.not_varied}")
+    if plan.base.not_scaled:
+        found.append(plan.base.not_scaled)
     reasons = dict.fromkeys(reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons)
     return [*found, *([f"of the first: {'; '.join(reasons)}"] if reasons else [])]
 

@@ -2,7 +2,9 @@
 
 It is found by what a dry run saw start (`program`), not by what a text looks like: that word stands in one command of
 the script. Changed is that command alone: variables before it, the launcher's number of processes, arguments behind the
-program. Where the script has it otherwise (in a variable, in another script) nothing can be changed, and that is said.
+program or in variables that are named there. A variable that the script itself reads is set where it begins, too: one
+before a command does not reach that command's own words. Where the script has the launching otherwise (in a variable,
+in another script) nothing can be changed, and that is said.
 """
 
 import re
@@ -26,7 +28,12 @@ _MEETING = (
     '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show hostnames | head -n 1):29500"'
 )
 """How the torchruns of several nodes find each other; scontrol takes the job's own nodes (SLURM_JOB_NODELIST)."""
+_BEGINNING = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?\n)*")
+"""Comments and empty lines, Slurm's own among them."""
+_MADE = re.compile(rb"[$`(]")
+"""In a value that is made of others when the script runs."""
 _OF_TASKS = re.compile(r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?")
+_OF_GPUS = re.compile(r"-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?")
 
 
 class Launch(NamedTuple):
@@ -106,24 +113,49 @@ def changed(
     if variables:
         prefix = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         edits.append(_Edit(_start(script, first), _start(script, first), f"{prefix} "))
+        begin = _BEGINNING.match(script).end()  # type: ignore[union-attr]
+        for name in sorted(body.read_variables(script) & set(variables)):
+            edits += _assigned(script, name, variables[name])
+            edits.append(_Edit(begin, begin, f"export {name}={shlex.quote(variables[name])}\n"))
     missing = []
+    reach = body.filled_in(script, _end(script, program), _end(script, launch.words[-1])) if arguments else []
     for option, value in arguments.items():
-        script_edits = _argument(script, option, value)
+        found = _argument(script, option, value)
+        script_edits = [edit for edit in found if any(start <= edit.start <= end for start, end in reach)]
         edits += script_edits
         missing += [] if script_edits else [f" {option} {shlex.quote(value)}"]
     if missing:
         # A section's options ("--trainer.devices") go last: behind a subcommand, and behind a file that has them, too.
         last = launch.words[-1] if all("." in option for option in arguments) else program
         edits.append(_Edit(_end(script, last), _end(script, last), "".join(missing)))
-    for edit in sorted(edits, reverse=True):
+    return _applied(script, edits)
+
+
+def with_assigned(script: bytes, name: str, value: str) -> bytes:
+    """Return the script with that value wherever it assigns one to the variable that is written out."""
+    return _applied(script, _assigned(script, name, value))
+
+
+def _assigned(script: bytes, name: str, value: str) -> list[_Edit]:
+    places = [each for each in body.assignments(script) if each.name == name]
+    plain = [at for at in places if _MADE.search(script, at.start, at.end) is None]
+    return [_Edit(at.start, at.end, shlex.quote(value)) for at in plain]
+
+
+def _applied(script: bytes, edits: Sequence[_Edit]) -> bytes:
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
         script = script[: edit.start] + edit.text.encode() + script[edit.end :]
     return script
 
 
 def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
-    """Return what gives an option that value wherever it stands with one like it; dashes and underscores are alike."""
+    """Return what gives an option that value wherever it stands with one like it, or with a variable.
+
+    Dashes and underscores are alike.
+    """
     name = re.sub("[-_]", "[-_]", option.lstrip("-"))
-    kind = r"(?i:true|false)" if value in ("True", "False") else r"\d+" if value.isdecimal() else r"(?!-)[^\s\"';&|]+"
+    number = r"\d+|\$\w+|\$\{[^}\s]*\}"
+    kind = r"(?i:true|false)" if value in ("True", "False") else number if value.isdecimal() else r"(?!-)[^\s\"';&|]+"
     given = re.compile(rf"(?<![\w-])--{name}(?:=|[ \t]+)[\"']?({kind})(?![\w.])".encode())
     if value in ("True", "False"):
         alone = re.compile(rf"(?<![\w-])--{name}(?![\w=.-])(?![ \t]+[\"']?{kind}(?![\w.]))".encode())
@@ -135,6 +167,8 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
 def _processes(script: bytes, launch: Launch, before: Processes, after: Processes) -> list[_Edit]:
     """Return what has the launcher start so many processes on each node."""
     words, spread = launch.words, before.nodes != after.nodes
+    if not (launch.kind == "torchrun" and spread):
+        _check_step(launch)
     if launch.kind == "srun":
         return _tasks(launch, after.nodes, after.per_node)
     if launch.kind == "python" or (launch.kind == "torchrun" and spread):
@@ -144,6 +178,18 @@ def _processes(script: bytes, launch: Launch, before: Processes, after: Processe
         raise UsageError(f"{launch.kind} is not told of other nodes here; torchrun and srun are")
     option = {"torchrun": "nproc-per-node", "accelerate": "num_processes", "deepspeed": "num_gpus"}[launch.kind]
     return _option(launch, option, after.per_node * (after.nodes if launch.kind == "accelerate" else 1))
+
+
+def _check_step(launch: Launch) -> None:
+    """Make sure that the srun in front asks for no number of GPUs itself, but for one of each task that is a process.
+
+    Raises:
+        UsageError: it does.
+    """
+    for word in launch.words[_outermost(launch) : launch.starter]:
+        found = _OF_GPUS.fullmatch(_text(word))
+        if found is not None and not (launch.kind == "srun" and found["by_task"]):
+            raise UsageError(f"the srun that starts {_text(launch.words[launch.program])} asks for GPUs: {found[0]}")
 
 
 def _outermost(launch: Launch) -> int:

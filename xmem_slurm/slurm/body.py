@@ -49,6 +49,8 @@ _HET_GROUPS = ("het-group", "pack-group")
 _NO_WORDS = ("file_redirect", "heredoc_redirect", "herestring_redirect", "variable_assignment", "do_group")
 _LISTS = ("for_statement", "array", "unary_expression", "binary_expression")
 """Nodes of the grammar that hold words and are no commands."""
+_GIVING = ("variable_assignment", "declaration_command", "for_statement", "unset_command")
+"""Nodes in which a variable's name is not read."""
 
 
 class Word(NamedTuple):
@@ -141,6 +143,60 @@ def commands_at(data: bytes) -> list[list[Word]]:
     root = _parse(data)
     found = [] if root is None else [_words(data, node) for node in _preorder(root) if node.type == "command"]
     return [words for words in found if words and all(word.at for word in words)]
+
+
+class Assigned(NamedTuple):
+    """What a script gives a variable: the value is `data[start:end]`."""
+
+    name: str
+    start: int
+    end: int
+
+
+def assignments(data: bytes) -> list[Assigned]:
+    """Return what a shell script assigns to its variables, in order; none of what is no shell's.
+
+    An assignment before a command is none: what that command's own words name is filled in without it.
+    """
+    root, found = _parse(data), list[Assigned]()
+    for node in [] if root is None else _preorder(root):
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if node.type == "variable_assignment" and name and value and not _is_before_command(data, node):
+            found.append(Assigned(_named(data, name), value.start_byte, value.end_byte))
+    return found
+
+
+def _is_before_command(data: bytes, assignment: "Node") -> bool:
+    """Whether an assignment is for the command behind it; the grammar takes those of the line above for such, too."""
+    at = assignment
+    while at.parent is not None and at.parent.type == "command" and at.next_sibling is not None:
+        if b"\n" in data[at.end_byte : at.next_sibling.start_byte].replace(b"\\\n", b""):
+            return False
+        at = at.next_sibling
+        if at.type != "variable_assignment":
+            return True
+    return False
+
+
+def read_variables(data: bytes) -> set[str]:
+    """Return the variables that a shell script itself reads, which is before any command does."""
+    root = _parse(data)
+    named = [] if root is None else [node for node in _preorder(root) if node.type == "variable_name"]
+    return {_named(data, node) for node in named if node.parent is None or node.parent.type not in _GIVING}
+
+
+def filled_in(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    """Return where what a shell makes of `data[start:end]` stands: there, and in values of variables named there."""
+    spans, known, assigned = [(start, end)], set[bytes](), assignments(data)
+    for begin, stop in spans:
+        new = set(_VARIABLE.findall(data, begin, stop)) - known
+        known |= new
+        spans += [(each.start, each.end) for each in assigned if each.name.encode(errors="surrogateescape") in new]
+    return spans
+
+
+def _named(data: bytes, node: "Node") -> str:
+    return data[node.start_byte : node.end_byte].decode(errors="surrogateescape")
 
 
 def _text(word: Word) -> str:

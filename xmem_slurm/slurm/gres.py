@@ -6,7 +6,7 @@ a number (with K, M, G, T or P) is a count and what is not is a type. A type tha
 `1g.10gb`) needs a count after it: Slurm refuses `gpu:1g.10gb` and takes `gpu:1g.10gb:1`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from xmem_slurm.errors import UsageError
@@ -91,8 +91,21 @@ def with_type(name: str, value: str, gpu_type: str | None) -> str:
     entries = _of_option(name, value)
     if sum(isinstance(entry, Gres) and entry.is_gpu for entry in entries) > 1:
         raise GresError(f"--{name}={value} asks for GPUs in more than one entry")
-    changed = [str(_typed(each, gpu_type) if isinstance(each, Gres) and each.is_gpu else each) for each in entries]
-    return ",".join(each.removeprefix(f"{GPU}:") for each in changed) if name in GPUS_FAMILY else ",".join(changed)
+    changed = [_typed(each, gpu_type) if isinstance(each, Gres) and each.is_gpu else each for each in entries]
+    return _written(name, changed)
+
+
+def with_amount(name: str, value: str, amount: int) -> str:
+    """Return the value of the option `name` with another number of GPUs, of no type; everything else stays.
+
+    Raises:
+        GresError: as `with_type`.
+    """
+    entries = _of_option(name, with_type(name, value, None))
+    counted = [
+        each._replace(count_text=str(amount)) if isinstance(each, Gres) and each.is_gpu else each for each in entries
+    ]
+    return _written(name, counted)
 
 
 def with_entry(value: str | None, entry: str) -> str:
@@ -115,6 +128,10 @@ def without(name: str, value: str, resources: Collection[str]) -> str | None:
     """
     kept = [str(each) for each in _of_option(name, value) if not (isinstance(each, Gres) and each.name in resources)]
     return ",".join(kept) or None
+
+
+def _written(name: str, entries: Sequence[Gres | str]) -> str:
+    return ",".join(str(each).removeprefix(f"{GPU}:" if name in GPUS_FAMILY else "") for each in entries)
 
 
 def parse_memory(text: str) -> int:

@@ -67,9 +67,9 @@ class TrainingSeen:
 
         return noting
 
-    def found(self):
-        """Return what is known, by the names of `Training` in xmem_slurm/trace.py."""
-        found = {"by": "", "method": "ddp" if self._is_replicated() else ""}
+    def found(self, drawn):
+        """Return what is known, by the names of `Training` in xmem_slurm/trace.py; `drawn` is known elsewhere."""
+        found = {"by": "", "method": "ddp" if self._is_replicated() else "", "drawn": drawn}
         for library, read in _READ.items():  # what is built upon others comes after them
             thing = self._seen.get(library, lambda: None)()
             if thing is not None:

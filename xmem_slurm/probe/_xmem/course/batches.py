@@ -40,6 +40,7 @@ class Iteration:
         self._collate = loader._collate_fn
         self.kind = id(loader._dataset), length(loader)
         """What tells data sets apart, and sizes of batches."""
+        self.batch_size = _batch_size(loader)
         self.began, self.steps = clock.now(), steps
         self.given = self.drawn = 0
         self.sizes = set()
@@ -114,6 +115,16 @@ def _tensors(batch):
         for each in vars(batch).values():
             if hasattr(each, "numel") and hasattr(each, "shape"):
                 yield each
+
+
+def _batch_size(loader):
+    """Return the samples in a batch of a loader's iterator, of this process alone; 0: its sampler has no such size."""
+    sampler = getattr(loader, "_index_sampler", None)
+    size = getattr(sampler, "batch_size", None)
+    if not isinstance(size, int):
+        return 0
+    splits = getattr(sampler, "split_batches", False)  # accelerate's: each process gets its part of a batch
+    return size // sampler.num_processes if splits else size
 
 
 def length(loader):

@@ -68,6 +68,7 @@ class Course:
         self._loader = None  # the iteration that gave the last batch
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
         self._drawn = set()  # kinds of iterations
+        self._batch_sizes = set()  # of loaders that training draws from
         self._levels = []  # bytes allocated after each of the last steps
         self._unmet = []  # whether each of the last steps was of a kind not met before
         self._peaks = batches.Records()
@@ -138,6 +139,8 @@ class Course:
             state = loader._xmem_iteration = batches.Iteration(loader, self._steps)
         if self._fetched_at_step != self._fetched or not self._steps:
             self._recorder.fetching(frame)
+        if self._steps > state.steps:
+            self._batch_sizes.add(state.batch_size)
         state.asked(self._level(self._recorder.allocated()))
         if self._cuts(state, now) and batches.minds_the_end(frame):
             return self._last_batches(loader, give, state)
@@ -233,6 +236,10 @@ class Course:
     def _phase(self, what):
         if len(self.seen["phases"]) < PHASES:
             self.seen["phases"].append({"step": self._steps + 1, "what": what})
+
+    def batch_size(self):
+        """Return the samples in each batch of the data loaders that steps were made between; 0: none, or of several."""
+        return next(iter(self._batch_sizes)) if len(self._batch_sizes) == 1 else 0
 
     def steady_steps(self):
         """Return after how many steps without a new peak training repeats itself."""

@@ -50,6 +50,11 @@ def _chosen_of(total, own):
     return sorted(asked & set(own)) or [own[0]]
 
 
+def _worst(codes):
+    """Return the code of the one that ended worst, as a shell has it: one that a signal ended has 128 and more."""
+    return max(code if code >= 0 else 128 - code for code in codes)
+
+
 def _launch_workers(config, entrypoint, args):
     """Stand for torch.distributed.launcher.api.launch_agent: run ranks with the environment that its agent sets.
 
@@ -86,7 +91,7 @@ def _launch_workers(config, entrypoint, args):
         return {0: entrypoint(*args)}
     substitute = macros.substitute  # torch.distributed.launch passes "--local-rank=${local_rank}"
     workers = [subprocess.Popen([entrypoint, *substitute(args, each["LOCAL_RANK"])], env=each) for each in ranked]
-    code = max(worker.wait() for worker in workers)
+    code = _worst([worker.wait() for worker in workers])
     if code:
         raise SystemExit(code)
     return {0: None}
