@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 Objective = Literal["cost", "time", "fewest"]
 _Waiting = tuple[float, float, int, int, Candidate]
 """What a candidate promises, what its GPUs cost, what its dry run will, and a number that keeps equals in order."""
+_DryRun = tuple[str, int, bytes | None, tuple[str, ...], frozenset[tuple[str, str]]]
+"""What one is of: the kind of GPU, and the job."""
 Status = Literal["verified", "too large", "host", "ruled out", "failed"]
 
 LEAST_SECONDS = 20.0
@@ -310,7 +312,7 @@ class Search:
     def _run(self, job: Submission, option: str) -> Orders[tuple[Estimate, Spent]]:
         """Run a job dry on an option's kind of GPU, once for all GPUs of that kind; return what that took, too."""
         gpu = self.space.gpus[option]
-        key = gpu.capability, gpu.multiprocessors, job.script, job.argv
+        key = gpu.capability, gpu.multiprocessors, job.script, job.argv, frozenset(job.environ.items())
         if key not in self._known:
             self.runs += 1
             order = replace(self.order, job=from_submission(job), gpu=gpu, brief=self.brief)
@@ -331,7 +333,7 @@ class Search:
         return self.seconds - self.spent - beside * self.spent / max(1, done)
 
     def __post_init__(self) -> None:
-        self._known: dict[tuple[str, int, bytes | None, tuple[str, ...]], tuple[Sequence[Trace], Spent]] = {}
+        self._known: dict[_DryRun, tuple[Sequence[Trace], Spent]] = {}
 
     def _planned(self, not_tried: int) -> Ways:
         nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)
