@@ -62,7 +62,13 @@ def estimate(
     ] = None,
     verbose: Verbose = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", "--xmem-fresh", help="Run dry even if nothing has changed since the last time.")
+        bool,
+        typer.Option(
+            "--fresh",
+            "--xmem-fresh",
+            envvar="XMEM_FRESH",
+            help="Run dry even if nothing has changed since the last time.",
+        ),
     ] = False,
     advice: Annotated[
         bool,

@@ -34,7 +34,11 @@ def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
     left = len(others) - _MOST_OTHERS
     if left > 0:
         found.append(f"   and {left} more that do not fit or gave no answer (--json has them)")
-    found += [line for number, row in enumerate(advised, 1) for line in _change(number, plan, row)]
+    changes = dict[tuple[str, ...], list[int]]()
+    for number, row in enumerate(advised, 1):
+        changes.setdefault(tuple(_change(plan, row)), []).append(number)
+    for (first, *more), numbers in changes.items():
+        found += [f"{', '.join(f'{number}.' for number in numbers)} {first}", *more]
     return [*found, *_words(plan)]
 
 
@@ -58,7 +62,7 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
         human(row.host.needed) if row.host is not None and row.host.needed else "",
         "" if time is None else f"{time:.1f}x",
         "" if cost is None else f"{cost:.1f}x",
-        ANSWERS[row.status] + (f": {why}" if why else ""),
+        ANSWERS[row.status] + (f": {why}" if why else "") + _doubted(row),
     )
 
 
@@ -77,14 +81,20 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _change(number: int, plan: Ways, row: Row) -> list[str]:
+def _doubted(row: Row) -> str:
+    """Say how sure a way is that is advised, where something of it was not seen."""
+    sure = row.estimate is None or row.status != "verified" or row.estimate.confidence == "high"
+    return "" if sure or row.estimate is None else f", confidence {row.estimate.confidence}"
+
+
+def _change(plan: Ways, row: Row) -> list[str]:
     """Say what makes a way that is advised so, and what of the training itself is another by it."""
     variables, arguments = variables_for(plan.base, row.candidate), arguments_for(plan.base, row.candidate)
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     words += [f"{name} {value}" for name, value in arguments.items()]
     each = row.candidate
     words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
-    found = [f"{number}. {'; '.join(words) or 'as it is written'}"]
+    found = ["; ".join(words) or "as it is written"]
     if plan.base.deepspeed is not None and files_for(plan.base, each):
         other = plan.base.deepspeed.differences(deepspeed_config(plan.base, each))
         found.append(f"   in that file, a copy: {', '.join(other)}")

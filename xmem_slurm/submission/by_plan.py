@@ -33,7 +33,8 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     assert best.estimate is not None
     needed = human(best.estimate.required_bytes)
     changes = what_changes(found.plan.base, best.candidate)
-    brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, seen in a dry run of it"]
+    seen = f"seen in a dry run of it, confidence {best.estimate.confidence}"
+    brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, {seen}"]
     brief += [f"this changes {each}" for each in changes]
     brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
     decision = Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
