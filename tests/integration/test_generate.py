@@ -86,7 +86,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
 def test_scripts_are_written_to_a_folder_and_nothing_is_overwritten(tmp_path: Path) -> None:
     environ = {**os.environ, "XMEM_SITE": str(EXAMPLE_SITE)}
     command = [XMEM_SLURM, "generate", "--output", "jobs", "--", "true"]
-    for code, told in ((0, "not estimated"), (2, "File exists")):
+    for code, told in ((0, "not estimated"), (2, "nothing is overwritten")):
         done = subprocess.run(command, cwd=tmp_path, env=environ, check=False, capture_output=True, text=True)
         assert done.returncode == code
         assert told in done.stderr

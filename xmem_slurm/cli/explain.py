@@ -36,7 +36,8 @@ def explain(
 
         if not explain_job(script, as_json=as_json):
             raise UsageError(
-                f"job {script}: nothing is known of it here; `xsbatch --xmem-record` records what jobs use"
+                f"job {script}: nothing is known of it here; `xsbatch --xmem-record` records what a job uses,"
+                " and its Python writes that as it ends"
             )
         return
     last = last_of(script)

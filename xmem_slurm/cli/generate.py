@@ -53,6 +53,9 @@ def generate(
     values = templates.values(chosen, settings or [])
     where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
     gpus = loading.option_gpus(where, loading.load_catalogue())
+    there = [path for name in where.option if output and (path := _file(output, chosen.name, name)).exists()]
+    if there:
+        raise UsageError(f"{there[0]}: it is there, and nothing is overwritten; name another --output")
     target = scripts.Target(where, gpus, os.environ)
     allowance = Budget(seconds=budget)
     work = "running the job dry to see how much GPU memory it needs"
@@ -84,6 +87,10 @@ def _site_templates(named: str | None) -> Path | None:
         return None
 
 
+def _file(folder: Path, template: str, option: str) -> Path:
+    return folder / f"{template}-{option}.sh"
+
+
 def _hand_out(made: Sequence[scripts.Generated], name: str, folder: Path | None) -> None:
     """Print the only script, or write each to a file of its own, named after its GPU option; overwrite nothing."""
     if folder is None:
@@ -95,7 +102,7 @@ def _hand_out(made: Sequence[scripts.Generated], name: str, folder: Path | None)
         typer.echo(made[0].script, nl=False)
         return
     for script in made:
-        path = folder / f"{name}-{script.option}.sh"
+        path = _file(folder, name, script.option)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
