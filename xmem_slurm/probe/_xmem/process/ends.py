@@ -53,12 +53,17 @@ def hook(recorder):
         signal.signal(signal.SIGTERM, terminated)
 
 
-def uncaught():
-    """Return the exception that ended the script, in one line, with the line of the user's that led to it; or None.
+def last():
+    """Return the exception that ended the script, or None.
 
     The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts replace.
     """
-    error = getattr(sys, "last_value", None)
+    return getattr(sys, "last_value", None)
+
+
+def uncaught():
+    """Return the exception that ended the script, in one line, with the line of the user's that led to it; or None."""
+    error = last()
     if error is None:
         return None
     frames = list(traceback.walk_tb(sys.last_traceback))[::-1]
@@ -74,11 +79,16 @@ def _located(said, frames):
     `frames` are (frame, line), the innermost first.
     """
     for frame, line in frames:
-        file = frame.f_code.co_filename
-        generated = file.startswith("<") and frame.f_globals.get("__name__") != "__main__"
-        if not (generated or "-packages" in file or file.startswith((_LIBRARY, FOLDER))):
-            return "%s (%s:%d)" % (said, _short(file), line)
+        if is_users(frame):
+            return "%s (%s:%d)" % (said, _short(frame.f_code.co_filename), line)
     return said
+
+
+def is_users(frame):
+    """Whether a frame is of the user's own code."""
+    file = frame.f_code.co_filename
+    generated = file.startswith("<") and frame.f_globals.get("__name__") != "__main__"
+    return not (generated or "-packages" in file or file.startswith((_LIBRARY, FOLDER)))
 
 
 def _short(file):
