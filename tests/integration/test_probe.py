@@ -441,6 +441,14 @@ def test_what_slurm_does_not_set_is_named_with_what_to_do(run: Run, asked: str, 
     assert "or start it with torchrun" in error
 
 
+@pytest.mark.parametrize(
+    ("asked", "option"), [("SLURM_NTASKS", "--ntasks"), ("SLURM_CPUS_PER_TASK", "--cpus-per-task")]
+)
+def test_what_slurm_sets_where_a_job_asks_is_named_with_the_option(run: Run, asked: str, option: str) -> None:
+    error = run(f"import os, torch\nint(os.environ['{asked}'])", SLURM_PROCID="0").trace.error
+    assert error == f"{asked} is not set: Slurm does that only where the job says {option} (train.py:2)"
+
+
 def test_without_slurm_a_variable_that_is_not_set_is_python_s_error(run: Run) -> None:
     assert run("import os, torch\nos.environ['RANK']").trace.error == "KeyError: 'RANK' (train.py:2)"
 

@@ -20,6 +20,8 @@ _ASKED = re.compile(
     r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
 )
 """In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+_ONLY_IF_ASKED = re.compile(r"KeyError: '(SLURM_(?:NTASKS|NPROCS|(CPUS_PER_TASK|NTASKS_PER_NODE)))'")
+"""In what os.environ raises for what Slurm sets where a job says it (sbatch(1), 22.05 to 25.11)."""
 
 
 def hook(recorder):
@@ -109,7 +111,11 @@ def one_line(error):
 
 
 def _explained(error):
-    """Return the error of a script; what to do about it where that is for a launcher's variable which Slurm has not."""
+    """Return the error of a script; what to do about it where that is for a variable which Slurm has not set."""
+    of_slurm = _ONLY_IF_ASKED.search(error)
+    if of_slurm is not None and "SLURM_PROCID" in os.environ and of_slurm[1] not in os.environ:
+        option = "--" + (of_slurm[2] or "NTASKS").lower().replace("_", "-")
+        return "%s is not set: Slurm does that only where the job says %s" % (of_slurm[1], option)
     name = _ASKED.search(error)
     if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
         return error
