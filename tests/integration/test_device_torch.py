@@ -129,6 +129,30 @@ out(name=p.name, total=p.total_memory, multiprocessors=p.multi_processor_count, 
     assert seen["cudnn"] >= 90100
 
 
+def test_what_nvml_is_asked_of_a_busy_gpu_it_says(run: Run) -> None:
+    """As by torch.cuda.power_draw() and its like, which go through nvidia-ml-py."""
+    seen = run(
+        """
+import ctypes
+nvml, handle, again, number = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint(7)
+text, memory = ctypes.create_string_buffer(96), (ctypes.c_ulonglong * 5)()
+assert nvml.nvmlInitWithFlags(0) == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert nvml.nvmlDeviceGetUUID(handle, text, 96) == nvml.nvmlDeviceGetHandleByUUID(text, ctypes.byref(again)) == 0
+assert again.value == handle.value
+assert nvml.nvmlDeviceGetMemoryInfo_v2(handle, memory) == 0
+asked = {"PowerUsage": (), "EnforcedPowerLimit": (), "Temperature": (0,), "ClockInfo": (1,), "MaxClockInfo": (1,)}
+said = {}
+for name, of in asked.items():
+    assert getattr(nvml, "nvmlDeviceGet" + name)(handle, *of, ctypes.byref(number)) == 0
+    said[name] = number.value
+out(said=said, total=memory[1], sum=sum(memory[2:]))
+""",
+        XMEM_DEVICE_TOTAL_BYTES=str(48 * GIB),
+    )
+    assert min(seen["said"].values()) > 7
+    assert seen["total"] == seen["sum"] == 48 * GIB
+
+
 @pytest.mark.parametrize(
     ("devices", "visible", "count"),
     [("2", "0,1,5", 2), ("2", "1", 1), ("4", "-1", 0), ("1", "", 0), ("1", "0,1", 1), ("4", None, 4)],
