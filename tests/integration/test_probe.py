@@ -441,6 +441,12 @@ def test_what_slurm_does_not_set_is_named_with_what_to_do(run: Run, asked: str, 
     assert "or start it with torchrun" in error
 
 
+def test_a_module_that_is_missing_is_named_though_another_error_was_raised_from_it(run: Run) -> None:
+    lazy = "try:\n  import nowhere\nexcept ImportError as error:\n  raise RuntimeError('no Model') from error"
+    error = run(f"import torch\n{lazy}").trace.error
+    assert error == "RuntimeError: no Model: ModuleNotFoundError: No module named 'nowhere' (train.py:5)"
+
+
 def test_checkpoints_that_would_fill_the_disk_of_a_dry_run_are_holes(run: Run) -> None:
     code = """
 import os, torch

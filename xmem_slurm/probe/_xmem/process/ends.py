@@ -20,6 +20,7 @@ _ASKED = re.compile(
     r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
 )
 """In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+MOST_CAUSES = 50
 _ONLY_IF_ASKED = re.compile(r"KeyError: '(SLURM_(?:NTASKS|NPROCS|(CPUS_PER_TASK|NTASKS_PER_NODE)))'")
 """In what os.environ raises for what Slurm sets where a job says it (sbatch(1), 22.05 to 25.11)."""
 
@@ -72,7 +73,15 @@ def uncaught():
     said = one_line(error)
     if frames and not str(error).strip():  # an assertion without words: its line says more
         said += ": " + linecache.getline(frames[0][0].f_code.co_filename, frames[0][1]).strip()
-    return _located(said, frames)
+    return _located(said + _for_want_of(error), frames)
+
+
+def _for_want_of(error):
+    """Return in words what could not be imported, where an exception came of that (transformers' lazy modules)."""
+    root = error
+    for _ in range(MOST_CAUSES):
+        root = root.__cause__ or root
+    return ": " + one_line(root) if root is not error and isinstance(root, ImportError) else ""
 
 
 def _located(said, frames):
