@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm.device import generate, needs
+from xmem_slurm.device import elf, generate, needs
 from xmem_slurm.device.builder import build
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow(covers=["xmem_slurm/device/*"])]
@@ -103,6 +103,12 @@ def test_every_function_that_answers_a_size_writes_it(torch_folder: Path) -> Non
         if f"{name}(" not in written and not named_by_macros.match(name)
     ]
     assert left == []
+
+
+def test_what_bitsandbytes_is_linked_to_is_there_though_torch_does_not_ask_for_it(stand_ins: Path) -> None:
+    (blas,) = stand_ins.glob("libcublasLt.so.*")
+    transform = "cublasLtMatrixTransform"
+    assert {transform, f"{transform}DescCreate", f"{transform}DescDestroy"} <= elf.read(blas).defined
 
 
 def test_shows_the_gpu_it_was_told_to(run: Run) -> None:
