@@ -67,7 +67,7 @@ class Course:
         self._batches_a_step = 1
         self._loader = None  # the iteration that gave the last batch
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
-        self._drawn = {}  # kind of iteration: how many batches of it were drawn
+        self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
         self._levels = []  # bytes allocated after each of the last steps
         self._unmet = []  # whether each of the last steps was of a kind not met before
         self._peaks = batches.Records()
@@ -164,7 +164,7 @@ class Course:
     def _last_batches(self, loader, give, state):
         """Return the largest of the batches that are left, then end."""
         if self._steps > state.steps and state.kind not in self._drawn:
-            self._drawn[state.kind] = 0
+            self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state)
             self._largest_drawn(loader, state)  # the run may end with the next step
         if state.largest:
@@ -185,13 +185,14 @@ class Course:
     def _largest_drawn(self, loader, state):
         """Note how many batches training has, and that only the largest of those that were drawn is known.
 
-        A later epoch of a data set that is cut shorter says nothing that the epoch which drew did not.
+        A later epoch of a data set, cut shorter, says nothing that the epoch which drew did not, unless its are larger.
         """
         of, seen = batches.length(loader), max(loader._num_yielded, state.given)
-        if seen < self._drawn.get(state.kind, 0):
+        drawn, largest = self._drawn.get(state.kind, (0, 0))
+        if seen < drawn and state.records.largest <= largest:
             return
-        if state.kind in self._drawn:
-            self._drawn[state.kind] = seen
+        if state.kind in self._drawn and seen >= drawn:
+            self._drawn[state.kind] = seen, state.records.largest
         self.seen["batches"] = seen, of
         if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
             of_all = "" if of is None else " of {:,}".format(of)
