@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm.device import generate, needs
+from xmem_slurm.device import elf, generate, needs
 from xmem_slurm.device.builder import build
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow(covers=["xmem_slurm/device/*"])]
@@ -105,6 +105,12 @@ def test_every_function_that_answers_a_size_writes_it(torch_folder: Path) -> Non
     assert left == []
 
 
+def test_what_bitsandbytes_is_linked_to_is_there_though_torch_does_not_ask_for_it(stand_ins: Path) -> None:
+    (blas,) = stand_ins.glob("libcublasLt.so.*")
+    transform = "cublasLtMatrixTransform"
+    assert {transform, f"{transform}DescCreate", f"{transform}DescDestroy"} <= elf.read(blas).defined
+
+
 def test_shows_the_gpu_it_was_told_to(run: Run) -> None:
     seen = run(
         """
@@ -127,6 +133,30 @@ out(name=p.name, total=p.total_memory, multiprocessors=p.multi_processor_count, 
     assert seen["free"] == [48 * GIB - 500000000, 48 * GIB]
     assert seen["count"] == 1
     assert seen["cudnn"] >= 90100
+
+
+def test_what_nvml_is_asked_of_a_busy_gpu_it_says(run: Run) -> None:
+    """As by torch.cuda.power_draw() and its like, which go through nvidia-ml-py."""
+    seen = run(
+        """
+import ctypes
+nvml, handle, again, number = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint(7)
+text, memory = ctypes.create_string_buffer(96), (ctypes.c_ulonglong * 5)()
+assert nvml.nvmlInitWithFlags(0) == nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert nvml.nvmlDeviceGetUUID(handle, text, 96) == nvml.nvmlDeviceGetHandleByUUID(text, ctypes.byref(again)) == 0
+assert again.value == handle.value
+assert nvml.nvmlDeviceGetMemoryInfo_v2(handle, memory) == 0
+asked = {"PowerUsage": (), "EnforcedPowerLimit": (), "Temperature": (0,), "ClockInfo": (1,), "MaxClockInfo": (1,)}
+said = {}
+for name, of in asked.items():
+    assert getattr(nvml, "nvmlDeviceGet" + name)(handle, *of, ctypes.byref(number)) == 0
+    said[name] = number.value
+out(said=said, total=memory[1], sum=sum(memory[2:]))
+""",
+        XMEM_DEVICE_TOTAL_BYTES=str(48 * GIB),
+    )
+    assert min(seen["said"].values()) > 7
+    assert seen["total"] == seen["sum"] == 48 * GIB
 
 
 @pytest.mark.parametrize(

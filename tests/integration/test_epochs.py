@@ -92,6 +92,23 @@ def test_an_evaluation_after_a_long_epoch_is_in_the_peak(
     assert drawn.checkpoints[0] == evaluations[0].end
 
 
+@pytest.mark.parametrize(("growing", "codes"), [(0, ["not-reached"]), (1, ["largest-drawn", "not-reached"])])
+def test_a_later_epoch_that_is_cut_short_does_not_forget_what_was_drawn(
+    tmp_path: Path, warm_python: Path, growing: int, codes: list[str]
+) -> None:
+    """Batches that a job's own function collates may differ, so those of the first epoch are drawn: all, but once.
+
+    Where a later epoch's are larger, it counts alone.
+    """
+    own = "collate_fn=lambda samples: [torch.stack([each for (each,) in samples]).repeat(rows, 1)]"
+    script = TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1000)", "until_told()")
+    grow = f"rows = 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
+    trace = dry_run(tmp_path, warm_python, grow + script)
+    assert trace.seen is not None
+    assert trace.seen.batches == ((3, 313) if growing else (313, 313))
+    assert sorted({doubt.code for doubt in trace.doubts} & {"largest-drawn", "not-reached"}) == codes
+
+
 def test_a_script_that_takes_batches_by_next_gets_them_all(tmp_path: Path, warm_python: Path) -> None:
     """It would die of an early end of the data; so that comes when nothing else does, after 313 batches."""
     loop = "for index, (batch,) in enumerate(loader):"

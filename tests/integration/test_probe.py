@@ -441,6 +441,36 @@ def test_what_slurm_does_not_set_is_named_with_what_to_do(run: Run, asked: str, 
     assert "or start it with torchrun" in error
 
 
+def test_a_module_that_is_missing_is_named_though_another_error_was_raised_from_it(run: Run) -> None:
+    lazy = "try:\n  import nowhere\nexcept ImportError as error:\n  raise RuntimeError('no Model') from error"
+    error = run(f"import torch\n{lazy}").trace.error
+    assert error == "RuntimeError: no Model: ModuleNotFoundError: No module named 'nowhere' (train.py:5)"
+
+
+def test_checkpoints_that_would_fill_the_disk_of_a_dry_run_are_holes(run: Run) -> None:
+    code = """
+import os, torch
+from _xmem.values import host_weights
+host_weights.MOST_WRITTEN = 6 << 20
+weight = torch.ones(1 << 20)
+for epoch in range(4):
+    torch.save({"epoch": epoch, "weight": weight, "few": torch.arange(5)}, "last.pt")
+    read = torch.load("last.pt")
+    assert (read["epoch"], read["few"].tolist(), read["weight"].shape) == (epoch, [0, 1, 2, 3, 4], weight.shape)
+    assert (os.stat("last.pt").st_blocks > 8192) == (epoch == 0), (epoch, os.stat("last.pt"))
+    os.remove("last.pt")
+"""
+    assert run(code).trace.error is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "option"), [("SLURM_NTASKS", "--ntasks"), ("SLURM_CPUS_PER_TASK", "--cpus-per-task")]
+)
+def test_what_slurm_sets_where_a_job_asks_is_named_with_the_option(run: Run, asked: str, option: str) -> None:
+    error = run(f"import os, torch\nint(os.environ['{asked}'])", SLURM_PROCID="0").trace.error
+    assert error == f"{asked} is not set: Slurm does that only where the job says {option} (train.py:2)"
+
+
 def test_without_slurm_a_variable_that_is_not_set_is_python_s_error(run: Run) -> None:
     assert run("import os, torch\nos.environ['RANK']").trace.error == "KeyError: 'RANK' (train.py:2)"
 

@@ -31,6 +31,8 @@ _HAND_WRITTEN = {
 }
 _EXPORTS = {"libcudart": ("cuda*", "__cuda*"), "libcuda": ("cu[A-Z]*",), "libnvidia-ml": ("nvml*",)}
 """Whole name spaces that are exported: extensions of torch use more of these libraries than torch itself."""
+_OF_OTHERS = {"libnvidia-ml": "nvml", "libcublasLt": "cublasLtMatrixTransform"}
+"""What others than torch look up by its name (nvidia-ml-py) or are linked to (bitsandbytes until 0.44)."""
 
 _PREAMBLE = """\
 #include <stdlib.h>
@@ -65,9 +67,9 @@ def sources_of(library: Library) -> list[Path]:
 
 
 def public_names(library: Library, cuda_major: int) -> frozenset[str]:
-    """Every public entry point of the runtime and the driver; of the other libraries, what is looked up by its name."""
-    if library.stem == "libnvidia-ml":
-        return frozenset(name for name in outputs() if name.startswith("nvml"))
+    """Every public entry point of the runtime and the driver; of others, what not only torch asks for."""
+    if library.stem in _OF_OTHERS:
+        return frozenset(name for name in outputs() if name.startswith(_OF_OTHERS[library.stem]))
     files = {"libcudart": f"cudart-{cuda_major}.txt", "libcuda": "cuda-driver.txt"}
     if library.stem not in files:
         return frozenset()

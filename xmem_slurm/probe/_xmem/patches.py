@@ -226,6 +226,7 @@ _WEIGHTS = (
     *_rows("torch:Tensor", "copy_", "host_weights.copied", _VARIABLES),
     *_rows("torch:Tensor", "cuda", "host_weights.moved", "torch/csrc/autograd/python_variable_methods.cpp"),
     *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
+    *_rows("torch:_C.PyTorchFileWriter", "write_record", "host_weights.written", "torch/csrc/jit/python/init.cpp"),
 )
 
 _SIZES = "training.of_torchtitan_sizes"

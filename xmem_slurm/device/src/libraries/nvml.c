@@ -36,6 +36,13 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **handle) {
     return nvmlDeviceGetHandleByIndex_v2(bus - 1, handle);
 }
 
+int nvmlDeviceGetHandleByUUID(const char *text, void **handle) {
+    unsigned number;
+    if (sscanf(text, "GPU-%2x", &number) != 1 || number == 0)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return nvmlDeviceGetHandleByIndex_v2(number - 1, handle);
+}
+
 int nvmlDeviceGetIndex(void *handle, unsigned *index) {
     *index = (unsigned)((char *)handle - handles);
     return NVML_SUCCESS;
@@ -65,6 +72,17 @@ int nvmlDeviceGetMemoryInfo(void *handle UNUSED, unsigned long long memory[3]) {
     memory[0] = total_bytes;
     memory[1] = free_bytes;
     memory[2] = total_bytes - free_bytes;
+    return NVML_SUCCESS;
+}
+
+/* nvmlMemory_v2_t: version, then total, reserved, free, used. */
+int nvmlDeviceGetMemoryInfo_v2(void *handle, unsigned long long memory[5]) {
+    unsigned long long first[3];
+    nvmlDeviceGetMemoryInfo(handle, first);
+    memory[1] = first[0];
+    memory[2] = 0;
+    memory[3] = first[1];
+    memory[4] = first[2];
     return NVML_SUCCESS;
 }
 

@@ -23,6 +23,11 @@ class Records:
         if size > self._records[-1][1]:
             self._records.append((number, size))
 
+    @property
+    def largest(self):
+        """The size of the largest so far."""
+        return self._records[-1][1]
+
     def short(self, number, of):
         """Return by what share the largest of `number` exceeds that of the part of them that they are `of` all.
 

@@ -67,7 +67,7 @@ class Course:
         self._batches_a_step = 1
         self._loader = None  # the iteration that gave the last batch
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
-        self._drawn = set()  # kinds of iterations
+        self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
         self._batch_sizes = set()  # of loaders that training draws from
         self._levels = []  # bytes allocated after each of the last steps
         self._unmet = []  # whether each of the last steps was of a kind not met before
@@ -167,7 +167,7 @@ class Course:
     def _last_batches(self, loader, give, state):
         """Return the largest of the batches that are left, then end."""
         if self._steps > state.steps and state.kind not in self._drawn:
-            self._drawn.add(state.kind)
+            self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state)
             self._largest_drawn(loader, state)  # the run may end with the next step
         if state.largest:
@@ -186,13 +186,23 @@ class Course:
             self._cut_short(state, of - state.given)
 
     def _largest_drawn(self, loader, state):
-        """Note how many batches training has, and that only the largest of those that were drawn is known."""
+        """Note how many batches training has, and that only the largest of those that were drawn is known.
+
+        A later epoch of a data set, cut shorter, says nothing that the epoch which drew did not, unless its are larger.
+        """
         of, seen = batches.length(loader), max(loader._num_yielded, state.given)
+        drawn, largest = self._drawn.get(state.kind, (0, 0))
+        if seen < drawn and state.records.largest <= largest:
+            return
+        if state.kind in self._drawn and seen >= drawn:
+            self._drawn[state.kind] = seen, state.records.largest
         self.seen["batches"] = seen, of
         if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
             of_all = "" if of is None else " of {:,}".format(of)
             short = state.records.short(seen, of)
-            self._doubt("largest-drawn", "the largest of {:,} batches drawn{}".format(seen, of_all), short)
+            differ = "differ" if len(state.sizes) > 1 else "may differ"
+            drawn = "batches %s in size, and the largest of {:,} batches drawn{}" % differ
+            self._doubt("largest-drawn", drawn.format(seen, of_all), short)
 
     def _cut_short(self, state, left):
         """Add what a loop that was cut short would have kept on the GPU for each batch that is left."""

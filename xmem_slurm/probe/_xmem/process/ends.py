@@ -20,6 +20,9 @@ _ASKED = re.compile(
     r"(?:KeyError: '|environment variable )((?:LOCAL_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT))\b"
 )
 """In what os.environ and torch raise (torch/distributed/rendezvous.py, 2.4 to 2.15) where a launcher's is not set."""
+MOST_CAUSES = 50
+_ONLY_IF_ASKED = re.compile(r"KeyError: '(SLURM_(?:NTASKS|NPROCS|(CPUS_PER_TASK|NTASKS_PER_NODE)))'")
+"""In what os.environ raises for what Slurm sets where a job says it (sbatch(1), 22.05 to 25.11)."""
 
 
 def hook(recorder):
@@ -53,19 +56,32 @@ def hook(recorder):
         signal.signal(signal.SIGTERM, terminated)
 
 
-def uncaught():
-    """Return the exception that ended the script, in one line, with the line of the user's that led to it; or None.
+def last():
+    """Return the exception that ended the script, or None.
 
     The interpreter leaves it in sys.last_value before it calls sys.excepthook, which scripts replace.
     """
-    error = getattr(sys, "last_value", None)
+    return getattr(sys, "last_value", None)
+
+
+def uncaught():
+    """Return the exception that ended the script, in one line, with the line of the user's that led to it; or None."""
+    error = last()
     if error is None:
         return None
     frames = list(traceback.walk_tb(sys.last_traceback))[::-1]
     said = one_line(error)
     if frames and not str(error).strip():  # an assertion without words: its line says more
         said += ": " + linecache.getline(frames[0][0].f_code.co_filename, frames[0][1]).strip()
-    return _located(said, frames)
+    return _located(said + _for_want_of(error), frames)
+
+
+def _for_want_of(error):
+    """Return in words what could not be imported, where an exception came of that (transformers' lazy modules)."""
+    root = error
+    for _ in range(MOST_CAUSES):
+        root = root.__cause__ or root
+    return ": " + one_line(root) if root is not error and isinstance(root, ImportError) else ""
 
 
 def _located(said, frames):
@@ -74,11 +90,16 @@ def _located(said, frames):
     `frames` are (frame, line), the innermost first.
     """
     for frame, line in frames:
-        file = frame.f_code.co_filename
-        generated = file.startswith("<") and frame.f_globals.get("__name__") != "__main__"
-        if not (generated or "-packages" in file or file.startswith((_LIBRARY, FOLDER))):
-            return "%s (%s:%d)" % (said, _short(file), line)
+        if is_users(frame):
+            return "%s (%s:%d)" % (said, _short(frame.f_code.co_filename), line)
     return said
+
+
+def is_users(frame):
+    """Whether a frame is of the user's own code."""
+    file = frame.f_code.co_filename
+    generated = file.startswith("<") and frame.f_globals.get("__name__") != "__main__"
+    return not (generated or "-packages" in file or file.startswith((_LIBRARY, FOLDER)))
 
 
 def _short(file):
@@ -99,7 +120,11 @@ def one_line(error):
 
 
 def _explained(error):
-    """Return the error of a script; what to do about it where that is for a launcher's variable which Slurm has not."""
+    """Return the error of a script; what to do about it where that is for a variable which Slurm has not set."""
+    of_slurm = _ONLY_IF_ASKED.search(error)
+    if of_slurm is not None and "SLURM_PROCID" in os.environ and of_slurm[1] not in os.environ:
+        option = "--" + (of_slurm[2] or "NTASKS").lower().replace("_", "-")
+        return "%s is not set: Slurm does that only where the job says %s" % (of_slurm[1], option)
     name = _ASKED.search(error)
     if name is None or name[1] in os.environ or "SLURM_PROCID" not in os.environ:
         return error

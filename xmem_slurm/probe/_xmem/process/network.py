@@ -5,10 +5,16 @@ Source of the events: the audit events table of Python's documentation.
 
 import os
 import sys
+import traceback
+
+from _xmem.process import ends
 
 _HERE = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
 
-_asked = []
+_OF_WHAT_IS_NOT_THERE = (OSError, EOFError, ImportError)
+"""What a script raises later, too, for what an earlier line of it did not get."""
+
+_asked = []  # host or address, (code, line) of the script's innermost line that led there
 
 
 def install():
@@ -19,11 +25,19 @@ def install():
 def _hook(event, args):
     """Take an audit event; it must neither raise nor be slow, as Python raises them all the time."""
     if event == "urllib.Request":
-        _asked[:] = [str(args[0])]
+        _note(str(args[0]))
     elif event == "socket.getaddrinfo" and args[0]:
         host = args[0].decode(errors="replace") if isinstance(args[0], bytes) else str(args[0])
         if host not in _HERE and not (_asked and host in _asked[0]):
-            _asked[:] = [host]
+            _note(host)
+
+
+def _note(what):
+    _asked[:] = [what, _line(traceback.walk_stack(sys._getframe(2)))]
+
+
+def _line(frames):
+    return next(((frame.f_code, line) for frame, line in frames if ends.is_users(frame)), None)
 
 
 def forget():
@@ -34,3 +48,18 @@ def forget():
 def missing():
     """Return in words what could not be reached, or nothing."""
     return "; it had asked for %s, and a dry run has no network" % _asked[0][:200] if _asked else ""
+
+
+def may_explain(error):
+    """Whether an exception may be for want of what was asked for: it, or what it was raised for, came of the same line.
+
+    datasets asks for a counter of downloads at each load_dataset, of local files, too, and does well without it.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        places = ((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
+        if isinstance(error, _OF_WHAT_IS_NOT_THERE) or (_asked and _asked[1] in places):
+            return True
+        error = error.__cause__ or error.__context__
+    return not seen

@@ -14,6 +14,8 @@ LARGE = 1 << 20
 """Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is written to."""
 LARGE_FILE = 1 << 26
 """Bytes."""
+LARGE_RECORD, MOST_WRITTEN = 1 << 20, 1 << 30
+"""Bytes of one storage, and of all such that are written as they are: what a dry run writes stays in memory."""
 
 
 class HostWeights:
@@ -24,6 +26,7 @@ class HostWeights:
         self._torch, self._look = torch, look
         self._kinds = (torch.Tensor, torch.nn.Parameter)
         self._dtypes = (torch.float32, torch.float16, torch.bfloat16)
+        self._written = 0  # bytes, into checkpoints
 
     def drawn(self, draw, _owner):
         """Around what draws a model's first values."""
@@ -105,6 +108,23 @@ class HostWeights:
             return load(f, *args, **kwargs)
 
         return read
+
+    def written(self, write, _writer_class):
+        """Around what writes a record of a checkpoint: after the first GiB of all, large ones are holes in the file.
+
+        As in torch.serialization.skip_data; they are read as zeros.
+        """
+
+        @functools.wraps(write)
+        def written(writer, name, data, size, *args, **kwargs):
+            if size < LARGE_RECORD or not hasattr(writer, "write_record_metadata"):
+                return write(writer, name, data, size, *args, **kwargs)
+            self._written += size
+            if self._written > MOST_WRITTEN:
+                return writer.write_record_metadata(name, size)
+            return write(writer, name, data, size, *args, **kwargs)
+
+        return written
 
     def _is_weight(self, tensor):
         """Whether it looks like a model's weight on the host, of which no gradient is made on the way."""
