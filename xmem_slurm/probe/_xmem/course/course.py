@@ -279,7 +279,8 @@ class Course:
     def _look(self, frame, now, alone):
         self._looked = now
         evaluated, saved = self.seen["evaluation"] is not None, self.seen["checkpoints"] > 0
-        self._outlook = ahead.look(frame, alone, evaluated, saved, self._steps)
+        level = self._recorder.allocated()
+        self._outlook = ahead.look(frame, alone, evaluated, saved, self._steps, allocated=level)
 
     def ending(self):
         """The run is ended before the script: note what the rest of it may need beyond what was seen."""
