@@ -16,9 +16,9 @@ import ast
 import inspect
 
 from _xmem.course import expressions, feeds
-from _xmem.course.changes import counts, enlarges, first_larger, first_taken, keeps, renews, size_of
+from _xmem.course.changes import counts, enlarges, first_larger, first_taken, kept, size_of
 from _xmem.course.expressions import held, is_pure
-from _xmem.course.loops import MOST_VALUES, Called, LoopCourse, listed
+from _xmem.course.loops import MOST_VALUES, Called, LoopCourse, listed, local
 from _xmem.course.source import (
     branches,
     calls,
@@ -43,7 +43,9 @@ SETS, ADDS_UP = "sets", "adds up"
 """What an assignment does: it does so once, or more each time."""
 _MATTERS = 0.02
 """What is kept matters where it comes to this share of what is allocated."""
-_DEEP = 3
+_MOST_CALLS = 500
+"""So many calls are followed in one look."""
+_DEEP = 6
 """Functions of the script's that call its functions are followed so far."""
 
 
@@ -73,6 +75,7 @@ def look(frame, alone, evaluated, saved, steps, *, allocated=0):
     """
     outlook = Outlook()
     facts = {"alone": alone, "evaluated": evaluated, "saved": saved, "steps": steps, "left": [MOST_VALUES]}
+    facts["calls"] = _MOST_CALLS
     facts["matters"] = _MATTERS * allocated
     try:
         _look(frame, facts, outlook)
@@ -168,19 +171,9 @@ class _Frame:
 
     def _keeps(self, loop, course, innermost):
         """Note what is kept on the GPU for each epoch, or every so often: what comes is as much again."""
-        statements_of = list(within(loop))
-        branched = {id(part): node for node, then, _ in branches(loop) for each in then for part in ast.walk(each)}
-        for each in statements_of:
-            node = branched.get(id(each))
-            size = keeps(each, self._names) if node is not None or not innermost else 0
-            if not size:
-                continue
-            values = course.values(node.test, node.lineno) if node is not None and course.moves(node.test) else None
-            times = course.left if node is None else sum(map(bool, values[1])) if values else None
-            target = each.value.func.value if isinstance(each, ast.Expr) else each.targets[0].value
-            emptied = any(renews(other, ast.unparse(target)) for other in statements_of)
-            if times and not emptied and times * size > self._facts["matters"]:
-                self._add(each, None, innermost, "`%s`, %d times more," % (text(each), times))
+        for statement, size, times in kept(loop, course, innermost, self._names):
+            if size * times > self._facts["matters"]:
+                self._add(statement, None, innermost, "`%s`, %d times more," % (text(statement), times))
 
     def _where(self, node):
         return "%s:%d" % (self._file, node.lineno)
@@ -264,7 +257,9 @@ class _Frame:
         names = self._names
         for bound in listed(loop, names):
             self._names = {**names, **bound}
-            self._body(loop, course.beside(bound), innermost)
+            meant = local(loop, self._names) if bound else {}
+            self._names.update(meant)
+            self._body(loop, course.beside({**bound, **meant}, loop), innermost)
         self._names = names
 
     def _is_hidden(self, statement, course):
@@ -337,14 +332,18 @@ class _Frame:
 
     def _called(self, call, course, innermost):
         """Look into what a loop calls, with what that is given: `sample_every(step)`, `self.step += 1` in a method."""
-        target = own(held(call.func, self._names))
-        if target is None or is_pure(call, self._names):
-            return
+        for target in (own(held(call.func, self._names)), *feeds.hooks(call, self._names)):
+            self._facts["calls"] -= 1
+            if target is not None and self._facts["calls"] > 0 and not is_pure(call, self._names):
+                self._entered(target, call, course, innermost)
+
+    def _entered(self, target, call, course, innermost):
+        """Look into a function that a loop calls in each iteration."""
         found, bound, node = target
         variables = {name: each for name, each in found.__globals__.items() if name not in found.__code__.co_varnames}
         parameters, given = [each.arg for each in node.args.args], {}
         if bound is not None:
-            variables[parameters.pop(0)] = bound
+            variables[parameters.pop(0) if parameters else "self"] = bound
         pairs = [*zip(parameters, call.args), *((each.arg, each.value) for each in call.keywords)]  # noqa: B905
         for name, argument in pairs:
             variables[name] = held(argument, self._names)

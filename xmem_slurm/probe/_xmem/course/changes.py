@@ -5,7 +5,7 @@ import collections
 import math
 
 from _xmem.course.expressions import UnknownError, held, value
-from _xmem.course.source import last_name, names
+from _xmem.course.source import branches, last_name, names, within
 
 
 def first_taken(values, wanted):
@@ -63,7 +63,26 @@ def enlarges(statement, variables):
     return False
 
 
-def keeps(statement, variables):
+def kept(loop, course, innermost, variables):
+    """Yield (statement, bytes, times to come) of what a loop puts where it stays, on the GPU.
+
+    Not what the innermost does each time: that is seen as it grows.
+    """
+    every = list(within(loop))
+    branched = {id(part): node for node, then, _ in branches(loop) for each in then for part in ast.walk(each)}
+    for each in every:
+        node = branched.get(id(each))
+        size = _keeps(each, variables) if node is not None or not innermost else 0
+        if not size:
+            continue
+        values = course.values(node.test, node.lineno) if node is not None and course.moves(node.test) else None
+        times = course.left if node is None else sum(map(bool, values[1])) if values else None
+        target = each.value.func.value if isinstance(each, ast.Expr) else each.targets[0].value
+        if times and not any(_renews(other, ast.unparse(target)) for other in every):
+            yield each, size, times
+
+
+def _keeps(statement, variables):
     """Return the bytes on the GPU of what a statement last put where it stays: `kept.append(x)`, `kept[epoch] = x`."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         if last_name(statement.value.func) not in ("append", "appendleft"):
@@ -81,7 +100,7 @@ def keeps(statement, variables):
     return sum(dict(each for each in _storages(into[-1], 0) if each not in before).values())
 
 
-def renews(statement, text):
+def _renews(statement, text):
     """Whether a statement empties what goes by this text, or puts something else in its place."""
     if isinstance(statement, ast.Assign):
         return text in [ast.unparse(each) for target in statement.targets for each in ast.walk(target)][:1]

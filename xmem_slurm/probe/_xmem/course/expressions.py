@@ -84,11 +84,15 @@ def is_pure(node, variables, depth=0):
 
 def held(node, variables):
     """Return what a variable, an attribute, or a place in a list or dictionary holds; ... where there is none."""
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        owner, key = held(node.value, variables), node.slice.value
-        if type(owner) in (list, tuple) and type(key) is int:
-            return owner[key] if key < len(owner) else ...
-        return owner.get(key, ...) if isinstance(owner, dict) else ...
+    if isinstance(node, ast.Subscript):
+        owner = held(node.value, variables)
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else held(node.slice, variables)
+        try:
+            if type(owner) in (list, tuple) and type(key) is int:
+                return owner[key] if key < len(owner) else ...
+            return owner.get(key, ...) if isinstance(owner, dict) and key is not ... else ...
+        except Exception:  # a key of the script's that has no hash
+            return ...
     if isinstance(node, ast.Attribute):
         owner = held(node.value, variables)
         try:
@@ -170,5 +174,7 @@ def sizes(node, variables, skips, listed):
     for each in ast.iter_child_nodes(node):
         place = isinstance(node, ast.Subscript) and each is node.slice
         of_data = place and not hasattr(held(node.value, variables), "named_parameters")
+        if of_data and any(isinstance(part, ast.Slice) for part in ast.walk(each)):  # `tokens[at : at + length]`
+            yield from (part for part in ast.walk(each) if isinstance(part, ast.Name) and part.id in listed)
         if not isinstance(each, ast.stmt) and not of_data:
             yield from sizes(each, variables, skips, listed)

@@ -3,6 +3,7 @@
 import ast
 import gc
 import inspect
+import sys
 import types
 
 from _xmem.course.expressions import held
@@ -23,8 +24,35 @@ def of(loop, variables):
         for each in ast.walk(statement):
             if isinstance(each, ast.Call) and last_name(each.func) == "next" and each.args:
                 found.append(held(each.args[0], variables))
+    found += _streams()
     known = {id(each): each for each in found if isinstance(each, types.GeneratorType) and each.gi_frame is not None}
     return [each for each in known.values() if _is_own(each)]
+
+
+def hooks(call, variables):
+    """Yield what `own` says of each hook of the script's on an optimizer that makes a step, or on a module, here."""
+    steps = last_name(call.func) == "step" and isinstance(call.func, ast.Attribute)
+    found = held(call.func.value if steps else call.func, variables)
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_forward_hooks", "_forward_pre_hooks"):
+        known = vars(found).get(name) if hasattr(found, "__dict__") and not isinstance(found, type) else None
+        yield from (own(each) for each in (known.values() if isinstance(known, dict) else ()))
+
+
+def _streams():
+    """Return the generators that are under way of iterable data sets of the script's."""
+    if not any(kind.__module__ == "__main__" for kind in _iterable().__subclasses__()):
+        return []
+    found = [each for each in gc.get_objects() if type(each) is types.GeneratorType and each.gi_frame is not None]
+    return [each for each in found if isinstance(each.gi_frame.f_locals.get("self"), _iterable())]
+
+
+def _iterable():
+    """Return torch's class of iterable data sets, or one that nothing is of."""
+    return getattr(sys.modules.get("torch.utils.data"), "IterableDataset", _None)
+
+
+class _None:
+    pass
 
 
 def _running(code):

@@ -129,12 +129,12 @@ class LoopCourse:
             ):
                 self.of, self.done = int(end) + isinstance(test.ops[0], ast.LtE), at + 1
 
-    def _counters(self, loop):
+    def _counters(self, loop, *, local=True):
         """Find what is counted up in it: `step += 1`, `losses.append(loss)`."""
         for node in within(loop):
             for target, added in _added(node):
                 by, of = self._value(added), None
-                if type(by) is int and by > 0:
+                if type(by) is int and by > 0 and (local or not isinstance(target, ast.Name)):
                     if not isinstance(target, ast.Name):
                         key = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target.slice)
                         of = held(target.value, self._names), key
@@ -153,10 +153,15 @@ class LoopCourse:
             if of is not None:
                 self._names[name], self._aliases[name] = now, of
 
-    def beside(self, names):
-        """Return the same course with more that its variables are: in a loop within it, without the step."""
+    def beside(self, names, loop):
+        """Return the same course with more that its variables are: in a loop within it, without the step.
+
+        What that counts on something of its own (`state["step"] += 1`) is counted once in each iteration.
+        """
         found = copy.copy(self)
         found._names = {**self._names, **{name: each for name, each in names.items() if name not in self._series}}
+        found._series, found._aliases = dict(self._series), dict(self._aliases)
+        found._counters(loop, local=False)
         return found
 
     def own(self, node):
@@ -255,6 +260,19 @@ def listed(loop, names):
         alike = [each for each in found if isinstance(each, tuple) and len(each) == len(parts)]
         return [dict(zip(parts, each)) for each in alike] or [{}]  # noqa: B905
     return [{target.id: each} for each in found] or [{}]
+
+
+def local(loop, names):
+    """Return what a loop's own names for parts of what it goes through mean: `state = self.state[p]`."""
+    found = {}
+    for each in within(loop):
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            meant = (
+                held(each.value, {**names, **found}) if isinstance(each.value, (ast.Subscript, ast.Attribute)) else ...
+            )
+            if meant is not ...:
+                found[each.targets[0].id] = meant
+    return found
 
 
 def _shows(found):

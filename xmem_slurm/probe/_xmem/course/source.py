@@ -9,6 +9,8 @@ import types
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
+_WRAPPED = 4
+"""So many decorators around a function are taken off."""
 _ANY_ERROR = {"BaseException", "Exception", "RuntimeError", "ValueError", "AssertionError", "TypeError", "IndexError"}
 """What a step that goes wrong in a dry run raises."""
 
@@ -37,7 +39,8 @@ def own(found):
         method = kind.get("forward", kind.get("__call__"))
         found = types.MethodType(method, found) if isinstance(method, types.FunctionType) else None
     bound, found = getattr(found, "__self__", None), getattr(found, "__func__", found)
-    found = getattr(found, "__wrapped__", found)
+    for _ in range(_WRAPPED):
+        found = getattr(found, "__wrapped__", found)
     if not isinstance(found, types.FunctionType) or not is_own(found.__code__, found.__globals__):
         return None
     node = function(found.__code__, found.__globals__)
