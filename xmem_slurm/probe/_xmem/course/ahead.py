@@ -75,7 +75,7 @@ def look(frame, alone, evaluated, saved, steps, *, allocated=0):
     """
     outlook = Outlook()
     facts = {"alone": alone, "evaluated": evaluated, "saved": saved, "steps": steps, "left": [MOST_VALUES]}
-    facts["calls"] = _MOST_CALLS
+    facts["calls"], facts["fed"] = _MOST_CALLS, []
     facts["matters"] = _MATTERS * allocated
     try:
         _look(frame, facts, outlook)
@@ -162,6 +162,9 @@ class _Frame:
     def _fed(self, source):
         """Look ahead in a generator of the script's that gives what the loop goes through."""
         node = function(source.gi_code, source.gi_frame.f_globals)
+        if source in self._facts["fed"]:
+            return
+        self._facts["fed"].append(source)
         if node is None:
             self._outlook.certain = False
         else:
