@@ -16,7 +16,7 @@ import ast
 import inspect
 
 from _xmem.course import expressions, feeds
-from _xmem.course.changes import counts, enlarges, first_larger, first_taken, kept, size_of
+from _xmem.course.changes import counts, enlarges, first_larger, kept, size_of
 from _xmem.course.expressions import held, is_pure
 from _xmem.course.loops import MOST_VALUES, Called, LoopCourse, listed, local
 from _xmem.course.source import (
@@ -296,11 +296,10 @@ class _Frame:
             return  # the same in every iteration, or of another loop
         values = course.values(node.test, node.lineno)
         if values is None:
-            for part in node.test.values if isinstance(node.test, ast.BoolOp) else ():
-                first = first_taken(course.values(part, node.lineno), wanted)
-                if first is not None:
-                    self._add(body[0], first, innermost)
-                    return
+            first = course.first_of_parts(node, wanted)
+            if first is not None:
+                self._add(body[0], first, innermost)
+                return
             said = " ".join(ast.unparse(each) for each in body)
             evaluates = EVALUATION.search(said) and not self._facts["evaluated"]
             saves = CHECKPOINT.search(said) and not (self._facts["saved"] or self._facts["alone"])

@@ -4,6 +4,7 @@ import ast
 import copy
 import itertools
 
+from _xmem.course.changes import first_taken
 from _xmem.course.expressions import UnknownError, computed, held, is_pure, length, value
 from _xmem.course.source import last_name, names, own, within
 
@@ -208,6 +209,20 @@ class LoopCourse:
         except UnknownError:
             return None
         return found[:before], found[before:]
+
+    def first_of_parts(self, node, wanted):
+        """Return in how many iterations a part of an `and` or `or`, that as a whole is not known, is first met."""
+        test = node.test
+        parts = test.values if isinstance(test, ast.BoolOp) else ()
+        needs_all = parts and isinstance(test.op, ast.And) is wanted
+        if needs_all and any(
+            self._value(each) not in (None, ...) and bool(self._value(each)) is not wanted
+            for each in parts
+            if not self.moves(each)
+        ):
+            return None
+        found = [first_taken(self.values(each, node.lineno), wanted) for each in parts]
+        return next((each for each in found if each is not None), None)
 
     def _place(self, name, line):
         """Return the place in its series of what a variable is in a line of the iteration that is under way."""
