@@ -76,6 +76,11 @@ for e in range(9):
         ),
         "by match": (MATCH, 2, [("grow()", 3)]),
         "by a callback": (CALLBACKS, 5, [("grow()", 17)]),
+        "by a callback in a comprehension": (
+            CALLBACKS.replace("for callback in each: callback.on_step(i)", "[one.on_step(i) for one in each]"),
+            5,
+            [("grow()", 17)],
+        ),
         "by a count without an end": (
             "import itertools\nfor i in itertools.count(1):\n  if i % 50 == 0: evaluate()\n  step()",
             7,

@@ -29,6 +29,7 @@ from _xmem.course.source import (
     last_line,
     last_name,
     loops_at,
+    loops_in,
     names,
     own,
     repeats,
@@ -251,7 +252,7 @@ class _Frame:
             for statement in within(node):
                 for call in calls(statement):
                     self._called(call, course, innermost)
-        for loop in [each for each in within(node) if isinstance(each, (ast.For, ast.While))]:
+        for loop in loops_in(node):
             if not loop.lineno <= self._line <= loop.end_lineno:
                 self._beside(loop, course, innermost)
 

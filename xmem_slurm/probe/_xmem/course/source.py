@@ -151,6 +151,22 @@ def within(loop):
             waiting += statements(node)
 
 
+def loops_in(node):
+    """Return the loops of a loop or function, not those in them, and comprehensions: `[each.tick() for each in all]`."""
+    return [loop for each in within(node) for loop in _loops_of(each)]
+
+
+@functools.lru_cache(maxsize=None)
+def _loops_of(statement):
+    if isinstance(statement, (ast.For, ast.While)):
+        return [statement]
+    if not isinstance(statement, ast.Expr):
+        return []
+    found = [each for each in ast.walk(statement) if isinstance(each, (ast.ListComp, ast.GeneratorExp))]
+    loops = [(each.generators[0], ast.copy_location(ast.Expr(each.elt), statement)) for each in found]
+    return [ast.copy_location(ast.For(of.target, of.iter, [body], []), statement) for of, body in loops]
+
+
 def branches(node):
     """Yield (an `if`, what is done where it holds, what where it does not) of a loop or function, at any depth.
 
