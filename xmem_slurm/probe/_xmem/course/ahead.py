@@ -64,8 +64,9 @@ class Outlook:
     """What one look found. `certain`: every loop on the way was one that could be read."""
 
     def __init__(self):
-        self.loops, self.unseen, self.certain = [], [], True
-        """`loops` has (where, iterations done, of how many; None where that is not known), the innermost first."""
+        self.loops, self.unseen, self.fed, self.certain = [], [], [], True
+        """`loops` has (where, iterations done, of how many; None where that is not known), the innermost first;
+        `fed` are those of `unseen` that are of what gives the batches."""
 
 
 def look(frame, alone, evaluated, saved, steps, *, allocated=0):
@@ -142,7 +143,9 @@ class _Frame:
             self._outlook.certain = False
         self._body(loop, course, innermost)
         self._inner(loops, course)
-        self._keeps(loop, course, innermost)
+        for each, size, times in kept(loop, course, innermost, self._names):
+            if size * times > self._facts["matters"]:
+                self._add(each, None, innermost, "`%s`, %d times more," % (text(each), times))
         for source in feeds.of(loop, self._names):
             self._fed(source)
         first_round = course.done is None or course.done <= 1
@@ -169,15 +172,10 @@ class _Frame:
         if node is None:
             self._outlook.certain = False
         else:
-            loops, self._outlook.loops = self._outlook.loops, []
+            loops, self._outlook.loops, known = self._outlook.loops, [], len(self._outlook.unseen)
             _Frame(source.gi_frame, node, self._facts, self._outlook, self._innermost, gave=True).look()
             self._outlook.loops = loops
-
-    def _keeps(self, loop, course, innermost):
-        """Note what is kept on the GPU for each epoch, or every so often: what comes is as much again."""
-        for statement, size, times in kept(loop, course, innermost, self._names):
-            if size * times > self._facts["matters"]:
-                self._add(statement, None, innermost, "`%s`, %d times more," % (text(statement), times))
+            self._outlook.fed += self._outlook.unseen[known:]
 
     def _where(self, node):
         return "%s:%d" % (self._file, node.lineno)

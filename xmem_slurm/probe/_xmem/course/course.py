@@ -167,6 +167,8 @@ class Course:
             self._drawn.add(state.kind)
             batches.draw(loader, give, state)
             self._largest_drawn(loader, state)  # the run may end with the next step
+            for each in () if state.exhausted or self._outlook is None else self._outlook.fed:
+                self._doubt("not-reached", _told(each))
         if state.largest:
             state.given += 1
             return state.largest.pop()
@@ -345,8 +347,7 @@ class Course:
             return
         unseen = {} if self._outlook is None else {(each.where, each.what): each for each in self._outlook.unseen}
         for each in list(unseen.values())[:MOST_TOLD]:
-            detail = "%s (%s%s)" % (each.what, each.where, _later(each.iterations))
-            note("seen-early" if each.early else "not-reached", detail)
+            note("seen-early" if each.early else "not-reached", _told(each))
         if not unseen and (self._outlook is None or not self._outlook.certain):
             note("not-reached", "the end of the script")
 
@@ -354,6 +355,10 @@ class Course:
         """Return the script's loops and how far they are, as last looked at."""
         loops = self._outlook.loops if self._outlook is not None else ()
         return [{"where": where, "done": done, "of": of} for where, done, of in reversed(loops)]
+
+
+def _told(unseen):
+    return "%s (%s%s)" % (unseen.what, unseen.where, _later(unseen.iterations))
 
 
 def _later(iterations):

@@ -40,10 +40,15 @@ def hooks(call, variables):
 
 def _streams():
     """Return the generators that are under way of iterable data sets of the script's."""
-    if not any(kind.__module__ == "__main__" for kind in _iterable().__subclasses__()):
+    if not _has_own(_iterable()):
         return []
     found = [each for each in gc.get_objects() if type(each) is types.GeneratorType and each.gi_frame is not None]
     return [each for each in found if isinstance(each.gi_frame.f_locals.get("self"), _iterable())]
+
+
+def _has_own(kind):
+    """Whether a class, or one below it, is iterated over by a method of the script's."""
+    return own(vars(kind).get("__iter__")) is not None or any(map(_has_own, kind.__subclasses__()))
 
 
 def _iterable():

@@ -152,7 +152,7 @@ def within(loop):
 
 
 def loops_in(node):
-    """Return the loops of a loop or function, not those in them, and comprehensions: `[each.tick() for each in all]`."""
+    """Return the loops of a loop or function, not those in them, and comprehensions (`[a.tick() for a in all]`)."""
     return [loop for each in within(node) for loop in _loops_of(each)]
 
 
