@@ -18,6 +18,7 @@ EACH_TIME = {
     *CONTROLS, "batch_doubles_at_step_500", "lengths_random", "rare_tail_1_in_50", "stream_of_documents",
     "eval_each_epoch_larger_batch", "eval_every_200_steps", "eval_without_no_grad", "best_model_for_the_test",
     "snapshots_of_each_epoch", "losses_kept_with_their_graphs", "unfreeze_at_epoch_3", "gradient_accumulation_128",
+    "callback_unfreezes_at_epoch_3", "data_set_told_the_epoch", "generator_of_lengths", "outputs_of_every_50th_step",
     "k_fold", "sample_every_200_steps", "trains_for_an_hour", "skips_batches_that_do_not_fit",
 }  # fmt: skip
 """Some of each kind."""

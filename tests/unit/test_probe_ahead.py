@@ -328,4 +328,4 @@ def test_a_script_without_source_is_not_certain(tmp_path: Path) -> None:
 def test_asking_changes_nothing(tmp_path: Path) -> None:
     """Only what is known to have no effect is computed: no calls, no assignments, no attributes with code of ours."""
     script = "called = []\nfor i in range(9):\n  step()\n  if called.append(1) or i == 3: evaluate()\n"
-    assert unseen(looked(tmp_path, script, 2)) == [("evaluate()", None)]
+    assert unseen(looked(tmp_path, script, 2)) == [("evaluate()", 3)]

@@ -40,6 +40,7 @@ _STEPS = r"\bsteps?\b|epoch|iteration|phase|\bend\b"
 _EVALUATION = rf"evaluat|validat|no_grad|{_STEPS}"
 _BATCHES = r"batch|length|shape|sample|drawn"
 _GROWS = r"gr[eo]w"
+_KEPT = rf"times more|{_GROWS}"
 _COPIES = rf"checkpoint|cop(y|ies)|sav|load|{_STEPS}"
 _OPTIMIZERS = rf"optimizer|requires_grad|{_STEPS}"
 _VALUES = r"value|assumed|invented"
@@ -159,6 +160,28 @@ CASES: Mapping[str, Case] = {
     "nanogpt_samples_at_250": _high(_EVALUATION, varies=True),
     "sample_every_200_steps": _high(_EVALUATION),
     "trains_for_an_hour": Case(Expects.DOUBT, rf"time|clock|{_EVALUATION}", {"HOUR = 3600": "HOUR = 6"}),
+    # what the loops' own lines do not say
+    "average_by_a_step_hook": Case(Expects.HIGH, _COPIES, {"4000": "40", "8000": "80"}),
+    "batch_doubles_between_epochs": Case(Expects.DOUBT, _BATCHES, {"3000": "30"}),
+    "buckets_in_ascending_order": Case(Expects.HIGH, _BATCHES, {"40000": "400"}),
+    "callback_unfreezes_at_epoch_3": _high(_OPTIMIZERS),
+    "context_manager_tests": Case(Expects.DOUBT, _EVALUATION, {"range(20000)": "range(20)"}),
+    "copies_of_60_epochs": Case(Expects.HIGH, rf"{_COPIES}|{_KEPT}", {"16000": "160"}),
+    "counter_in_a_dictionary": Case(Expects.HIGH, _STEPS, {"9000": "90", "4000": "40"}),
+    "counts_without_an_end": Case(Expects.HIGH, _STEPS, {"8000": "80", "4000": "40"}),
+    "curriculum_by_a_property": Case(Expects.DOUBT, _STEPS, {"8000": "80", "10000": "100"}),
+    "data_set_told_the_epoch": _high(_BATCHES),
+    "deep_module_starts_later": Case(Expects.HIGH, _STEPS, {"8000": "80", "4000": "40"}),
+    "else_of_the_loop_tests": Case(Expects.DOUBT, _EVALUATION, {"range(20000)": "range(20)"}),
+    "embeddings_compared_at_the_end": Case(Expects.DOUBT, _STEPS, {"range(20000)": "range(20)"}),
+    "epoch_asked_in_the_inner_loop": _high(_STEPS),
+    "generator_of_lengths": Case(Expects.DOUBT, _BATCHES, {"each=3000": "each=30"}),
+    "layers_thawed_one_by_one": _high(_OPTIMIZERS),
+    "outputs_of_every_50th_step": Case(Expects.DOUBT, _KEPT, {"50000": "1000", "step % 50 ": "step % 1 "}),
+    "own_optimizer_preconditions_later": Case(Expects.HIGH, _STEPS, {"8000": "80", "4000": "40"}),
+    "sampler_ramps_up": _high(_BATCHES),
+    "stream_in_stages": Case(Expects.DOUBT, rf"{_BATCHES}|{_STEPS}", {"9000": "90", "6000": "60"}),
+    "views_by_chance_from_epoch_2": _high(_STEPS),
     # and the like
     "doubles_the_batch_until_it_fails": Case(Expects.DOUBT, r"out of memory|OutOfMemory|as much|limit", truth=False),
     "experts_padded_to_the_busiest": Case(

@@ -14,43 +14,40 @@ installed packages (Trainer, Lightning) are not looked into: there nothing is ce
 
 import ast
 import inspect
-import math
-import re
 
-from _xmem.course import expressions
+from _xmem.course import expressions, feeds
+from _xmem.course.changes import counts, enlarges, first_larger, kept, size_of
 from _xmem.course.expressions import held, is_pure
-from _xmem.course.loops import MOST_VALUES, Called, LoopCourse
+from _xmem.course.loops import MOST_VALUES, Called, LoopCourse, listed, local
 from _xmem.course.source import (
     branches,
     calls,
     function,
     is_installed,
     is_own,
+    is_within,
+    last_line,
     last_name,
     loops_at,
+    loops_in,
     names,
     own,
+    repeats,
     statements,
     text,
     within,
 )
+from _xmem.course.words import CHECKPOINT, EVALUATION, HARMLESS, SAVING
+from _xmem.course.work import at_end, counts_on_gpu, works
 
-_HARMLESS = re.compile(
-    r"print|debug|info|warn(ing)?|log(_\w+|ger)?|write(_\w+)?|add_(scalars?|text|histogram|images?|argument)|set_postfix(_str)?"
-    r"|set_description|append"
-    r"|format|join|item|tolist|time|perf_counter|flush|len|str|int|float|round|min|max|sum|range|enumerate|abs|dict|list"
-    r"|close|strftime|now|seed|set_epoch|exit|finish|isfinite|isnan|getenv|get_last_lr|memory_\w+|max_memory_\w+"
-    r"|reset_\w+|makedirs|mkdir|open|isinstance|items|sorted|exists|barrier|is_main_process|get_rank|destroy_process_group|zero_grad"
-)
-"""Names of functions whose call says nothing about GPU memory that the loop has not shown."""
-_SAVING = re.compile(r"save|save_\w+|state_dict|dump|copyfile|symlink|unlink|remove|rename|replace|cpu")
-"""Those of one process that writes a checkpoint of its own: nothing is gathered on the GPU."""
 SETS, ADDS_UP = "sets", "adds up"
 """What an assignment does: it does so once, or more each time."""
-_DEEP = 3
+_MATTERS = 0.02
+"""What is kept matters where it comes to this share of what is allocated."""
+_MOST_CALLS = 500
+"""So many calls are followed in one look."""
+_DEEP = 6
 """Functions of the script's that call its functions are followed so far."""
-_EVALUATION = re.compile(r"\.eval\(|no_grad|inference_mode|eval|valid|test|generate|sample", re.IGNORECASE)
-_CHECKPOINT = re.compile(r"save|checkpoint|state_dict", re.IGNORECASE)
 
 
 class Unseen:
@@ -67,18 +64,21 @@ class Outlook:
     """What one look found. `certain`: every loop on the way was one that could be read."""
 
     def __init__(self):
-        self.loops, self.unseen, self.certain = [], [], True
-        """`loops` has (where, iterations done, of how many; None where that is not known), the innermost first."""
+        self.loops, self.unseen, self.fed, self.certain = [], [], [], True
+        """`loops` has (where, iterations done, of how many; None where that is not known), the innermost first;
+        `fed` are those of `unseen` that are of what gives the batches."""
 
 
-def look(frame, alone, evaluated, saved, steps):
+def look(frame, alone, evaluated, saved, steps, *, allocated=0):
     """Look ahead from a frame and those that called it.
 
     `alone`: there is one rank; `evaluated`, `saved`, `steps`: whether there was an evaluation, a checkpoint, and how
-    many steps there were.
+    many steps there were; `allocated` are the bytes that are now.
     """
     outlook = Outlook()
     facts = {"alone": alone, "evaluated": evaluated, "saved": saved, "steps": steps, "left": [MOST_VALUES]}
+    facts["calls"], facts["fed"] = _MOST_CALLS, []
+    facts["matters"] = _MATTERS * allocated
     try:
         _look(frame, facts, outlook)
     except Exception:  # source that nobody thought of here must not end the script
@@ -108,40 +108,74 @@ def _look(frame, facts, outlook):
 class _Frame:
     """One function on the way to the step, and what its loops can still do."""
 
-    def __init__(self, frame, function, facts, outlook, innermost):
+    def __init__(self, frame, function, facts, outlook, innermost, *, gave=False):
         self._function, self._facts, self._outlook = function, facts, outlook
         self._innermost, self._line, self._deep = innermost, frame.f_lineno, 0
+        self._past = frame.f_lineno + gave * 0.5  # what a generator gave is behind it
         self._names = {**frame.f_globals, **frame.f_locals}
         self._file = frame.f_code.co_filename.rpartition("/")[2]
 
     def look(self):
         """Look ahead; return whether there is no loop."""
         line, loops = self._line, loops_at(self._function, self._line)
-        courses = [LoopCourse(loop, self._names, line, self._facts["steps"], self._facts["left"]) for loop in loops]
+        courses = [
+            LoopCourse(loop, self._names, self._past, self._facts["steps"], self._facts["left"]) for loop in loops
+        ]
         self._outlook.loops += [
             (self._where(loop), course.done, course.of)
             for loop, course in zip(reversed(loops), reversed(courses))  # noqa: B905
         ]
-        for depth, loop in enumerate(loops):
-            course, innermost = courses[depth], self._innermost and depth == len(loops) - 1
-            within = loops[depth + 1] if depth + 1 < len(loops) else None
-            if isinstance(loop, ast.For) and not innermost and not course.done and self._uses(loop):
-                self._outlook.certain = False
-            if isinstance(loop, ast.For) and any(map(self._chooses, calls(loop))):
-                self._outlook.certain = False
-            self._body(loop, course, innermost)
-            first_round = course.done is None or course.done <= 1
-            if within is not None and first_round:
-                inner = courses[depth + 1]
-                self._following(loop, within.end_lineno, inner, self._innermost and within is loops[-1])
-            elif within is None and first_round and not innermost:
-                self._following(loop, line, None, False)
+        for depth in range(len(loops)):
+            self._loop(loops[depth:], courses[depth:])
         if loops:
             alone = self._innermost and len(loops) == 1
-            self._following(self._function, loops[0].end_lineno, courses[0], alone)
+            self._following(statements(self._function), last_line(loops[0]), courses[0], alone)
         elif not self._innermost:
-            self._following(self._function, line, None, False)
+            self._following(statements(self._function), line, None, False)
         return not loops
+
+    def _loop(self, loops, courses):
+        """Look ahead in the first of these loops, the others of which are in it; `courses` are theirs."""
+        loop, course, innermost = loops[0], courses[0], self._innermost and len(loops) == 1
+        if isinstance(loop, ast.For) and not innermost and not course.done and self._uses(loop):
+            self._outlook.certain = False
+        if isinstance(loop, ast.For) and any(map(self._chooses, calls(loop))):
+            self._outlook.certain = False
+        self._body(loop, course, innermost)
+        self._inner(loops, course)
+        for each, size, times in kept(loop, course, innermost, self._names):
+            if size * times > self._facts["matters"]:
+                self._add(each, None, innermost, "`%s`, %d times more," % (text(each), times))
+        for source in feeds.of(loop, self._names):
+            self._fed(source)
+        first_round = course.done is None or course.done <= 1
+        if len(loops) > 1 and first_round:
+            self._following(loop.body, last_line(loops[1]), courses[1], self._innermost and len(loops) == 2)
+        elif first_round and not innermost:
+            self._following(loop.body, self._line, None, False)
+
+    def _inner(self, loops, course):
+        """Note what hangs on the outer loop's variables in those in it, and what makes sizes larger between them."""
+        for each in loops[1:]:
+            self._branches(each, course, False)
+            self._sizes(each, course, False)
+        for each in loops[0].body if len(loops) > 1 else ():
+            if course.left != 0 and enlarges(each, self._names):
+                self._add(each, 1, False)
+
+    def _fed(self, source):
+        """Look ahead in a generator of the script's that gives what the loop goes through."""
+        node = function(source.gi_code, source.gi_frame.f_globals)
+        if source in self._facts["fed"]:
+            return
+        self._facts["fed"].append(source)
+        if node is None:
+            self._outlook.certain = False
+        else:
+            loops, self._outlook.loops, known = self._outlook.loops, [], len(self._outlook.unseen)
+            _Frame(source.gi_frame, node, self._facts, self._outlook, self._innermost, gave=True).look()
+            self._outlook.loops = loops
+            self._outlook.fed += self._outlook.unseen[known:]
 
     def _where(self, node):
         return "%s:%d" % (self._file, node.lineno)
@@ -167,16 +201,17 @@ class _Frame:
 
     # -- what follows a loop -------------------------------------------------------------------------------------------
 
-    def _following(self, node, line, course, innermost):
-        """Note what stands in `node` after a line: it comes when the loop before it, `course`, has ended."""
-        for each in statements(node):
+    def _following(self, block, line, course, innermost):
+        """Note what stands in a block after a line: it comes when the loop before it, `course`, has ended."""
+        for each in block:
             if each.lineno > line and not self._is_harmless(each):
                 self._add(each, course.left if course else None, innermost)
                 return
-            if each.lineno <= line < each.end_lineno and not isinstance(each, (ast.FunctionDef, ast.ClassDef)):
-                inside = isinstance(each, (ast.For, ast.While)) and line >= each.body[0].lineno
-                if not inside:
-                    self._following(each, line, course, innermost)
+            if each.lineno <= line <= each.end_lineno and not isinstance(each, (ast.FunctionDef, ast.ClassDef)):
+                self._following(each.orelse if repeats(each, line) else statements(each), line, course, innermost)
+                ends = each.items if isinstance(each, ast.With) else ()
+                if any(not self._is_quiet(*call, _DEEP) for item in ends for call in at_end(item, self._names)):
+                    self._add(each, course.left if course else None, innermost)
 
     def _is_harmless(self, node):
         """Whether a statement can be left out: it defines, prints, logs, or writes a checkpoint of one process."""
@@ -187,12 +222,12 @@ class _Frame:
         found = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
         if isinstance(node, ast.With):  # what it opens is no matter, what is done in it is
             found = [each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call)]
-        return all(self._is_quiet(each, self._names, _DEEP) for each in found)
+        return all(self._is_quiet(each, self._names, _DEEP) for each in found) and not works(node, self._names)
 
     def _is_quiet(self, call, variables, deep):
         """Whether a call only prints, logs or saves by its name, and if it is the script's own by what it calls."""
         name, saves = last_name(call.func), self._facts["alone"] or self._facts["saved"]
-        if not (_HARMLESS.fullmatch(name) or (saves and _SAVING.fullmatch(name))):
+        if not (HARMLESS.fullmatch(name) or (saves and SAVING.fullmatch(name))):
             return False
         if name == "append" and any(getattr(held(each, variables), "is_cuda", False) for each in call.args):
             return False
@@ -215,21 +250,37 @@ class _Frame:
             for statement in within(node):
                 for call in calls(statement):
                     self._called(call, course, innermost)
+        for loop in loops_in(node):
+            if not loop.lineno <= self._line <= loop.end_lineno:
+                self._beside(loop, course, innermost)
+
+    def _beside(self, loop, course, innermost):
+        """Look into a loop that the step is not in, for each of a list that it goes through: callbacks, layers."""
+        names = self._names
+        for bound in listed(loop, names):
+            self._names = {**names, **bound}
+            meant = local(loop, self._names) if bound else {}
+            self._names.update(meant)
+            self._body(loop, course.beside({**bound, **meant}, loop), innermost)
+        self._names = names
 
     def _is_hidden(self, statement, course):
         """Whether it sets a number, which may be a size, by what cannot be computed for iterations to come."""
-        if not isinstance(statement, ast.Assign) or type(held(statement.targets[0], self._names)) is not int:
+        if not isinstance(statement, ast.Assign):
+            return False
+        targets = getattr(statement.targets[0], "elts", statement.targets)
+        if not any(type(held(target, self._names)) is int for target in targets):
             return False
         source = course.own(statement.value)
         return course.hangs(source) and not is_pure(source, self._names)
 
     def _branches(self, loop, course, innermost):
         for node, then, otherwise in branches(loop):
-            if not _within(node.body, self._line):
+            if not is_within(node.body, self._line):
                 for body, wanted in ((then, True), (otherwise, False)):
                     if (
                         body
-                        and not _within(body, self._line)
+                        and not is_within(body, self._line)
                         and not (all(map(self._is_harmless, body)) and not any(map(self._changes, body)))
                     ):
                         self._branch(node, body, wanted, course, innermost)
@@ -238,13 +289,19 @@ class _Frame:
         """Note a branch that is taken in an iteration to come, and was not so far."""
         if any(isinstance(each, (ast.Break, ast.Return)) for each in body) and len(body) == 1:
             return
+        if names(node.test) & course.unknown or counts_on_gpu(node.test, self._names):
+            self._outlook.certain = False
         if not course.moves(node.test):
             return  # the same in every iteration, or of another loop
         values = course.values(node.test, node.lineno)
         if values is None:
+            first = course.first_of_parts(node, wanted)
+            if first is not None:
+                self._add(body[0], first, innermost)
+                return
             said = " ".join(ast.unparse(each) for each in body)
-            evaluates = _EVALUATION.search(said) and not self._facts["evaluated"]
-            saves = _CHECKPOINT.search(said) and not (self._facts["saved"] or self._facts["alone"])
+            evaluates = EVALUATION.search(said) and not self._facts["evaluated"]
+            saves = CHECKPOINT.search(said) and not (self._facts["saved"] or self._facts["alone"])
             if evaluates or saves:
                 self._add(body[0], None, innermost)
             return
@@ -276,14 +333,18 @@ class _Frame:
 
     def _called(self, call, course, innermost):
         """Look into what a loop calls, with what that is given: `sample_every(step)`, `self.step += 1` in a method."""
-        target = own(held(call.func, self._names))
-        if target is None or is_pure(call, self._names):
-            return
+        for target in (own(held(call.func, self._names)), *feeds.hooks(call, self._names)):
+            self._facts["calls"] -= 1
+            if target is not None and self._facts["calls"] > 0 and not is_pure(call, self._names):
+                self._entered(target, call, course, innermost)
+
+    def _entered(self, target, call, course, innermost):
+        """Look into a function that a loop calls in each iteration."""
         found, bound, node = target
         variables = {name: each for name, each in found.__globals__.items() if name not in found.__code__.co_varnames}
         parameters, given = [each.arg for each in node.args.args], {}
         if bound is not None:
-            variables[parameters.pop(0)] = bound
+            variables[parameters.pop(0) if parameters else "self"] = bound
         pairs = [*zip(parameters, call.args), *((each.arg, each.value) for each in call.keywords)]  # noqa: B905
         for name, argument in pairs:
             variables[name] = held(argument, self._names)
@@ -292,6 +353,11 @@ class _Frame:
                 given[name] = values
         course = Called(node, variables, given, course, call.lineno)
         _Called(self, found, node, variables).look(course, innermost)
+        for other, its, names_of in course.seen_by(bound, node, found) if self._deep + 1 < _DEEP else ():
+            seen = Called(its, names_of, {}, course, node.end_lineno)
+            _Called(self, other, its, names_of).look(seen, innermost)
+            if its.decorator_list and any(isinstance(e, ast.Assign) and seen.moves(e.value) for e in within(its)):
+                self._outlook.certain = False  # a property that computes in steps
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 
@@ -304,51 +370,19 @@ class _Frame:
 
     def _size(self, node, statement, course, innermost):
         values = course.values(node, statement.lineno) if course.moves(node) else None
-        first = None if values is None else _first_larger(*values, places=isinstance(node, ast.UnaryOp))
+        first = None if values is None else first_larger(*values, places=isinstance(node, ast.UnaryOp))
         if first is None:
             return False
-        numbers = [_number(each) for part in values for each in part]
+        numbers = [size_of(each) for part in values for each in part]
         evenly = len({numbers[at] - numbers[at - 1] for at in range(1, len(numbers))}) == 1
-        if not names(node) & course.listed and ((evenly and innermost) or _counts(node)):
+        if not names(node) & course.listed and ((evenly and innermost) or counts(node)):
             return False  # it counts, or says where a batch begins
         self._add(statement, first, innermost, "`%s` of %s" % (text(node), values[1][first - 1]))
         return True
 
 
-def _first_larger(past, future, places):
-    """Return in how many iterations there is a larger size than there was, or another switch or place; None: never."""
-    numbers = [_number(each) for each in past]
-    if None in numbers or None in map(_number, future):
-        return None
-    most = max(numbers, default=0)
-    for number, each in enumerate(future, 1):
-        if _number(each) > most or ((places or isinstance(each, bool)) and each not in past):
-            return number
-    return None
-
-
 def _is_said(name):
-    return name != "range" and _HARMLESS.fullmatch(name)
-
-
-def _number(found):
-    """Return a size, of a shape its elements, of a range its length; None of what is none."""
-    if isinstance(found, range):
-        return len(found)
-    if isinstance(found, tuple) and all(type(each) is int for each in found):
-        return math.prod(found)
-    return int(found) if type(found) in (int, bool) else None
-
-
-def _counts(node):
-    """Whether it only counts: `epoch * len(loader) + index`, `step + 1`."""
-    parts = (ast.BinOp, ast.Name, ast.Constant, ast.Load, ast.Add, ast.Sub)
-    simple = all(isinstance(each, parts) for each in ast.walk(node))
-    return simple or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and len(names(node)) > 1)
-
-
-def _within(body, line):
-    return body[0].lineno <= line <= body[-1].end_lineno
+    return name != "range" and HARMLESS.fullmatch(name)
 
 
 class _Called(_Frame):

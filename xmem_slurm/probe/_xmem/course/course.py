@@ -170,6 +170,8 @@ class Course:
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state)
             self._largest_drawn(loader, state)  # the run may end with the next step
+            for each in () if state.exhausted or self._outlook is None else self._outlook.fed:
+                self._doubt("not-reached", _told(each))
         if state.largest:
             state.given += 1
             return state.largest.pop()
@@ -296,7 +298,8 @@ class Course:
     def _look(self, frame, now, alone):
         self._looked = now
         evaluated, saved = self.seen["evaluation"] is not None, self.seen["checkpoints"] > 0
-        self._outlook = ahead.look(frame, alone, evaluated, saved, self._steps)
+        level = self._recorder.allocated()
+        self._outlook = ahead.look(frame, alone, evaluated, saved, self._steps, allocated=level)
 
     def ending(self):
         """The run is ended before the script: note what the rest of it may need beyond what was seen."""
@@ -361,8 +364,7 @@ class Course:
             return
         unseen = {} if self._outlook is None else {(each.where, each.what): each for each in self._outlook.unseen}
         for each in list(unseen.values())[:MOST_TOLD]:
-            detail = "%s (%s%s)" % (each.what, each.where, _later(each.iterations))
-            note("seen-early" if each.early else "not-reached", detail)
+            note("seen-early" if each.early else "not-reached", _told(each))
         if not unseen and (self._outlook is None or not self._outlook.certain):
             note("not-reached", "the end of the script")
 
@@ -370,6 +372,10 @@ class Course:
         """Return the script's loops and how far they are, as last looked at."""
         loops = self._outlook.loops if self._outlook is not None else ()
         return [{"where": where, "done": done, "of": of} for where, done, of in reversed(loops)]
+
+
+def _told(unseen):
+    return "%s (%s%s)" % (unseen.what, unseen.where, _later(unseen.iterations))
 
 
 def _later(iterations):

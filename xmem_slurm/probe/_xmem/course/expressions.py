@@ -5,13 +5,19 @@ of a few functions of Python's, and of functions of the script that are made of 
 """
 
 import ast
+import bisect
 import functools
 import math
 import types
 
 from _xmem.course import source
 
-_CALLS = {"len": len, "min": min, "max": max, "int": int, "abs": abs, "range": range, "round": round, "bool": bool}
+_CALLS = {
+    "len": len, "min": min, "max": max, "int": int, "abs": abs, "range": range, "round": round, "bool": bool,
+    "divmod": divmod, "sum": sum,
+}  # fmt: skip
+_MODULES = (math.__name__, bisect.bisect.__module__)
+"""Of these modules every function does no more than compute."""
 _PURE = (
     ast.Name, ast.Attribute, ast.Constant, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop,
     ast.boolop, ast.cmpop, ast.Tuple, ast.List, ast.Set, ast.Subscript, ast.IfExp, ast.expr_context,
@@ -77,7 +83,16 @@ def is_pure(node, variables, depth=0):
 
 
 def held(node, variables):
-    """Return what a variable or an attribute holds; ... where there is none."""
+    """Return what a variable, an attribute, or a place in a list or dictionary holds; ... where there is none."""
+    if isinstance(node, ast.Subscript):
+        owner = held(node.value, variables)
+        key = node.slice.value if isinstance(node.slice, ast.Constant) else held(node.slice, variables)
+        try:
+            if type(owner) in (list, tuple) and type(key) is int:
+                return owner[key] if key < len(owner) else ...
+            return owner.get(key, ...) if isinstance(owner, dict) and key is not ... else ...
+        except Exception:  # a key of the script's that has no hash
+            return ...
     if isinstance(node, ast.Attribute):
         owner = held(node.value, variables)
         try:
@@ -103,7 +118,7 @@ def _may_be_called(function, variables, depth):
         return function.id not in variables
     found = held(function, variables)
     if isinstance(found, types.BuiltinFunctionType):
-        return found.__module__ == math.__name__ or (type(found.__self__) is dict and found.__name__ == "get")
+        return found.__module__ in _MODULES or (type(found.__self__) is dict and found.__name__ == "get")
     bound, found = getattr(found, "__self__", None), getattr(found, "__func__", found)
     if not isinstance(found, types.FunctionType) or depth == _DEEP:
         return False
@@ -159,5 +174,7 @@ def sizes(node, variables, skips, listed):
     for each in ast.iter_child_nodes(node):
         place = isinstance(node, ast.Subscript) and each is node.slice
         of_data = place and not hasattr(held(node.value, variables), "named_parameters")
+        if of_data and any(isinstance(part, ast.Slice) for part in ast.walk(each)):  # `tokens[at : at + length]`
+            yield from (part for part in ast.walk(each) if isinstance(part, ast.Name) and part.id in listed)
         if not isinstance(each, ast.stmt) and not of_data:
             yield from sizes(each, variables, skips, listed)

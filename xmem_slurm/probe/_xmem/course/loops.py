@@ -4,13 +4,20 @@ import ast
 import copy
 import itertools
 
+from _xmem.course.changes import first_taken
 from _xmem.course.expressions import UnknownError, computed, held, is_pure, length, value
-from _xmem.course.source import last_name, names, within
+from _xmem.course.source import last_name, names, own, within
 
 MOST_ITERATIONS = 100_000
 """A loop is looked ahead so far; what comes later comes after days."""
 _SAME_LENGTH = ("tqdm", "zip", "enumerate", "iter", "reversed", "list")
 """What gives as many as what it is given."""
+_UNSAID = ("__getitem__", "__iter__", "__len__", "__call__")
+_PAIR = 2
+MOST_BESIDE = 32
+"""So many of a list are looked at each, in a loop that the step is not in."""
+_ENDLESS = 1 << 40
+"""So far `itertools.count()` is taken to go."""
 MOST_LISTED = 10_000
 """So many combinations of several lists are listed."""
 MOST_VALUES = 400_000
@@ -28,6 +35,8 @@ class LoopCourse:
         self._names, self._budget = dict(names), budget
         self._line, self._rounds = line, min(steps, MOST_ITERATIONS)
         self.done = self.of = None
+        self.unknown = set()
+        """Variables that it sets to plain values, of which nobody knows what they will be."""
         self.listed = set()
         """Variables that run through a list of the script's: what they are may be a size."""
         self._aliases = {}  # attribute or length that is counted up, as text: (what has it, its name)
@@ -44,10 +53,23 @@ class LoopCourse:
     def _for(self, target, source):
         self.of = self._length(source)
         parts = [each.id if isinstance(each, ast.Name) else None for each in getattr(target, "elts", [target])]
+        self._places(source, parts)
+        self.unknown = {
+            each for each in names(target) - set(self._series) if type(self._names.get(each)) in (int, float, str, bool)
+        }
+
+    def _places(self, source, parts):
+        """Find how far a `for` is, by what it goes through and the names of what it takes from there."""
         if isinstance(source, ast.Call) and last_name(source.func) == "enumerate":
             start = self._value(source.args[1]) if len(source.args) > 1 else 0
             if type(start) is int and parts[0] is not None:
                 self._at(parts[:1], range(start, start + (self.of or MOST_ITERATIONS)))
+            return
+        if isinstance(source, ast.Call) and last_name(source.func) == "count" and None not in parts:
+            start, by = [*map(self._value, source.args), *(0, 1)[len(source.args) :]]
+            if type(start) is int and type(by) is int and by > 0:
+                self._at(parts, range(start, start + by * _ENDLESS, by))
+                self.of = None
             return
         values = self._all(source)
         if values is not None and None not in parts:
@@ -66,7 +88,8 @@ class LoopCourse:
             return (
                 None if not known else parts[0] if made is None else list(itertools.islice(made(*parts), MOST_LISTED))
             )
-        values = self._value(source)
+        values = held(source, self._names)
+        values = getattr(values, "iterable", None) if _shows(values) else self._value(source)
         return values if isinstance(values, (range, list, tuple)) else None
 
     def _at(self, names, values):
@@ -100,22 +123,24 @@ class LoopCourse:
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Lt, ast.LtE)):
             at, end = self._value(test.left), self._value(test.comparators[0])
             if (
-                isinstance(test.left, (ast.Name, ast.Attribute))
+                isinstance(test.left, (ast.Name, ast.Attribute, ast.Subscript))
                 and type(at) is int
                 and isinstance(end, (int, float))
                 and end < 1 << 62
             ):
                 self.of, self.done = int(end) + isinstance(test.ops[0], ast.LtE), at + 1
 
-    def _counters(self, loop):
+    def _counters(self, loop, *, local=True):
         """Find what is counted up in it: `step += 1`, `losses.append(loss)`."""
         for node in within(loop):
-            if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-                by, target = self._value(node.value), node.target
-                if type(by) is int and by > 0:
-                    of = (held(target.value, self._names), target.attr) if isinstance(target, ast.Attribute) else None
+            for target, added in _added(node):
+                by, of = self._value(added), None
+                if type(by) is int and by > 0 and (local or not isinstance(target, ast.Name)):
+                    if not isinstance(target, ast.Name):
+                        key = target.attr if isinstance(target, ast.Attribute) else ast.unparse(target.slice)
+                        of = held(target.value, self._names), key
                     self._counter("".join(ast.unparse(target).split()), held(target, self._names), by, node.lineno, of)
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
                 method = node.value.func
                 listed = held(method.value, self._names) if getattr(method, "attr", "") == "append" else None
                 if type(listed) is list:
@@ -128,6 +153,17 @@ class LoopCourse:
             self._series[name] = values, self._rounds - 1, line
             if of is not None:
                 self._names[name], self._aliases[name] = now, of
+
+    def beside(self, names, loop):
+        """Return the same course with more that its variables are: in a loop within it, without the step.
+
+        What that counts on something of its own (`state["step"] += 1`) is counted once in each iteration.
+        """
+        found = copy.copy(self)
+        found._names = {**self._names, **{name: each for name, each in names.items() if name not in self._series}}
+        found._series, found._aliases = dict(self._series), dict(self._aliases)
+        found._counters(loop, local=False)
+        return found
 
     def own(self, node):
         """Return an expression with names for attributes and lengths that are counted up."""
@@ -174,6 +210,20 @@ class LoopCourse:
             return None
         return found[:before], found[before:]
 
+    def first_of_parts(self, node, wanted):
+        """Return in how many iterations a part of an `and` or `or`, that as a whole is not known, is first met."""
+        test = node.test
+        parts = test.values if isinstance(test, ast.BoolOp) else ()
+        needs_all = parts and isinstance(test.op, ast.And) is wanted
+        if needs_all and any(
+            self._value(each) not in (None, ...) and bool(self._value(each)) is not wanted
+            for each in parts
+            if not self.moves(each)
+        ):
+            return None
+        found = [first_taken(self.values(each, node.lineno), wanted) for each in parts]
+        return next((each for each in found if each is not None), None)
+
     def _place(self, name, line):
         """Return the place in its series of what a variable is in a line of the iteration that is under way."""
         _, place, change = self._series[name]
@@ -187,6 +237,64 @@ class LoopCourse:
             return None
 
 
+def _added(node):
+    """Yield (target, what is added to it) of a statement that counts: `n += 1`, `n = n + 1`, `a, n = b, n + 1`."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        yield node.target, node.value
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+        targets = getattr(node.targets[0], "elts", node.targets)
+        values = node.value.elts if len(targets) > 1 and isinstance(node.value, ast.Tuple) else [node.value]
+        for target, value in zip(targets, values) if len(targets) == len(values) else ():  # noqa: B905
+            adds = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add)
+            named = isinstance(target, (ast.Name, ast.Attribute))
+            if adds and named and ast.unparse(value.left) == ast.unparse(target):
+                yield target, value.right
+
+
+def listed(loop, names):
+    """Return for each of a list that a `for` goes through what its variables are then; [{}] where that is not known."""
+    source, target = getattr(loop, "iter", None), getattr(loop, "target", None)
+    numbered = False
+    while isinstance(source, ast.Call):
+        name, numbered = last_name(source.func), numbered or last_name(source.func) == "enumerate"
+        method = isinstance(source.func, ast.Attribute)
+        if not (name == "values" if method else name in _SAME_LENGTH and source.args):
+            return [{}]
+        source = source.func.value if method else source.args[0]
+    target = target.elts[1] if numbered and len(getattr(target, "elts", ())) == _PAIR else target
+    found = held(source, names)
+    found = list(found.values()) if isinstance(found, dict) else found
+    if not (isinstance(found, (list, tuple)) or hasattr(type(found), "named_parameters")):
+        return [{}]
+    try:
+        found = list(itertools.islice(found, MOST_BESIDE))
+    except Exception:  # a module that is no list
+        return [{}]
+    if not isinstance(target, ast.Name):
+        parts = [each.id if isinstance(each, ast.Name) else "" for each in getattr(target, "elts", ())]
+        alike = [each for each in found if isinstance(each, tuple) and len(each) == len(parts)]
+        return [dict(zip(parts, each)) for each in alike] or [{}]  # noqa: B905
+    return [{target.id: each} for each in found] or [{}]
+
+
+def local(loop, names):
+    """Return what a loop's own names for parts of what it goes through mean: `state = self.state[p]`."""
+    found = {}
+    for each in within(loop):
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            meant = (
+                held(each.value, {**names, **found}) if isinstance(each.value, (ast.Subscript, ast.Attribute)) else ...
+            )
+            if meant is not ...:
+                found[each.targets[0].id] = meant
+    return found
+
+
+def _shows(found):
+    """Whether it is a bar of tqdm's around what is looped over."""
+    return type(found).__module__.partition(".")[0] == "tqdm"
+
+
 class Called(LoopCourse):
     """A function that a loop calls once in each iteration, as if its body stood there.
 
@@ -198,10 +306,11 @@ class Called(LoopCourse):
         self._names, self._budget = dict(names), loop._budget
         self._line, self._rounds = 0, loop._rounds
         self.done = self.of = None
-        self.left, self.listed, self._aliases = loop.left, set(), {}
+        self.left, self.listed, self.unknown, self._aliases = loop.left, set(), set(), {}
         self._series = {name: ([*past, *future], len(past), 0) for name, (past, future) in given.items()}
         self._counted(node, loop, line)
         self._counters(node)
+        self._told(node)
 
     def _counted(self, node, loop, line):
         for each in ast.walk(node):
@@ -215,6 +324,31 @@ class Called(LoopCourse):
                         self._series[own] = values[first:], place - first + (line < loop._line), 0
                         self._aliases[own] = owner, attribute
                         self._names[own] = loop._names[name]
+
+    def _told(self, node):
+        """Find what it is given and keeps: `self.epoch = epoch`."""
+        for each in within(node):
+            target = each.targets[0] if isinstance(each, ast.Assign) else None
+            told = getattr(each.value, "id", "") if isinstance(target, ast.Attribute) else ""
+            if told in self._series and type(held(target, self._names)) is int:
+                name, (values, now, _) = ast.unparse(target), self._series[told]
+                self._series[name] = values, now, 0
+                self._aliases[name] = held(target.value, self._names), target.attr
+                self._names[name] = held(target, self._names)
+
+    def seen_by(self, bound, node, function):
+        """Yield (function, node, names) of what Python calls of an object's own class, if `node` changes the object.
+
+        That are its properties, and what gives samples (`__getitem__`): no source says where they are called.
+        """
+        if bound is None or not any(owner is bound for owner, _ in self._aliases.values()):
+            return
+        for name, each in vars(type(bound)).items():
+            found = each.fget if isinstance(each, property) else each if name in _UNSAID else None
+            target = own(found)
+            if target is not None and target[0] is not function and target[2].args.args:
+                names = {**target[0].__globals__, target[2].args.args[0].arg: bound}
+                yield target[0], target[2], names
 
     def moves(self, node):
         """Whether an expression hangs on what it is given, or counts."""
@@ -231,6 +365,9 @@ class _Renaming(ast.NodeTransformer):
         return self._renamed(node)
 
     def visit_Call(self, node):
+        return self._renamed(node)
+
+    def visit_Subscript(self, node):
         return self._renamed(node)
 
     def _renamed(self, node):

@@ -9,6 +9,8 @@ import types
 
 _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
+_WRAPPED = 4
+"""So many decorators around a function are taken off."""
 _ANY_ERROR = {"BaseException", "Exception", "RuntimeError", "ValueError", "AssertionError", "TypeError", "IndexError"}
 """What a step that goes wrong in a dry run raises."""
 
@@ -37,7 +39,8 @@ def own(found):
         method = kind.get("forward", kind.get("__call__"))
         found = types.MethodType(method, found) if isinstance(method, types.FunctionType) else None
     bound, found = getattr(found, "__self__", None), getattr(found, "__func__", found)
-    found = getattr(found, "__wrapped__", found)
+    for _ in range(_WRAPPED):
+        found = getattr(found, "__wrapped__", found)
     if not isinstance(found, types.FunctionType) or not is_own(found.__code__, found.__globals__):
         return None
     node = function(found.__code__, found.__globals__)
@@ -107,7 +110,7 @@ def statements(node):
     found = []
     for name in ("body", "orelse", "finalbody"):
         found += [each for each in getattr(node, name, ()) if isinstance(each, ast.stmt)]
-    for handler in getattr(node, "handlers", ()):
+    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
         found += handler.body
     return found
 
@@ -118,9 +121,24 @@ def loops_at(node, line):
     while node is not None:
         inside = [each for each in statements(node) if each.lineno <= line <= each.end_lineno]
         node = inside[-1] if inside else None
-        if isinstance(node, (ast.For, ast.While)) and line >= node.body[0].lineno:
+        if repeats(node, line):
             found.append(node)
     return found
+
+
+def repeats(node, line):
+    """Whether it is a loop, and the line is of what it repeats: not of its `else`."""
+    return isinstance(node, (ast.For, ast.While)) and is_within(node.body, line)
+
+
+def is_within(body, line):
+    """Whether a line is of these statements."""
+    return body[0].lineno <= line <= body[-1].end_lineno
+
+
+def last_line(loop):
+    """Return the last line of what a loop repeats."""
+    return loop.body[-1].end_lineno
 
 
 def within(loop):
@@ -131,6 +149,22 @@ def within(loop):
         yield node
         if not isinstance(node, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             waiting += statements(node)
+
+
+def loops_in(node):
+    """Return the loops of a loop or function, not those in them, and comprehensions (`[a.tick() for a in all]`)."""
+    return [loop for each in within(node) for loop in _loops_of(each)]
+
+
+@functools.lru_cache(maxsize=None)
+def _loops_of(statement):
+    if isinstance(statement, (ast.For, ast.While)):
+        return [statement]
+    if not isinstance(statement, ast.Expr):
+        return []
+    found = [each for each in ast.walk(statement) if isinstance(each, (ast.ListComp, ast.GeneratorExp))]
+    loops = [(each.generators[0], ast.copy_location(ast.Expr(each.elt), statement)) for each in found]
+    return [ast.copy_location(ast.For(of.target, of.iter, [body], []), statement) for of, body in loops]
 
 
 def branches(node):
@@ -145,9 +179,38 @@ def branches(node):
             if isinstance(each, ast.If):
                 leaves = isinstance(each.body[-1], (ast.Continue, ast.Return))
                 yield each, each.body, each.orelse + (block[place + 1 :] if leaves else [])
+            for case in _cases(each):
+                yield case, case.body, []
             if not isinstance(each, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 parts = [getattr(each, name, ()) for name in ("body", "orelse", "finalbody")]
-                blocks += [part for part in (*parts, *(one.body for one in getattr(each, "handlers", ()))) if part]
+                more = (*getattr(each, "handlers", ()), *getattr(each, "cases", ()))
+                blocks += [part for part in (*parts, *(one.body for one in more)) if part]
+
+
+@functools.lru_cache(maxsize=None)
+def _cases(node):
+    """Return an `if` for each case of a `match` (Python 3.10) by plain values; what is neither has none."""
+    found, before = [], []
+    for case in getattr(node, "cases", ()):
+        test = _matches(node.subject, case.pattern, before)
+        if test is not None:
+            before.append(test)
+            test = test if case.guard is None else ast.BoolOp(ast.And(), [test, case.guard])
+            found.append(ast.copy_location(ast.If(test, case.body, []), case.body[0]))
+    return found
+
+
+def _matches(subject, pattern, before):
+    """Return the condition on which a pattern is met; None of one that is not of plain values."""
+    if hasattr(pattern, "value"):
+        value = pattern.value if isinstance(pattern.value, ast.expr) else ast.Constant(pattern.value)
+        return ast.Compare(subject, [ast.Eq()], [value])
+    if hasattr(pattern, "patterns") and type(pattern).__name__ == "MatchOr":
+        tests = [_matches(subject, each, before) for each in pattern.patterns]
+        return None if None in tests else ast.BoolOp(ast.Or(), tests)
+    if getattr(pattern, "name", "") is None and pattern.pattern is None and before:  # all that is left
+        return ast.UnaryOp(ast.Not(), ast.BoolOp(ast.Or(), list(before)))
+    return None
 
 
 def calls(statement):
