@@ -47,6 +47,7 @@ def main() -> int:
         answer = {"error": str(error)}
     else:
         answer = asdict(outcome) | {"output_tail": outcome.output_tail.decode()}
+        answer["output_head"] = outcome.output_head.decode(errors="replace")
     json.dump(answer, sys.stdout)
     return 0
 

@@ -143,7 +143,7 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         on_any_gpu = outcome.stopped is None and not any(each.recorded for each in traces_read)
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
-        before = f"; before that failed {failed_line}" if failed_line else ""
+        before = f"; before that failed {failed_line}" if failed_line not in why else ""
         raise kind(
             why if unused else f"{why}{missing}{before}", files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome)
         )

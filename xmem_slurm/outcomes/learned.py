@@ -35,7 +35,7 @@ def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargi
     for path, read in readers:
         try:
             found += parse(read().decode())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             why = (isinstance(error, OSError) and error.strerror) or f"not as `learn` writes it: {error}"
