@@ -125,7 +125,7 @@ def test_torch_without_cuda_libraries_says_that_python_was_not_reached(folder: P
 
 
 def test_a_line_that_failed_before_is_named(folder: Path) -> None:
-    said = why_not(job(folder, "#!/bin/bash\nconda activate ml\nexit 9\n"))
+    said = why_not(job(folder, "#!/bin/bash\nconda activate ml\necho no such data\nexit 9\n"))
     assert "; before that failed line 2: conda: command not found" in said
 
 
