@@ -128,7 +128,7 @@ class Estimate:
         added = ["processes that ran at once on one GPU are added up"] if self.largest.beside_bytes else []
         promise = self.largest.margin.probability
         is_little = promise is not None and promise < margins.LEAST_PROMISE
-        little = ["too many jobs of its kind ran out of GPU memory for more to be promised"] if is_little else []
+        little = [f"that margin is enough for less than {margins.LEAST_PROMISE:.0%} of such jobs"] if is_little else []
         return list(dict.fromkeys([*wider, *not_run, *added, *little]))
 
     @property
