@@ -847,6 +847,27 @@ gc.collect()
     assert priced.get("garbage") == (None if collector else 1)
 
 
+def test_what_is_freed_while_another_thread_collects_is_not_the_collectors(run: Run) -> None:
+    code = """
+import gc, threading, torch
+held, begun, freed = [torch.empty(100 << 20, device="cuda")], threading.Event(), threading.Event()
+
+def meanwhile(phase, about):
+    if phase == "start" and about["generation"] and threading.current_thread() is other:
+        begun.set()
+        freed.wait()
+
+gc.callbacks.append(meanwhile)
+other = threading.Thread(target=lambda: [[] for _ in range(100_000)])
+other.start()
+begun.wait()
+held.clear()
+freed.set()
+other.join()
+"""
+    assert "garbage" not in [doubt.code for doubt in run(code).trace.doubts]
+
+
 def test_pools_of_cuda_graphs_are_kept_apart_in_a_replay(run: Run) -> None:
     trace = run(GRAPH).trace
     assert "private-pool" in [doubt.code for doubt in trace.doubts]

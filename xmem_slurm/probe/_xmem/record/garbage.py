@@ -7,16 +7,21 @@ others in a dry run, where kernels are not compiled, and in another release of P
 import functools
 import gc
 import os
+import threading
 
 LEAST = 0.01
 """Of the peak: less is none."""
 
 
 class Garbage:
-    """What was given back at once, at the most. The youngest generation is left out: what is in it was just made."""
+    """What was given back at once, at the most. The youngest generation is left out: what is in it was just made.
+
+    So is what Python's other threads collect, as a loader's or the probe's own: meanwhile the script's may be within
+    torch, as in a backward pass, and give back what is no garbage.
+    """
 
     def __init__(self):
-        self._allocated = self._pid = None
+        self._allocated = self._pid = self._thread = None
         self._asked = 0
         self._before = self._most = 0
 
@@ -25,7 +30,7 @@ class Garbage:
 
         A forked child must not ask: torch's lock may have been taken as it was forked.
         """
-        self._allocated, self._pid = allocated, os.getpid()
+        self._allocated, self._pid, self._thread = allocated, os.getpid(), threading.get_ident()
         gc.callbacks.append(self._collecting)
         gc.collect = self._asked_for(gc.collect)
 
@@ -43,11 +48,20 @@ class Garbage:
         return asked
 
     def _collecting(self, phase, about):
-        if about["generation"] and not self._asked and os.getpid() == self._pid:
+        if about["generation"] and not self._asked and os.getpid() == self._pid and self._works():
             if phase == "start":
                 self._before = self._allocated()
             else:
                 self._most = max(self._most, self._before - self._allocated())
+
+    def _works(self):
+        """Whether this thread is the one that CUDA began in, or one of torch's own, which its backward passes are in.
+
+        threading.enumerate takes a lock, which this very thread may hold: a collection comes anywhere.
+        """
+        thread = threading.get_ident()
+        known = threading._active.get(thread)
+        return thread == self._thread or known is None or isinstance(known, threading._DummyThread)
 
     def doubt(self, note, peak):
         """Say how much it was; the peak may have it once more."""
