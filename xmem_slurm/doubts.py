@@ -51,7 +51,6 @@ class Doubt(Enum):
         "the weights of {detail} are not on this machine: others took their place",
     )
     NOT_REACHED = "not-reached", 0.10, f"{{detail}} was not reached: what it needs was not seen{_PRIOR}"
-    SEEN_EARLY = "seen-early", LEAST, "{detail} was seen before the first step only, without the optimizer's state"
     LARGEST_DRAWN = "largest-drawn", LEAST, "{detail} was trained on"
     VARYING = "varying", LEAST, "{detail}"
     EXTRAPOLATED = "extrapolated", LEAST, "{detail}"
@@ -92,6 +91,7 @@ class Doubt(Enum):
     SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
     SET_UP = "set-up", LEAST, "a line of the script failed in the dry run, which went on without it: {detail}"
     RAN_OUT = "ran-out", LEAST, "{detail}"
+    SKIPPED = "skipped", 0.10, f"{{detail}}, where calls like earlier ones are taken for those{_PRIOR}"
     STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen{_PRIOR}"
     GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat{_PRIOR}"
 

@@ -242,6 +242,20 @@ _TRAINERS = (
     *_rows("torchtitan.distributed.parallel_dims:ParallelDims", "__post_init__", _SIZES, late=True),
 )
 
+_REPEATS = (
+    *_rows("torch.utils", "_pytree", "calls", "torch/utils/_pytree.py"),
+    *_rows("torch:_C._autograd", "_get_sequence_nr", "calls", _AUTOGRAD_SOURCE),
+    *_rows("torch:_C", "_storage_Use_Count _cuda_getCurrentRawStream _len_torch_dispatch_stack", "calls", _CUDA_SOURCE),
+    *_rows("torch:_C", "_cuda_cudaCachingAllocator_raw_alloc", "calls", _CUDA_SOURCE),
+    *_rows("torch:_C", "_cuda_cudaCachingAllocator_raw_delete", "calls", _CUDA_SOURCE),
+    *_rows("torch:Tensor", "_use_count", "calls", "torch/csrc/autograd/python_variable.cpp"),
+    *_rows(_MODULE, "__call__", "calls.called"),
+    *_rows(_MODULE, "__setattr__ __delattr__", "calls.changed"),
+    *_rows("torch.autograd", "_engine_run_backward", "calls.run_backward", "torch/autograd/__init__.py"),
+    *_rows("torch", "clear_autocast_cache", "calls.uncached", _AUTOGRAD_SOURCE),
+    *_rows("torch.optim.optimizer:Optimizer", "profile_hook_step", "optimizer_steps.hooked"),
+)
+
 DEVICE = (
     *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
     *_rows(_MEMORY, "_snapshot _record_memory_history", "engine", doubt=ESSENTIAL),
@@ -257,6 +271,7 @@ DEVICE = (
     *_rows("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given"),
     *_rows(_MODULE, "train", "course.trained"),
     *_rows("torch", "save", "course.saved", "torch/serialization.py"),
+    *_REPEATS,
     *_RANKS,
     *_TRAINERS,
     *_VALUES,

@@ -5,11 +5,13 @@ Two limits, both of the whole dry run with all its processes: seconds that its s
 far into a file beside the traces. Without a sandbox there is the wall alone, or no limit.
 """
 
+import contextlib
 import os
 import struct
 import time
 
 _METER = "spent"
+LOOK_SECONDS = 0.1
 
 
 class TimeLeft:
@@ -18,6 +20,7 @@ class TimeLeft:
     def __init__(self, environ):
         self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
         self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
+        self._read, self._last = 0.0, float("-inf")
         self._meter = os.path.join(environ.get("XMEM_TRACE_DIR", ""), _METER)
 
     def is_limited(self):
@@ -28,13 +31,21 @@ class TimeLeft:
         """Return the seconds that are left, of whichever limit is nearer."""
         return min(self._deadline - time.monotonic(), self._seconds - self._spent())
 
+    def share(self):
+        """Return which part of it is spent."""
+        return self._spent() / self._seconds
+
     def own(self):
         """Return seconds since some point in the past, as what this process does is counted."""
         return time.monotonic() if self._seconds == float("inf") else time.process_time()
 
     def _spent(self):
-        try:
-            with open(self._meter, "rb") as meter:
-                return struct.unpack("d", meter.read(8))[0]
-        except (OSError, struct.error):  # there is no sandbox, or it has only begun
-            return 0.0
+        now = time.monotonic()
+        if now - self._last > LOOK_SECONDS:  # it is asked for at each step
+            self._last = now
+            with (
+                contextlib.suppress(OSError, struct.error),
+                open(self._meter, "rb") as meter,
+            ):  # no sandbox, or no word yet
+                self._read = struct.unpack("d", meter.read(8))[0]
+        return self._read

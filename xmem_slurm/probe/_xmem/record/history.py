@@ -19,7 +19,7 @@ import inspect
 import sys
 
 from _xmem.record.pools import Pools
-from _xmem.record.served import risen
+from _xmem.record.served import RISE, risen
 
 QUIET = 8
 """After so many intervals without a new peak, or..."""
@@ -89,20 +89,24 @@ class History:
     `sites` says where allocations came from. Unless it `may_fold`, everything is kept.
     """
 
-    def __init__(self, sites, may_fold):
-        self._may_fold = may_fold
+    def __init__(self, sites, may_fold, journal):
+        self._may_fold, self._journal = may_fold, journal
+        self.reader = None
+        """Takes what it wants of torch's notes before they are forgotten: see `repeat/calls`; None: nobody does."""
         self._sites, self._pools = sites, Pools()
         self._snapshot = self._clear = None
         self._pieces = {}  # device: its pieces, in order
         self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
-        self._kinds, self._asked = set(), set()
+        self._kinds, self._asked = {}, set()  # kind: the highest level that one was kept from
+        self._level = 0  # bytes allocated at the last boundary
         self._totals = {}  # at the last boundary
         self._peaks = {}  # above which one is new
         self._record = {}  # at the end of the last piece
         self._forgotten = []  # how many allocations each device had served when torch last forgot
         self._read = {}  # device: how many of torch's notes were read since
-        self._intervals = self._quiet = 0
+        self.intervals = self._quiet = 0
+        """How many intervals have ended."""
         self.folds = False
         """Whether intervals that are not new are thrown away."""
         self.settings = None
@@ -137,33 +141,44 @@ class History:
         """Note a point between two allocations; `counts` is how many each device had served."""
         self._new_marks.append((kind, counts, seconds))
 
-    def boundary(self, counts, totals, peaks):
+    @property
+    def varies(self):
+        """Whether there are so many kinds of intervals that only new peaks count."""
+        return len(self._kinds) >= KINDS
+
+    def boundary(self, counts, totals, peaks, level):
         """An interval has ended: keep it, or forget it. Return whether one before it asked for as much.
 
         `totals` are the running totals of each device (`Served.totals`), which tell kinds of intervals apart: where as
         much is asked for, the blocks that are given may still be others, and as large as they happen to be. `peaks` are
-        its peaks so far.
+        its peaks so far, `level` what is allocated now. One of a known kind has no new peak unless it began at a higher
+        level than those that were kept.
         """
         kind = tuple(
             tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
             for device, total in totals.items()
         )
         asked = tuple((allocations, requested) for allocations, _, requested, _ in kind)
-        known, met, grew = kind in self._kinds, asked in self._asked, risen(self._peaks, peaks)
-        new = grew or not (known or len(self._kinds) >= KINDS)
-        self._totals, self._peaks = dict(totals), dict(peaks) if grew else self._peaks
-        self._intervals += 1
-        self._quiet = 0 if grew else self._quiet + 1
+        met, grew, began = asked in self._asked, risen(self._peaks, peaks), self._level
+        kept = self._kinds.get(kind)
+        higher = kept is not None and began > RISE * kept
+        new = grew or higher or (kept is None and not self.varies)
+        self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
+        self.intervals += 1
+        self._quiet = 0 if grew or higher else self._quiet + 1
         if new:
-            self._kinds.add(kind)
+            self._kinds[kind] = max(began, kept or 0)
             self._asked.add(asked)
-        begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self._intervals >= MANY)
-        if self.folds and not new:
+        begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
+        if self.folds and not new and not self._is_wanted():
             self._forget(counts)
-        elif self.folds or begins or self.untaken(counts) > SLICE:
+        elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
         self.folds = self.folds or begins
         return met
+
+    def _is_wanted(self):
+        return self.reader is not None and self.reader.waits
 
     def untaken(self, counts):
         """Return how many allocations torch holds notes of."""
@@ -173,6 +188,7 @@ class History:
         """Have torch forget what it noted."""
         self._clear()
         self._sites.forget()
+        self._journal.forget()
         if len(self._marks) < MOST_MARKS:
             self._marks += [mark for mark in self._new_marks if mark[0] in _LASTING]
         self._new_marks.clear()
@@ -193,27 +209,52 @@ class History:
             if notes or device in self._pieces:
                 allocated = _allocated(snapshot["segments"], device)
                 record = _raised(self._record.get(device, {}), peaks.get(device, {}))
-                self._keep(device, notes, allocated, record)
+                sites = self._sites.of(notes)
+                self._keep(device, notes, sites, allocated, record)
+                if at_rest and self._is_wanted() and device == self._journal.device:
+                    self.reader.read(_served(notes, sites), self.reader.position())
         if at_rest or self.untaken(counts) > SLICE:
             self._forget(counts)
         self._peaks = self._record = dict(peaks)
 
-    def _keep(self, device, notes, allocated, record):
-        """Keep those of torch's notes that were not read before, and what was missed between them and the last."""
+    def _keep(self, device, notes, sites, allocated, record):
+        """Keep those of torch's notes that were not read before, and what was missed between them and the last.
+
+        What was skipped stands in them by its markers (`repeat/journal`), of which all events get the number.
+        """
         begin = self._read.get(device, 0)
         events = notes[begin:]
-        entries = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
+        noted = [(e["action"], e.get("addr", 0), e["size"], e["stream"]) for e in events if e["action"] in _ENTRIES]
         known = self._live.get(device, {})
-        start = known if begin else _undone(entries, allocated)  # notes that go on miss nothing
-        missed = difference(known, start)
+        start = known  # notes that go on miss nothing
+        journal = self._journal if device == self._journal.device else None
+        if not begin:
+            start = _undone(noted, allocated)
+            start.update(journal.at_first() if journal is not None else {})
+        missed, entries = difference(known, start), []
         before = sum(event["action"] == "alloc" for event in notes[:begin])
-        sites = self._sites.of(notes)[before:]
-        first = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
+        number = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
         unnoted = sum(entry[0] == "alloc" for entry in missed)
-        numbers = [first - 1] * unnoted + list(range(first, first + len(sites)))
-        piece = _Piece(missed + entries, numbers, [0] * unnoted + sites, first + len(sites), record)
+        numbers, of = [number - 1] * unnoted, [0] * unnoted
+        sites, marker = iter(sites[before:]), None
+        for entry in noted:
+            if entry[0] != "alloc":
+                if entry[1] != marker:
+                    entries.append(entry)
+                continue
+            site, marker = next(sites), None
+            skipped = journal.next(entry[1], entry[2]) if journal is not None else None
+            if skipped is None:
+                made, made_at = [entry], [site]
+            else:
+                marker = entry[1]
+                made, made_at = skipped.noted()
+            entries += made
+            numbers += [number] * len(made_at)
+            of += made_at
+            number += 1
         self._read[device] = len(notes)
-        self._pieces.setdefault(device, []).append(piece)
+        self._pieces.setdefault(device, []).append(_Piece(missed + entries, numbers, of, number, record))
         self._live[device] = _done(start, entries)
         if self._may_fold and self.allocations(device) > MOST:
             self._shorten(device)
@@ -309,6 +350,16 @@ def _allocated(segments, device):
         for block in segment["blocks"]
         if block["state"] != "inactive"
     }
+
+
+def _served(notes, sites):
+    """Return (action, address, size, stream, site) of allocations and completed frees."""
+    sites = iter(sites)
+    return [
+        (e["action"], e["addr"], e["size"], e["stream"], next(sites) if e["action"] == "alloc" else 0)
+        for e in notes
+        if e["action"] in ("alloc", "free_completed")
+    ]
 
 
 def _undone(entries, allocated):

@@ -9,7 +9,6 @@ import time
 
 from _xmem import patches
 from _xmem.advice import JobChange
-from _xmem.course import source
 from _xmem.course.course import Course
 from _xmem.engine import ProbeEngine
 from _xmem.process import alive, clock, description, ends, network, stand_ins
@@ -22,6 +21,9 @@ from _xmem.record.served import Served
 from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
+from _xmem.repeat.calls import Calls
+from _xmem.repeat.journal import Journal
+from _xmem.repeat.optimizers import OptimizerSteps
 from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
@@ -33,10 +35,14 @@ TAGGED_STEPS = 32
 """Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
 
 Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are gradients to the end."""
+HOST_STEPS = 64
+"""Steps from one look at the host's memory to the next, after the first ones."""
 CHECKPOINT_STEPS = (2, 4, 8)
 """Steps after which the trace so far is written, so that a process that is killed early leaves one, too..."""
 CHECKPOINT_SECONDS = 5.0
 """...and how often after that, at the least."""
+PASSES = ("backward", "backward_end")
+"""Marks of each step."""
 LOOK_SECONDS = 0.25
 MOST_ALLOCATIONS = 300_000
 """A trace that is longer, shortened as it is (`record/history`), is of no more use: the process ends there."""
@@ -50,9 +56,10 @@ class Recorder(ProbeEngine):
 
     def __init__(self, environ):
         self._settings = {}
-        self._course = Course(self, environ.get("XMEM_BRIEF") == "1")
-        self._served, self._streams, self._reads, self._garbage = Served(), Streams(), Reads(), Garbage()
-        self._known = self._rank = self._triton = self._advice = self._training = self._script = None
+        self._course = Course(self, environ)
+        self._journal = Journal()
+        self._served, self._streams, self._reads, self._garbage = Served(self._journal), Streams(), Reads(), Garbage()
+        self._calls = self._known = self._rank = self._triton = self._advice = self._training = self._script = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
@@ -65,7 +72,7 @@ class Recorder(ProbeEngine):
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
         self._host = HostMemory()
-        self._history = History(self._sites, self._ends)
+        self._history = History(self._sites, self._ends, self._journal)
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
 
@@ -110,11 +117,23 @@ class Recorder(ProbeEngine):
         )
         if self._ends:
             parts["course"] = self._course
+        self._calls = Calls(torch, self._journal, self, self._known)
+        parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
         if torch.distributed.is_available():
             self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
+
+    def level(self):
+        """Return the bytes that are allocated: those of the last boundary, where steps are of few kinds."""
+        if self._history.folds and not self._history.varies:
+            return self._served.allocated
+        return self._served.current() + self._journal.allocated
+
+    def values_read(self):
+        """Return how often the host has read values."""
+        return self._reads.count + self._known.reads
 
     def _look_at_host(self):
         self._host.look()  # of a fork it is another one
@@ -144,6 +163,9 @@ class Recorder(ProbeEngine):
             self._served.begin(self._torch)
             self._garbage.watch(self._served.current)
             self._started = time.monotonic()
+        if self._ends and "calls" not in self._away:
+            self._calls.begin()
+            self._history.reader = self._calls
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
 
     # -- while the job runs --------------------------------------------------------------------------------------------
@@ -160,15 +182,16 @@ class Recorder(ProbeEngine):
             self.mark("backward_end")
 
     def mark(self, kind):
-        """Note that something begins or ends here, or is done (`marks` of a trace)."""
-        if self._history.recording:
+        """Note that something begins or ends here, or is done (`marks` of a trace); of steps that repeat others not."""
+        if self._history.recording and not (self._history.folds and kind in PASSES):
             self._history.mark(kind, self._served.look(), time.monotonic())
 
     def _after_step(self, optimizer, _args, _kwargs):
         """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
         if not self._history.recording or self._finished or getattr(optimizer, "optimizers", None):
             return  # of several (torchtitan's OptimizersContainer) each has told of its own step
-        self._look_at_host()
+        if self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
+            self._look_at_host()
         self._exit = None  # whoever called sys.exit was not heeded
         counts, now = self._served.look(), clock.now()
         first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
@@ -185,21 +208,33 @@ class Recorder(ProbeEngine):
         met = self.boundary() if number > most else True
         self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
         if self._ends and self._steps.repeat(self._course.steady_steps()):
-            self._end_if_enough(sys._getframe(1), now)
+            self._end_if_enough()
         if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
 
     def boundary(self):
         """The script has come round: a step, or a batch without one. Tell whether it was like an earlier round."""
         with self._lock:
-            return self._history.boundary(self._served.look(), self._served.totals, self._served.peaks)
+            counts = self._served.look()
+            return self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
 
-    def fetching(self, frame):
-        """A batch is asked for, by a loop in `frame`; no step was made since the last one."""
+    def fetching(self):
+        """A batch is asked for; no step was made since the last one."""
         if self._history.recording and not self._finished:
             self.boundary()
             if self._steps.number == 0 and self._history.folds and not self._accumulates():
-                self._end_if_enough(frame, clock.now())
+                self._end_if_enough()
+
+    def again(self, last):
+        """A call comes, and the last of its kind came in round `last`; return the round that this one is in.
+
+        Where there are neither steps nor batches, a script has come round when it makes the same call again.
+        """
+        if last == self._history.intervals and self._steps.number == 0:
+            self.boundary()
+            if self._ends and self._history.folds and not self._accumulates():
+                self._end_if_enough()
+        return self._history.intervals
 
     def _accumulates(self):
         """Whether gradients are made for an optimizer that has not stepped: its state is to come, however late."""
@@ -222,10 +257,8 @@ class Recorder(ProbeEngine):
             self._history.take(self._served.look(), self._served.peaks)
             self._history.drop(self._served.devices[0], added)
 
-    def _end_if_enough(self, frame, now):
-        alone = self._rank_and_size()[1] == 1
-        waits = self._steps.waits(self._torch.optim.Optimizer, now)
-        if self._course.enough(frame, now, alone, waits) and (self._rank is None or self._rank.all_steady()):
+    def _end_if_enough(self):
+        if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
         if self._too_long():
             self.leave("budget")
@@ -302,7 +335,7 @@ class Recorder(ProbeEngine):
             return False
         self._unstepped = self._backwards or bool(self._torch._C._autograd._get_sequence_nr())
         evaluated = self._course.evaluated_all() and not self._backwards
-        return not self._unstepped or evaluated or not source.swallows(self._script)
+        return not self._unstepped or evaluated or not self._calls.failed
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
@@ -318,7 +351,7 @@ class Recorder(ProbeEngine):
     def _trace(self, state, device):
         """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
-        hooked = [part for part in (self._rank, self._triton, self._streams) if part is not None]
+        hooked = [part for part in (self._rank, self._triton, self._streams, self._calls) if part is not None]
         self._course.script_ended = state == "exit" and self._error is None
         return {
             **self._described(state, settings, self._rank_and_size()),
@@ -331,7 +364,7 @@ class Recorder(ProbeEngine):
             "sites": self._sites.columns(self._history.sites(device)),
             "marks": self._history.marks(device),
             "tags": self._tags.of(device, self._history.places(device)),
-            "recorded": self._served.peaks.get(device, {}),
+            "recorded": self._served.own.get(device, {}),
             "between_resets": self._served.between_resets(device),
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
@@ -347,7 +380,7 @@ class Recorder(ProbeEngine):
             **self._course.seen,
             "steps": self._steps.number,
             "end": self._course.script_ended,
-            "loops": self._course.loops(),
+            "loops": [],
             "whole_until": self._history.whole_until(device),
         }
 

@@ -19,7 +19,8 @@ _TOTALS = (
 class Served:
     """The statistics of the devices of one process; those before a reset count on."""
 
-    def __init__(self):
+    def __init__(self, journal):
+        self._journal = journal
         self.clear()
 
     def clear(self):
@@ -33,8 +34,9 @@ class Served:
         """How many allocations each device had served when it was last asked."""
         self.allocated = 0
         """Bytes that were allocated then, on all of them."""
-        self.peaks, self.totals = {}, {}
-        """By device: {peak: bytes}; (allocations, bytes, requested bytes, freed bytes) so far."""
+        self.own, self.peaks, self.totals = {}, {}, {}
+        """By device: {peak: bytes}, torch's own and with what was skipped; (allocations, bytes, requested bytes, freed
+        bytes) so far, with that, too."""
 
     def begin(self, torch):
         """CUDA is in use from now on."""
@@ -45,15 +47,22 @@ class Served:
         """Ask torch; return `counts`."""
         if self._torch is None:
             return self.counts
-        counts, allocated = [], 0
+        counts, allocated, skipped = [], self._journal.allocated, self._journal
         for device in self.devices:
             stats = self._torch._C._cuda_memoryStats(device)
-            known = self.peaks.get(device, {})
+            known = self.own.get(device, {})
             self._since[device] = since = {name: stats[name]["all"]["peak"] for name in PEAKS}
-            self.peaks[device] = {name: max(since[name], known.get(name, 0)) for name in PEAKS}
+            self.own[device] = self.peaks[device] = {name: max(since[name], known.get(name, 0)) for name in PEAKS}
             self.totals[device] = tuple(stats[name]["all"][part] for name, part in _TOTALS)
             counts.append(self.totals[device][0] + self._forgotten.get(device, 0))
             allocated += stats["allocated_bytes"]["all"]["current"]
+            if device == skipped.device and skipped.peak:
+                totals = zip(self.totals[device], skipped.totals)  # noqa: B905 - since Python 3.10
+                self.totals[device] = tuple(one + more for one, more in totals)
+                self.peaks[device] = {
+                    name: peak if name == "reserved_bytes" else max(peak, skipped.peak)
+                    for name, peak in self.own[device].items()
+                }
         self.counts, self.allocated = counts, allocated
         return counts
 

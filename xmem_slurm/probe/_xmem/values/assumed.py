@@ -31,6 +31,8 @@ class Assumed:
 
     def __init__(self, torch):
         self._call, self._gradients = torch.nn.Module._call_impl.__code__, torch.is_grad_enabled
+        self.looks = 0
+        """How often the host has read values, or taken a shape from them."""
         self._ours = os.path.dirname(torch.__file__) + os.sep, FOLDER + os.sep
 
     def mark(self, what):
@@ -39,11 +41,13 @@ class Assumed:
 
     def shaped(self, mark):
         """A shape follows from what has this mark, or none."""
+        self.looks += 1
         if mark is not None:
             doubts.note("assumed-values", mark.text)
 
     def read(self, mark):
         """The host reads what has this mark, or none."""
+        self.looks += 1
         if mark is not None and (mark.decides or self._place()[1]):
             doubts.note("assumed-values", mark.text)
 

@@ -58,6 +58,11 @@ class KnownValues:
             except (AttributeError, TypeError, RuntimeError):
                 doubts.note("values-unknown", "this torch does not let kernels be wrapped")
 
+    @property
+    def reads(self):
+        """How often the host has read known or assumed values, or taken a shape from them."""
+        return self._rules.assumed.looks if self._rules is not None else 0
+
     def of(self, tensor):
         """Return the values of a tensor as one on the host; None where they are not known."""
         if not tensor.is_cuda:

@@ -1,0 +1,412 @@
+"""Calls of modules that were met before are skipped: the script goes on with tensors like those that they gave.
+
+Note [Fast forward]: on stand-ins no kernel runs, so values are the same whether torch dispatches a call or not. A call
+of a kind (Note [Kinds]) that did the same to the allocator twice, its backward pass included, is not made again. In its
+place stand its events (`journal`), tensors like its outputs, and one node in the graph (`node`) whose backward pass
+stands for that of the call. All else is the script's own Python, run as it is: loops, counters, callbacks, schedules,
+samplers. So it comes to its own end, and nothing about it is guessed.
+
+Not skipped, each for itself or for good: calls that change an attribute of a module, read values or draw numbers on
+the host, that write to their arguments or give them back, that give values which are known, or anything but tensors
+and plain values; where hooks are on a module; where somebody traces, captures or looks on. Then their parts may be.
+"""
+
+import functools
+import threading
+import weakref
+
+from _xmem.repeat import kinds
+from _xmem.repeat.events import freeing
+from _xmem.repeat.forms import NoFormError, put_together, taken_apart
+from _xmem.repeat.kinds import Kinds
+from _xmem.repeat.known import Gave, Known, View
+from _xmem.repeat.node import Held, SkippedGraph, node_class
+from _xmem.repeat.recorded import Asked, BackwardWatch, GraphWatch, RecordedCall, layout
+
+REFUSALS = 3
+"""A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
+MOST_KINDS = 4096
+"""Kinds of calls of one module; more are as good as none."""
+
+
+class State:
+    """What is known of one module; nothing here keeps it, or what it has, alive."""
+
+    def __init__(self):
+        self.known = {}
+        self.refused = 0
+        self.small = False
+        self.casts = None  # the region of autocast in which it was last called
+        self.version = -1  # of all modules, when it was last looked at
+        self.parameters = self.modules = self.configurations = ()
+        self.settings = None
+
+
+class Calls:
+    """The calls of one process.
+
+    `process` says how many bytes are allocated (`level`), how many values the host has read (`values_read`), and is
+    told that a call comes again (`again`); `values` has those that are known.
+    """
+
+    def __init__(self, torch, journal, process, values):
+        self._torch, self.journal, self._process, self._values = torch, journal, process, values
+        self._kinds, self._tree = Kinds(torch), torch.utils._pytree
+        self._node = node_class(torch, self)
+        self._one_use = _uses(torch, torch.empty(1, device="cpu"))
+        self._states = weakref.WeakKeyDictionary()
+        self._thread = None
+        self._inside = False  # of a call that is made, and whose parts are not looked at
+        self._backward = None  # how the backward pass at hand was asked for
+        self._version = 0  # how often a module was changed
+        self._recorded = []
+        self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
+        self._doubts = set()
+        self.failed = False
+        """Whether an error has left a call of a module, whoever caught it then."""
+
+    def begin(self):
+        """CUDA is in use, and this is the thread whose calls are skipped."""
+        self._thread = threading.get_ident()
+
+    def end(self):
+        """No call is skipped any more."""
+        self._thread = None
+
+    def is_here(self, tensor):
+        """Whether a tensor is on the one device whose calls are skipped: the first that is met."""
+        if tensor.is_cuda and self.journal.device is None:
+            self.journal.begin(self._torch, tensor.device.index)
+        return tensor.is_cuda and tensor.device.index == self.journal.device
+
+    @property
+    def skips(self):
+        """Whether this is a place where calls are skipped, or recorded to be."""
+        return not self._inside and self._backward is None and threading.get_ident() == self._thread
+
+    # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
+
+    def called(self, call, _module_class):
+        """Each call of a module comes through here."""
+        is_compiling = self._torch.compiler.is_compiling
+
+        @functools.wraps(call)
+        def called(*args, **kwargs):
+            if is_compiling() or not self.skips:
+                return call(*args, **kwargs)
+            try:
+                return self._call(functools.partial(call, *args, **kwargs), *args, **kwargs)
+            except Exception:
+                self.failed = True
+                raise
+
+        return called
+
+    def changed(self, change, _module_class):
+        """Around what sets or deletes an attribute of a module."""
+
+        @functools.wraps(change)
+        def noted(module, name, *value):
+            if not self._inside and (not value or vars(module).get(name, self) is not value[0]):
+                self._version += 1
+            return change(module, name, *value)
+
+        return noted
+
+    def run_backward(self, run, _autograd):
+        """Around torch's engine: the backward passes of calls that are recorded are found in its notes."""
+
+        @functools.wraps(run)
+        def ran(roots, gradients, keep_graph, create_graph, inputs=(), *args, **kwargs):
+            if not self.skips:
+                return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+            accumulate = bool(kwargs.get("accumulate_grad"))
+            self._backward = Asked(bool(keep_graph), bool(create_graph), accumulate, len(inputs) > 0)
+            recorded = [each for each in self._recorded if each.awaits_backward]
+            try:
+                with BackwardWatch(roots, recorded, self._backward, self.position):
+                    return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+            finally:
+                self._backward = None
+
+        return ran
+
+    def uncached(self, clear, _torch):
+        """Around what empties autocast's cache: with it go the casts that skipped calls left there."""
+
+        @functools.wraps(clear)
+        def cleared():
+            left, self._left_casts = self._left_casts, []
+            self._casts += 1
+            for each in left:
+                self.let_go(each)
+            return clear()
+
+        return cleared
+
+    # -- a call --------------------------------------------------------------------------------------------------------
+
+    def _call(self, make, module, *args, **kwargs):
+        """Skip a call, record it, or make it."""
+        state = self._states.get(module)
+        if state is None:
+            state = self._states[module] = State()
+        if state.small:
+            return self._inside_of(make)
+        if state.refused >= REFUSALS or not self._kinds.applies():
+            return make()
+        leaves, form = self._leaves(args, kwargs)
+        of_leaves = self._kinds.of_all(leaves)
+        parameters = () if of_leaves is None else self._looked_at(module, state)
+        if not parameters:  # an activation, a loss; or something among its arguments has no kind
+            return make()
+        known = self._known(state, (of_leaves, form), parameters)
+        known.round = self._process.again(known.round)
+        if not known.ready:
+            return self._record(make, state, known, leaves) if known.is_tried() else make()
+        state.small = known.small
+        return self._inside_of(make) if state.small else self._skip(known, leaves, parameters)
+
+    def _leaves(self, args, kwargs):
+        """Return the leaves of a call's arguments, and their form; most have no containers among them."""
+        leaves = [*args, *kwargs.values()]
+        if any(isinstance(each, (list, tuple, dict)) for each in leaves):
+            return self._tree.tree_flatten((args, kwargs))
+        return leaves, (len(args), *kwargs)
+
+    def _inside_of(self, make):
+        """Make a call whose parts are not looked at."""
+        self._inside = True
+        try:
+            return make()
+        finally:
+            self._inside = False
+
+    def _looked_at(self, module, state):
+        """Look at a module again if any was changed; return its parameters."""
+        if state.version != self._version:
+            modules = list(module.modules())
+            state.modules = [weakref.ref(each) for each in modules]
+            own = list(module.parameters())
+            state.parameters = [weakref.ref(each) for each in own] if all(map(self.is_here, own)) else ()
+            state.settings = hash(str(self._kinds.settings(modules)))
+            state.configurations = self._kinds.configurations(modules)
+            state.version = self._version
+        return _alive(state.parameters)
+
+    def _known(self, state, of_arguments, parameters):
+        """Return what is known of calls of this kind."""
+        casts = self._torch.is_autocast_enabled("cuda") and state.casts == self._casts
+        state.casts = self._casts
+        first, without = parameters[0], self._torch.is_grad_enabled()
+        key = (
+            *of_arguments,
+            self._kinds.switches(),
+            state.settings,
+            self._kinds.configured(state.configurations),
+            tuple([(id(each), each.requires_grad) for each in parameters]),
+            tuple([each.grad is None for each in parameters]) if without else None,
+            (first.dtype, first.device, first.shape),
+            casts,
+        )
+        known = state.known.get(key)
+        if known is None:
+            if len(state.known) >= MOST_KINDS:
+                state.known.clear()
+            known = state.known[key] = Known()
+        return known
+
+    # -- a call that is made -------------------------------------------------------------------------------------------
+
+    def _record(self, make, state, known, leaves):
+        """Make a call, and have torch's notes of it read; unless it is one that must not be skipped."""
+        torch, modules = self._torch, _alive(state.modules)
+        if any(map(kinds.hooked, modules)):
+            state.refused += 1
+            return make()
+        tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+        needs = [each for each in state.parameters if each() is not None and each().requires_grad]
+        keeps_casts = torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled()
+        before, references = self._state(modules, tensors), [_references(torch, each) for each in tensors]
+        sequence = torch._C._autograd._get_sequence_nr
+        recorded = RecordedCall(known, needs, self.position(), sequence(), keeps_casts)
+        out = self._inside_of(make)
+        recorded.region.end, recorded.sequences[1] = self.position(), sequence()
+        if self._state(modules, tensors) != before or not self._describe(recorded, out, modules, tensors, state):
+            state.refused += 1
+            return out
+        places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
+        recorded.held = tuple(
+            place
+            for place, each, count in zip(places, tensors, references)  # noqa: B905 - since Python 3.10
+            if _references(torch, each) > count
+        )
+        state.refused = 0
+        self.wanted(recorded)
+        return out
+
+    def _state(self, modules, tensors):
+        """Return what a call must leave as it is: attributes, arguments, what is drawn and read on the host."""
+        return self._kinds.state(modules), [each._version for each in tensors], self._process.values_read()
+
+    def _describe(self, recorded, out, modules, tensors, state):
+        """Note what a call gave; return whether it can be made again."""
+        torch = self._torch
+        known = {id(each) for each in state.configurations}
+        try:
+            leaves, form = taken_apart(self._tree, out, lambda each: id(each) in known or self._is_leaf(each))
+        except NoFormError:
+            return False
+        own = [each for module in modules for each in (*module._parameters.values(), *module._buffers.values())]
+        taken = {_pointer(each) for each in (*tensors, *own) if each is not None}
+        views, storages, differentiable = [], {}, []
+        for place, each in enumerate(leaves):
+            if not isinstance(each, torch.Tensor):
+                views.append(View(None, each))
+                continue
+            plain = type(each) is torch.Tensor and each.layout is torch.strided and self.is_here(each)
+            if not plain or not each.is_floating_point() or self._values.of(each) is not None:
+                return False
+            pointer = _pointer(each)
+            if pointer in taken:
+                return False
+            storages.setdefault(pointer, []).append(each)
+            differentiable += [place] if each.requires_grad else []
+            number = list(storages).index(pointer)
+            views.append(View(number, each.shape, each.stride(), each.storage_offset(), each.dtype, each.device))
+        sizes = [(some[0].untyped_storage().nbytes(), self._is_held(some)) for some in storages.values()]
+        recorded.gave, recorded.addresses = Gave(form, views, sizes, differentiable), tuple(storages)
+        if differentiable:
+            leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
+        return True
+
+    def _is_leaf(self, each):
+        return isinstance(each, self._torch.Tensor) or self._kinds.is_plain(each)
+
+    def _is_held(self, tensors):
+        """Whether torch's graph has the storage of these tensors, too: all that have it were given."""
+        bases = [each._base for each in tensors if each._base is not None]
+        own = len({id(each) for each in (*tensors, *bases)})
+        return _uses(self._torch, tensors[0]) > self._one_use - 1 + own
+
+    # -- a call that is skipped ----------------------------------------------------------------------------------------
+
+    def _skip(self, known, leaves, parameters):
+        """Return what a call gives, without making it."""
+        torch, gave, number = self._torch, known.gave, self.journal.number()
+        self.note(number, known.forward)
+        storages, held = {}, []
+        given = [self._given(gave, place, storages) for place in range(len(gave.views))]
+        for view, tensor in zip(gave.views, given):  # noqa: B905 - since Python 3.10
+            if view.storage is not None and gave.storages[view.storage][1]:
+                held.append(tensor.detach())
+        if gave.differentiable:
+            inputs = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
+            needs = [each for each in parameters if each.requires_grad]
+            held += [leaves[place].detach() for place in known.held]
+            outs = [given[place] for place in gave.differentiable]
+            outs = self._node.apply(SkippedGraph(known, Held(self, number), held, len(inputs)), outs, *inputs, *needs)
+            for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
+                given[place] = each
+        elif known.forward.left:
+            self._left_casts.append(number)
+        return put_together(self._tree, given, gave.form)
+
+    def _given(self, gave, place, storages):
+        """Return a leaf of what a call gives; `storages` has those that leaves share."""
+        torch, view = self._torch, gave.views[place]
+        if view.storage is None:
+            return view.value
+        if gave.whole[place]:
+            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=view.device)
+        if view.storage not in storages:
+            size, _ = gave.storages[view.storage]
+            storages[view.storage] = torch.empty(size, dtype=torch.uint8, device=view.device).untyped_storage()
+        empty = torch.empty(0, dtype=view.dtype, device=view.device)
+        return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
+
+    @property
+    def keeps_graph(self):
+        """Whether the backward pass at hand leaves the graph as it is."""
+        return self._backward is None or self._backward.keep_graph
+
+    def went_back(self, ctx):
+        """The backward pass of a skipped call: return the gradients of all that its node was given."""
+        torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
+        asked = self._backward or Asked(False, True, False, False)  # torch was asked past us
+        if asked.create_graph:
+            self._doubts.add("derivatives of derivatives")
+        back = known.backward(asked.kind([each.grad is None for each in parameters]))
+        if back is None:
+            self._doubts.add("a backward pass of a kind that was not recorded")
+        elif self.journal.holds(number) == known.forward.left:
+            self.note(number, known.kept(back) if asked.keep_graph else back.events)
+        through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
+        found = [_empty(torch, each) for each in ctx.layouts]
+        layouts = back.gradients if back is not None else [layout(each) for each in parameters]
+        for each, like in zip(parameters, layouts):  # noqa: B905 - since Python 3.10
+            hooks = each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
+            found.append(_empty(torch, like) if like and (through or hooks or each.grad_fn is not None) else None)
+            if like and found[-1] is None and each.grad is None:
+                each.grad = _empty(torch, like)  # torch would copy what Python holds, too
+        return found
+
+    def note(self, number, events):
+        """Note that a call is skipped, and what is allocated then."""
+        self.journal.peak = max(self.journal.peak, self._process.level() + events.peak)
+        self.journal.note(number, events)
+
+    def let_go(self, number):
+        """What a skipped call holds is held no more."""
+        left = self.journal.holds(number)
+        if left and self._thread is not None:
+            self.journal.note(number, freeing(left))
+
+    # -- what is recorded ----------------------------------------------------------------------------------------------
+
+    def position(self):
+        """Return how many allocations and frees torch has served."""
+        served = self._torch._C._cuda_memoryStats(self.journal.device)["allocation"]["all"]
+        return served["allocated"] + served["freed"]
+
+    def wanted(self, recorded):
+        """Have what was recorded read torch's notes."""
+        self._recorded.append(recorded)
+
+    @property
+    def waits(self):
+        """Whether torch's notes have what is wanted."""
+        return bool(self._recorded)
+
+    def read(self, notes, last):
+        """Take from torch's notes, which end at position `last` and are forgotten then, what was recorded."""
+        first = last - len(notes)
+        self._recorded = [each for each in self._recorded if not each.read(notes, first)]
+
+    def doubt(self, note):
+        """Say what skipped calls could not stand for."""
+        for what in sorted(self._doubts):
+            note("skipped", what)
+
+
+def _alive(references):
+    return [each for each in [reference() for reference in references] if each is not None]
+
+
+def _empty(torch, like):
+    shape, stride, dtype, device = like
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
+def _pointer(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+def _uses(torch, tensor):
+    """Return how many tensors, those of torch's graph included, have this one's storage."""
+    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+
+
+def _references(torch, tensor):
+    """Return how many there are to a tensor, or to its storage: torch's graph keeps an input as itself."""
+    return tensor._use_count() + _uses(torch, tensor)

@@ -1,0 +1,128 @@
+"""What a call did to the allocator: its allocations and frees in order, with numbers for addresses.
+
+Note [Events of a call]: a call is recorded for real, twice; torch's own notes of it, between two positions, are what
+stands for later ones. Blocks are numbered in the order of their allocation, those of the backward pass after those of
+the forward pass. What was allocated before the call is none of them: torch tells of its end itself. Tensors that the
+script gets are real ones, allocated behind the events, which therefore end by freeing their blocks.
+"""
+
+from typing import NamedTuple, Tuple
+
+BLOCKS = 1 << 20
+"""More blocks than a call can have: what the addresses of two calls differ by, at the least."""
+UNIT = 512
+"""torch rounds what is asked for up to this, at the least (kMinBlockSize, c10/core/AllocatorConfig.h)."""
+
+
+class Entry(NamedTuple):
+    """One event: `action` as torch's notes have it; `block` is a number; `size` in bytes, as asked for."""
+
+    action: str
+    block: int
+    size: int
+    stream: int
+    site: int
+
+
+class Block(NamedTuple):
+    """A block that is allocated at the end."""
+
+    number: int
+    size: int
+    stream: int
+
+
+class Events(NamedTuple):
+    """The events of a call, and the blocks that they leave.
+
+    `peak` is how far they go above the level before the call; `allocations`, `requested` and `freed` bytes are those of
+    blocks that the script does not get; `blocks` is how many there were so far.
+    """
+
+    entries: Tuple[Entry, ...]
+    left: Tuple[Block, ...]
+    peak: int
+    allocations: int
+    requested: int
+    freed: int
+    blocks: int
+
+
+class Region:
+    """Where torch's notes of a call are: positions are counts of allocations and frees that a device had served."""
+
+    def __init__(self, begin, end=None):
+        self.begin, self.end = begin, end
+
+    def of(self, notes, first):
+        """Return what it has of notes, which begin at position `first`; None where they do not have all of it."""
+        if self.begin < first or self.end > first + len(notes):
+            return None
+        return notes[self.begin - first : self.end - first]
+
+
+def events(notes, held, given, blocks):
+    """Return (events, {address: `Block`} of what is allocated at their end).
+
+    `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` {address: `Block`} of
+    the call's blocks that are allocated before; `given` the addresses of what the script gets, freed at the end; None:
+    all that is new. `blocks` is how many were numbered before.
+    """
+    held, entries, first = dict(held), [], blocks
+    given = {note[1] for note in notes} if given is None else given
+    level = peak = allocations = requested = freed = 0
+    for action, address, size, stream, site in notes:
+        if action == "alloc":
+            held[address] = Block(blocks, size, stream)
+            entries.append(Entry("alloc", blocks, size, stream, site))
+            blocks += 1
+            level += rounded(size)
+            peak = max(peak, level)
+            if address not in given:
+                allocations, requested = allocations + 1, requested + size
+        elif address in held:
+            gone = held.pop(address)
+            entries += _free(gone)
+            level -= rounded(gone.size)
+            freed += rounded(gone.size)
+    for address in given:
+        if address in held and held[address].number >= first:
+            entries += _free(held.pop(address))
+    left = tuple(sorted(held.values()))
+    return Events(tuple(entries), left, peak, allocations, requested, freed, blocks), held
+
+
+def freeing(left):
+    """Return the events of giving back what was left."""
+    entries = tuple(entry for each in left for entry in _free(each))
+    return Events(entries, (), 0, 0, 0, sum(rounded(each.size) for each in left), 0)
+
+
+def alike(one, other):
+    """Whether the events of two calls are the same, wherever they were asked for.
+
+    What is freed at once is so in an order that means nothing: torch keeps it in tables that are hashed by address.
+    """
+    return one.entries == other.entries or _in_order(one.entries) == _in_order(other.entries)
+
+
+def rounded(size):
+    """Return the bytes that a block of so many takes."""
+    return -(-size // UNIT) * UNIT
+
+
+def _free(each):
+    return [Entry(action, each.number, each.size, each.stream, 0) for action in ("free_requested", "free_completed")]
+
+
+def _in_order(entries):
+    """Return what is compared of entries, frees that follow each other in one order."""
+    found, frees = [], []
+    for action, block, size, stream, _ in entries:
+        if action == "alloc":
+            found += sorted(frees)
+            frees.clear()
+            found.append((block, size, stream))
+        else:
+            frees.append((block, action))
+    return found + sorted(frees)

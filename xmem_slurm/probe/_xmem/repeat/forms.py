@@ -1,0 +1,56 @@
+"""The form of what a call gives: which tensors and plain values stand where, in containers and in objects."""
+
+from typing import Any, NamedTuple, Tuple
+
+DEEPEST = 8
+"""So deep objects may lie in objects."""
+
+
+class Form(NamedTuple):
+    """A container of torch's (torch.utils._pytree), and which of its leaves are objects: (class, form, leaves)."""
+
+    spec: Any
+    objects: Tuple[Any, ...]
+
+
+class NoFormError(Exception):
+    """Something in it is none of these."""
+
+
+def taken_apart(tree, value, is_leaf, deep=0):
+    """Return (leaves, form) of a value; `tree` is torch.utils._pytree, `is_leaf` says what is not to be opened.
+
+    Raises:
+        NoFormError: there is something that is no leaf, and whose attributes do not say all of it.
+    """
+    leaves, objects = [], []
+    found, spec = tree.tree_flatten(value)
+    for each in found:
+        if is_leaf(each):
+            leaves.append(each)
+            objects.append(None)
+            continue
+        kind = type(each)
+        slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+        if deep >= DEEPEST or not hasattr(each, "__dict__") or callable(each) or slots:
+            raise NoFormError(kind.__name__)
+        parts, form = taken_apart(tree, dict(vars(each)), is_leaf, deep + 1)
+        leaves += parts
+        objects.append((kind, form, len(parts)))
+    return leaves, Form(spec, tuple(objects))
+
+
+def put_together(tree, leaves, form):
+    """Return the value of this form with these leaves."""
+    given, place = [], 0
+    for each in form.objects:
+        if each is None:
+            given.append(leaves[place])
+            place += 1
+            continue
+        kind, inner, count = each
+        made = kind.__new__(kind)
+        made.__dict__.update(put_together(tree, leaves[place : place + count], inner))
+        given.append(made)
+        place += count
+    return tree.tree_unflatten(given, form.spec)

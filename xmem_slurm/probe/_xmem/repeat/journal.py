@@ -1,0 +1,116 @@
+"""What calls that were skipped did to the allocator, each at its place among torch's own notes.
+
+Note [Skipped calls in the trace]: of a call that is skipped torch knows nothing. In its place stands a marker in
+torch's notes, a block of an odd size that is freed at once, and here what it stands for (`repeat/events`). Whoever
+reads the notes (`record/history`) puts the events in the marker's place, with addresses that no device gives out. So a
+trace has them as if they had been, and levels, peaks and what is reserved follow from the replay.
+"""
+
+from typing import NamedTuple, Tuple
+
+from _xmem.repeat.events import BLOCKS, Block, Events, rounded
+
+MARK = 77
+"""The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must be right, too."""
+_ADDRESSES = 1 << 61
+"""Beyond all that a device gives out; twice as high begins what `record/history` adds itself."""
+
+
+class Skipped(NamedTuple):
+    """One event: the address of its marker, the number of the call, what it did, and what the call held before."""
+
+    marker: int
+    number: int
+    events: Events
+    before: Tuple[Block, ...]
+
+    def noted(self):
+        """Return its events, as entries of a trace, and the sites of its allocations."""
+        entries = [
+            (each.action, address(self.number, each.block), each.size, each.stream) for each in self.events.entries
+        ]
+        return entries, [each.site for each in self.events.entries if each.action == "alloc"]
+
+
+class Journal:
+    """The skipped calls of one process, on the one device that it uses."""
+
+    def __init__(self):
+        self._torch = self._alloc = self._free = None
+        self._since = []  # what was skipped since torch last forgot its notes
+        self._held = {}  # number of a call: what it holds
+        self._numbers = 0
+        self.read = 0
+        """How many of those since torch last forgot were read."""
+        self.device = None
+        """The number of that device, once there is one."""
+        self.allocated = 0
+        """Bytes that skipped calls hold now."""
+        self.peak = 0
+        """The most that was ever allocated while a call was skipped, all in all."""
+        self.totals = (0, 0, 0, 0)
+        """Allocations, bytes, requested bytes and freed bytes of skipped calls, as torch's statistics count them; less
+        what their markers are counted for."""
+
+    def begin(self, torch, device):
+        """Calls are skipped from now on."""
+        self._torch, self.device = torch, device
+        self._alloc = torch._C._cuda_cudaCachingAllocator_raw_alloc
+        self._free = torch._C._cuda_cudaCachingAllocator_raw_delete
+
+    def number(self):
+        """Return the number of a new call."""
+        self._numbers += 1
+        return self._numbers
+
+    def note(self, number, events):
+        """A call, or its backward pass, is skipped here, or what it holds is let go of."""
+        marker = self._alloc(MARK, self._torch._C._cuda_getCurrentRawStream(self.device))
+        self._free(marker)
+        before = self._held.pop(number, ())
+        self._since.append(Skipped(marker, number, events, before))
+        if events.left:
+            self._held[number] = events.left
+        grown = sum(rounded(each.size) for each in events.left) - sum(rounded(each.size) for each in before)
+        self.allocated += grown
+        count, size, requested, freed = self.totals
+        self.totals = (
+            count + events.allocations - 1,
+            size + events.freed + grown - rounded(MARK),
+            requested + events.requested - MARK,
+            freed + events.freed - rounded(MARK),
+        )
+
+    def holds(self, number):
+        """Return what a call holds."""
+        return self._held.get(number, ())
+
+    # -- for who reads torch's notes -----------------------------------------------------------------------------------
+
+    def at_first(self):
+        """Return {address: (size, stream, False)} of what calls held when torch last forgot its notes."""
+        held = dict(self._held)
+        for each in reversed(list(self._since)):
+            held[each.number] = each.before
+        return {
+            address(number, block.number): (block.size, block.stream, False)
+            for number, left in held.items()
+            for block in left
+        }
+
+    def next(self, address, size):
+        """Return what an allocation of torch's is the marker of, if it is one: that was read, then."""
+        if size == MARK and self.read < len(self._since) and self._since[self.read].marker == address:
+            self.read += 1
+            return self._since[self.read - 1]
+        return None
+
+    def forget(self):
+        """Torch has forgotten its notes."""
+        self._since.clear()
+        self.read = 0
+
+
+def address(number, block):
+    """Return the address of a block of a skipped call."""
+    return _ADDRESSES + number * BLOCKS + block

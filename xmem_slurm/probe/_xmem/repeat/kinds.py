@@ -1,0 +1,148 @@
+"""When are two calls of one kind, so that they ask the allocator for the same? Where all is alike that can change it.
+
+Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and whether they need a
+gradient; of small ones on the host their values; of all else that is plain its value), torch's switches (gradients,
+autocast, attention), which of the modules within are in training, their plain attributes (`checkpointing` may be one),
+and the parameters: which need a gradient, and which have one. A call with anything else among its arguments has none.
+"""
+
+import collections
+import random
+import sys
+
+MOST_VALUES = 64
+"""Elements of a tensor on the host that are looked at."""
+_INTERNAL = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CONTAINERS = (list, dict, set, tuple, collections.deque)
+_SIMPLE = (bool, int, float, str, bytes, type(None))
+_SWITCHES = (
+    "_get_flash_sdp_enabled",
+    "_get_mem_efficient_sdp_enabled",
+    "_get_math_sdp_enabled",
+    "_get_cudnn_sdp_enabled",
+    "_get_deterministic_algorithms",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_enabled",
+    "_is_flatten_enabled",
+)
+"""Of torch._C, those that this torch has: they choose kernels, and so workspaces."""
+
+
+class Kinds:
+    """What kinds of calls there are, by torch's own words."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        self._plain = (*_SIMPLE, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+        self._switches = [getattr(torch._C, name) for name in _SWITCHES if hasattr(torch._C, name)]
+        self._peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
+        self._modes = (
+            torch._C._len_torch_dispatch_stack,
+            getattr(torch._C, "_len_torch_function_stack", lambda: 0),
+            getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _ignore: None),
+        )
+
+    def is_plain(self, leaf):
+        """Whether it is the same wherever it is equal."""
+        return isinstance(leaf, self._plain)
+
+    def of(self, leaf):
+        """Return the kind of an argument; None: it has none."""
+        torch = self._torch
+        if isinstance(leaf, torch.Tensor):
+            if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or leaf.layout is not torch.strided:
+                return None
+            values = None
+            if leaf.device.type != "cuda":
+                if leaf.device.type != "cpu" or leaf.numel() > MOST_VALUES:
+                    return None
+                values = tuple(leaf.flatten().tolist())
+            return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad, values)
+        return (type(leaf), leaf) if isinstance(leaf, self._plain) else None
+
+    def of_all(self, leaves):
+        """Return the kinds of all arguments, None where one has none."""
+        found = []
+        for each in leaves:
+            kind = self.of(each)
+            if kind is None:
+                return None
+            found.append(kind)
+        return tuple(found)
+
+    def applies(self):
+        """Whether torch only does here what it is told by what is called: nobody traces, captures or looks on."""
+        torch, (dispatch, function, hooks) = self._torch, self._modes
+        return not (
+            dispatch()
+            or function()
+            or self._peek() is not None
+            or hooks(False) is not None
+            or torch._C._get_tracing_state() is not None
+            or torch.cuda.is_current_stream_capturing()
+        )
+
+    def switches(self):
+        """Return how torch is set just now."""
+        torch = self._torch
+        return (
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.is_autocast_enabled("cuda") and (torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),
+            *[ask() for ask in self._switches],
+        )
+
+    def state(self, modules):
+        """Return all that a call of these modules could have changed in them: values, and which objects they have."""
+        found = [(id(module), name, self._look(value)) for module in modules for name, value in vars(module).items()]
+        return found, self._of_host()
+
+    def settings(self, modules):
+        """Return the plain attributes of modules, and what else can be told of them by what is reachable from there."""
+        found = []
+        for module in modules:
+            found.append(module.training)
+            for name, value in vars(module).items():
+                if name not in _INTERNAL and name not in _HOOKS:
+                    found.append((name, value) if isinstance(value, _SIMPLE) else (name, self._look(value)))
+        return found
+
+    def configurations(self, modules):
+        """Return the objects of plain attributes that modules have, such as a configuration: each once."""
+        found = {}
+        for module in modules:
+            for value in vars(module).values():
+                other = isinstance(value, (*self._plain, type, self._torch.Tensor)) or callable(value)
+                if hasattr(value, "__dict__") and not other:
+                    found[id(value)] = value
+        return list(found.values())
+
+    def configured(self, objects):
+        """Return the plain values in these objects."""
+        return tuple(value for each in objects for value in list(vars(each).values()) if isinstance(value, _SIMPLE))
+
+    def _look(self, value):
+        if isinstance(value, _SIMPLE):
+            return value
+        if isinstance(value, dict):
+            return id(value), tuple((id(key), self._sign(each)) for key, each in list(value.items()))
+        if isinstance(value, _CONTAINERS):
+            return id(value), len(value), tuple(map(self._sign, list(value)[:MOST_VALUES]))
+        return self._sign(value)
+
+    def _sign(self, value):
+        if isinstance(value, (bool, int, float, str, bytes)):
+            return value
+        return (id(value), len(value)) if isinstance(value, _CONTAINERS) else id(value)
+
+    def _of_host(self):
+        """Return the states of the host's random numbers."""
+        numpy = sys.modules.get("numpy")
+        of_torch = tuple(self._torch.random.get_rng_state().tolist())
+        return random.getstate(), of_torch, str(numpy.random.get_state()[1:3]) if numpy is not None else ""
+
+
+def hooked(module):
+    """Whether somebody is told of calls of this module."""
+    return any(getattr(module, name, None) for name in _HOOKS)

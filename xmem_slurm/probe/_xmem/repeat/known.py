@@ -1,0 +1,119 @@
+"""What is known of calls of one kind: what they did to the allocator, and what they gave, as it was recorded."""
+
+from typing import Any, NamedTuple, Tuple
+
+from _xmem.repeat.events import Events, alike
+
+TIMES = 2
+"""A call is skipped once so many of its kind, one after another, did the same."""
+TRIES = 8
+"""After so many that were recorded and not alike, or lost, those of a kind are made, and not recorded."""
+WORTH = 24
+"""Events of a call, and of its backward pass, from which on it costs less to skip it than to make it."""
+
+
+class View(NamedTuple):
+    """How a tensor lies in a storage, `storage` by its number; of a plain value `storage` is None."""
+
+    storage: Any
+    shape: Any
+    stride: Any = None
+    offset: int = 0
+    dtype: Any = None
+    device: Any = None
+
+    @property
+    def value(self):
+        """The plain value."""
+        return self.shape
+
+
+class Gave:
+    """What a call gave: its form, a `View` for each leaf, and for each storage (bytes, whether the graph holds it)."""
+
+    def __init__(self, form, views, storages, differentiable):
+        self.form, self.views, self.storages = form, views, storages
+        self.differentiable = differentiable
+        """The places of leaves that need a gradient."""
+        used = [view.storage for view in views if view.storage is not None]
+        self.whole = [
+            view.storage is not None and used.count(view.storage) == 1 and self._fills(view) for view in views
+        ]
+        """Of each leaf whether it is all of a storage of its own."""
+
+    def _fills(self, view):
+        """Whether a tensor of this shape and these strides has a storage of just this size."""
+        reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905
+        size, _ = self.storages[view.storage]
+        return view.offset == 0 and 0 not in view.shape and reach * view.dtype.itemsize == size
+
+    def same(self, other):
+        """Whether another call gave the same."""
+        mine, others = ((each.views, each.storages, each.differentiable, each.form) for each in (self, other))
+        return mine == others
+
+
+class BackwardPass(NamedTuple):
+    """A backward pass through calls of one kind; `gradients` are the layouts of parameters' gradients after it."""
+
+    kind: Any
+    events: Events
+    gradients: Tuple[Any, ...]
+
+    def same(self, other):
+        """Whether another one did the same."""
+        return alike(self.events, other.events) and self.gradients == other.gradients
+
+
+class Known:
+    """What calls of one kind do."""
+
+    def __init__(self):
+        self._times = 0
+        self.forward = self.gave = None
+        self.held = ()
+        """Which of its arguments the graph holds, by their places among all."""
+        self._backward = {}
+        self._tried = 0
+        self.round = None
+        """In which round of the script the last one came."""
+
+    @property
+    def ready(self):
+        """Whether the next one can be skipped."""
+        return self._times >= TIMES
+
+    def is_tried(self):
+        """Whether to record another one, which is one try more."""
+        self._tried += 1
+        return self._tried <= TRIES
+
+    @property
+    def small(self):
+        """Whether skipping it would cost more than making it."""
+        most = max((len(each.events.entries) for each in self._backward.values()), default=0)
+        return len(self.forward.entries) + most < WORTH
+
+    def learn(self, recorded):
+        """Take what was recorded of one."""
+        back = recorded.back
+        before = self._backward.get(back.kind) if back is not None else None
+        same = (
+            self.forward is not None
+            and alike(self.forward, recorded.forward)
+            and self.gave.same(recorded.gave)
+            and (back is None or (before is not None and before.same(back)))
+        )
+        self._times = self._times + 1 if same else 1
+        self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
+        if back is not None:
+            self._backward[back.kind] = back
+
+    def backward(self, kind):
+        """Return the backward pass of this kind, or one that is near to it; None: none was seen."""
+        return self._backward.get(kind) or next(iter(self._backward.values()), None)
+
+    def kept(self, back):
+        """Return the events of a backward pass that leaves the graph as it is, where this one does not."""
+        entries = tuple(entry for entry in back.events.entries if entry.block >= self.forward.blocks)
+        return back.events._replace(entries=entries, left=self.forward.left)

@@ -1,0 +1,94 @@
+"""Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
+
+A step is of the kind of another where the same parameters have gradients, as many have state, and the groups' options
+are alike but for rates. Others' optimizers are not skipped: they count in Python, and may decide by it.
+"""
+
+import functools
+import weakref
+
+from _xmem.repeat.events import Region, alike, events
+from _xmem.repeat.known import TIMES
+
+_RATES = {"params", "lr", "initial_lr", "weight_decay", "momentum", "betas", "eps", "step", "max_lr", "min_lr"}
+"""What of a group changes no allocation where it changes as a number."""
+
+
+class StepKind:
+    """Steps of one kind."""
+
+    def __init__(self):
+        self.times, self.events = 0, None
+
+
+class RecordedStep:
+    """One that was made for real."""
+
+    awaits_backward = False
+
+    def __init__(self, kind, begin):
+        self._kind, self.region = kind, Region(begin)
+
+    def read(self, notes, first):
+        """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
+        mine, kind = self.region.of(notes, first), self._kind
+        if mine is not None:
+            found, _ = events(mine, {}, (), 0)
+            same = kind.events is not None and alike(kind.events, found) and not found.left
+            kind.times, kind.events = kind.times + 1 if same else 1, found
+        return True
+
+
+class OptimizerSteps:
+    """The steps of one process; `calls` are the skipped calls of modules there (`repeat/calls`)."""
+
+    def __init__(self, torch, calls):
+        self._torch, self._calls = torch, calls
+        self._known = weakref.WeakKeyDictionary()
+
+    def hooked(self, hook, _optimizer_class):
+        """Around what torch puts around a `step` for its hooks, which are called for skipped ones, too."""
+
+        def hooked(step):
+            module = getattr(step, "__module__", "")
+            if not module.startswith("torch.optim.") or module.endswith(".lbfgs"):
+                return hook(step)
+
+            @functools.wraps(step)
+            def stepped(optimizer, closure=None):
+                return self._step(step, optimizer, closure)
+
+            return hook(stepped)
+
+        return staticmethod(hooked)
+
+    def _step(self, step, optimizer, closure):
+        """Skip a step, or make it and have it read."""
+        calls, torch = self._calls, self._torch
+        first = next((each for group in optimizer.param_groups for each in group["params"]), None)
+        if not calls.skips or first is None or not calls.is_here(first):
+            return step(optimizer, closure) if closure is not None else step(optimizer)
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        known = self._known.setdefault(optimizer, {}).setdefault(_kind(optimizer), StepKind())
+        if known.times >= TIMES:
+            calls.note(calls.journal.number(), known.events)
+            return loss
+        recorded = RecordedStep(known, calls.position())
+        try:
+            step(optimizer)
+        finally:
+            recorded.region.end = calls.position()
+        calls.wanted(recorded)
+        return loss
+
+
+def _kind(optimizer):
+    options, gradients = [], []
+    for group in optimizer.param_groups:
+        options += [(name, value) for name, value in group.items() if name not in _RATES]
+        options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
+        gradients += [(id(each), each.grad is None) for each in group["params"]]
+    return str(options), tuple(gradients), len(optimizer.state)

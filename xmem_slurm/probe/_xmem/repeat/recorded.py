@@ -1,0 +1,141 @@
+"""A call that is made for real, and its backward pass: where torch's notes of them are, and what they say."""
+
+import functools
+import weakref
+from typing import NamedTuple
+
+from _xmem.repeat.events import Region, events
+from _xmem.repeat.known import BackwardPass
+
+BOUNDARIES = 3
+"""A call whose graph still stands so many boundaries later is not waited for."""
+_LEAF = 1 << 62
+"""Nodes that accumulate gradients have the highest number there is (torch/csrc/autograd/function.h): they follow the
+node that made the gradient."""
+
+
+class Asked(NamedTuple):
+    """How a backward pass was asked for; `inputs`: whether the script named what it wants gradients of."""
+
+    keep_graph: bool
+    create_graph: bool
+    accumulate: bool
+    inputs: bool
+
+    def kind(self, without):
+        """Return its kind; `without`: which parameters have no gradient before it."""
+        return self.keep_graph, self.accumulate, self.inputs, tuple(without)
+
+
+class RecordedCall:
+    """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
+
+    def __init__(self, known, parameters, position, sequence, casts):
+        self._known, self._parameters = known, parameters
+        self.region, self.sequences = Region(position), [sequence, sequence]
+        self._casts = casts  # whether autocast keeps what it casts
+        self.gave = None
+        self.held, self.addresses = (), ()
+        """Which of its arguments the graph holds, by their places among all; where what it gave lies."""
+        self.gone = False
+        """Whether its graph is gone; None where it is no example."""
+        self.forward = self.back = None
+        self._back, self._kind, self.gradients = None, None, ()
+        self._boundaries = 0
+        self._blocks = {}
+
+    def parameters(self):
+        """Return the module's parameters that need a gradient."""
+        return [each for each in (reference() for reference in self._parameters) if each is not None]
+
+    @property
+    def awaits_backward(self):
+        """Whether there may be a backward pass of it."""
+        return self._back is None and self.gone is False and bool(self.gave.differentiable)
+
+    def went_back(self, asked, without, nodes, end):
+        """Note its backward pass: `nodes` are [(place among all, position)] of its own; it ends at position `end`."""
+        places = [place for place, _ in nodes]
+        if asked.create_graph or places[-1] - places[0] + 1 != len(places):
+            self.gone = None  # it is differentiated again, or cannot be told from what is around it
+            return
+        self._back, self._kind = Region(nodes[0][1], end), asked.kind(without)
+        self.gradients = tuple(layout(each.grad) for each in self.parameters())
+
+    def read(self, notes, first):
+        """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
+        self._boundaries += 1
+        if self.forward is None:
+            mine = self.region.of(notes, first)
+            if mine is None:
+                return True  # they were forgotten
+            self.forward, self._blocks = events(mine, {}, set(self.addresses), 0)
+        if self._back is not None:
+            mine = self._back.of(notes, first)
+            if mine is None:
+                return True
+            done, _ = events(mine, self._blocks, None, self.forward.blocks)
+            self.back = BackwardPass(self._kind, done, self.gradients)
+        whole = self._back is not None or self.gone is True or not self.gave.differentiable
+        lives_on = self.forward.left and not self.gave.differentiable and not self._casts
+        if whole and not lives_on:
+            self._known.learn(self)
+        return whole or self.gone is None or self._boundaries >= BOUNDARIES
+
+
+class GraphWatch:
+    """Goes with the graph of a call that is recorded, and tells when that is gone."""
+
+    def __init__(self, recorded):
+        self._recorded = weakref.ref(recorded)
+
+    def __del__(self):
+        recorded = self._recorded()
+        if recorded is not None and recorded.gone is False:
+            recorded.gone = True
+
+
+class BackwardWatch:
+    """Notes where the backward passes of recorded calls are, while torch's engine runs: a context."""
+
+    def __init__(self, roots, recorded, asked, position):
+        self._recorded, self._asked, self._position = recorded, asked, position
+        self._nodes = _nodes(roots) if recorded else ()
+        self._met, self._handles = [], []
+
+    def __enter__(self):
+        self._without = [[p.grad is None for p in each.parameters()] for each in self._recorded]
+        for node in self._nodes:
+            number = getattr(node, "_sequence_nr", lambda: _LEAF)()
+            if number < _LEAF:
+                self._handles.append(node.register_prehook(functools.partial(self._entered, number)))
+
+    def __exit__(self, *_error):
+        for handle in self._handles:
+            handle.remove()
+        ends = [position for _, position in self._met[1:]] + [self._position()]
+        for each, without in zip(self._recorded, self._without):  # noqa: B905 - since Python 3.10
+            first, last = each.sequences
+            own = [(place, at) for place, (number, at) in enumerate(self._met) if first <= number < last]
+            if own:
+                each.went_back(self._asked, without, own, ends[own[-1][0]])
+
+    def _entered(self, number, _gradients):
+        self._met.append((number, self._position()))
+
+
+def layout(tensor):
+    """Return (shape, strides, dtype, device) of a tensor, None of none."""
+    return None if tensor is None else (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+
+
+def _nodes(roots):
+    """Return all nodes of the graphs of these tensors."""
+    waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
+    met = set(waiting)
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in met:
+                met.add(node)
+                waiting.append(node)
+    return met
