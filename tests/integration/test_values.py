@@ -221,6 +221,37 @@ for _ in range(3):
     print(logits, labels)
 """
 
+SCALED = """
+model = torch.nn.Linear(4, 4).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler(init_scale=8.0, growth_interval=2)
+scales = []
+for _ in range(5):
+    scaler.scale(model(torch.randn(2, 4, device=device)).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scales.append(scaler.get_scale())
+assert scales == [8, 16, 16, 32, 32] and scaler.state_dict()["_growth_tracker"] == 1, scales
+scaler.update(2.0)
+assert scaler.get_scale() == 2
+scale, steps, found = scaler._scale, scaler._growth_tracker, torch.ones(1, device=device)
+torch._amp_update_scale_(scale, steps, found, 2.0, 0.5, 2)
+assert (scale.item(), steps.item()) == (1, 0)
+torch._amp_foreach_non_finite_check_and_unscale_([torch.randn(3, device=device)], found, scale)
+assert found.item() == 1
+torch._amp_update_scale_(scale, steps, torch.randn(1, device=device).exp(), 2.0, 0.5, 1)
+assert scale.item() == 2
+scale.mul_(torch.randn(1, device=device)[0])
+torch._amp_update_scale_(scale, steps, found, 2.0, 0.5, 2)
+assert (scale.item(), steps.item()) == (0, 0)
+"""
+
+WRAPPED = """
+import torch.distributed
+torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", 0))
+torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device))
+"""
+
 CASTS = """
 import contextlib
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(6)]).to(device)
@@ -442,8 +473,8 @@ def job(folder: Path, warm_python: Path, code: str, **environ: str) -> Job:
 
 @pytest.mark.parametrize(
     "code",
-    [KNOWN, STALE, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS],
-    ids=["known", "stale", "scripted", "plausible", "large", "gone", "casts"],
+    [KNOWN, STALE, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS, SCALED],
+    ids=["known", "stale", "scripted", "plausible", "large", "gone", "casts", "scaled"],
 )
 def test_values_are_as_on_a_gpu_or_plausible(code: str, warm_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, warm_python, code)

@@ -42,6 +42,8 @@ OPERATORS = {
     "rules.fill_with": "fill_.Tensor",
     "rules.zero_": "zero_",
     "rules.foreach_add_": "_foreach_add_.Scalar",
+    "rules.unscaled": "_amp_foreach_non_finite_check_and_unscale_",
+    "rules.scale_updated": "_amp_update_scale_",
     # What is made up where values are not known.
     "plausible.topk": "topk",
     "plausible.sort": "sort sort.stable",
@@ -66,6 +68,7 @@ OF_SEVERAL = {
     "rules.over",
     "rules.scatter_",
     "rules.triangle",
+    "rules.scale_updated",
     "plausible.sort",
 }
 """Kernels that are given the operator first."""

@@ -291,6 +291,30 @@ class Rules:
             else:
                 self._values.forget(target)
 
+    def unscaled(self, real, gradients, found_inf, inverse_scale):
+        """GradScaler looks whether its gradients are finite. All are: what was found before holds."""
+        known, mark = self._values.has(found_inf), self._values.mark((found_inf,))
+        real(gradients, found_inf, inverse_scale)
+        for each in (*gradients, found_inf):
+            self._raise_version(each)
+        if known:
+            self._values.wrote(found_inf, mark)
+
+    def scale_updated(self, operator, real, scale, growth, found_inf, *rule):
+        """GradScaler's scale and the steps since it grew, by its own rule; where it is not known, nothing was found."""
+        kept = [self._values.of(each) if self._values.keeps(each) else None for each in (scale, growth)]
+        found = self._values.on_host((found_inf,)) or [self._torch.zeros(found_inf.shape, device="cpu")]
+        real(scale, growth, found_inf, *rule)
+        known = all(host is not None for host in kept)
+        done = known and computed(operator, *kept, *found, *rule) is not None
+        for each in (scale, growth):
+            self._raise_version(each)
+            if done:
+                self._values.wrote(each)
+            else:
+                self._values.forget(each)
+        return scale
+
 
 def _name(operator):
     """Return an operator's name without its overload's."""
