@@ -55,6 +55,8 @@ assert starts.tolist() == [0, 12, 10]
 buffer = torch.empty(2, dtype=torch.long, device=device)
 buffer.copy_(torch.tensor([5, 6]))
 assert buffer.tolist() == [5, 6]
+assert (lengths.median().item(), rows.new_tensor([3, 1, 2]).nanmedian().item()) == (2, 2)
+assert lengths.median(0).indices.item() == 2 and (lengths.argmax().item(), lengths.argmin(0).item()) == (0, 1)
 """
 
 STALE = """
@@ -459,8 +461,8 @@ for _ in range(6):
 """
 
 
-def run(folder: Path, warm_python: Path, code: str, shapes: Shapes = "most") -> Trace:
-    order = DryRunOrder.of(job(folder, warm_python, code), H200, Budget(seconds=60))
+def run(folder: Path, warm_python: Path, code: str, shapes: Shapes = "most", **environ: str) -> Trace:
+    order = DryRunOrder.of(job(folder, warm_python, code, **environ), H200, Budget(seconds=60))
     (trace,) = runner.run(replace(order, shapes=shapes)).traces
     return trace
 
@@ -488,6 +490,13 @@ def test_what_a_script_may_do_raises_nothing(warm_python: Path, tmp_path: Path) 
 
 def test_what_came_from_the_host_is_read_without_a_doubt(warm_python: Path, tmp_path: Path) -> None:
     assert "value-read" not in {doubt.code for doubt in run(tmp_path, warm_python, KNOWN).doubts}
+
+
+def test_what_ranks_compare_as_ddp_is_made_is_known(warm_python: Path, tmp_path: Path) -> None:
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    found = run(tmp_path, warm_python, WRAPPED, **ranks)
+    assert found.error is None
+    assert "assumed-values" not in {doubt.code for doubt in found.doubts}
 
 
 def test_what_was_assumed_is_said_where_it_may_decide(warm_python: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ OPERATORS = {
     "rules.as_a_whole": """
         sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum
         prod cat stack index_select gather repeat flip roll _is_all_true _is_any_true
+        median nanmedian median.dim argmax argmin
     """,
     # The same of those that write to their first.
     "rules.in_place": """

@@ -10,6 +10,7 @@ from _xmem import doubts
 from _xmem.values import lazy, operators
 from _xmem.values.assumed import Assumed
 from _xmem.values.plausible import Plausible
+from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
 
@@ -194,9 +195,10 @@ class Rules:
         self.assumed.read(mark)
         if known is not None:
             return known.item()
-        if mark is None and self._values.applies(tensor):
+        value, is_made_up = Reads.of_zeros(lambda: real(tensor))
+        if is_made_up and mark is None and self._values.applies(tensor):
             self.assumed.unknown(tensor)
-        return real(tensor)
+        return value
 
     def to_copy(self, real, tensor, **kwargs):
         """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
