@@ -463,6 +463,85 @@ for epoch in range(4):
     assert run(code).trace.error is None
 
 
+def test_a_checkpoint_on_the_gpu_takes_no_memory_of_the_host_and_is_not_looked_at(run: Run) -> None:
+    code = """
+import torch
+from _xmem.values import host_weights, lazy
+host_weights.MOST_WRITTEN = 1 << 20
+everywhere, looked = lazy.everywhere, []
+lazy.everywhere = lambda values: looked.append(values.numel()) or everywhere(values)
+
+def held():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+state = {number: torch.empty(1 << 24, device="cuda") for number in range(4)}
+before = held()
+state[0].untyped_storage().cpu()
+torch.save({"weights": state, "counts": torch.arange(1 << 18, device="cuda"), "few": torch.arange(3)}, "x.pt")
+read = torch.load("x.pt")
+assert held() - before < 32 << 20, held() - before
+assert not looked, looked
+assert read["few"].tolist() == [0, 1, 2] and read["weights"][3].shape == (1 << 24,) and read["weights"][3].is_cuda
+assert torch.zeros(1 << 20, dtype=torch.int).cuda().max().item() == 0 and looked == [1 << 20]
+"""
+    assert run(code).trace.error is None
+
+
+def test_files_of_safetensors_that_would_fill_the_disk_of_a_dry_run_are_holes(run: Run) -> None:
+    code = """
+import os, sys, importlib.util
+if importlib.util.find_spec("safetensors") is None:
+    sys.exit(77)
+import safetensors.torch as of_torch  # before torch, which it imports itself
+import torch
+from safetensors import safe_open
+from _xmem.values import host_weights
+host_weights.MOST_WRITTEN, host_weights.LARGE_FILE = 6 << 20, 1 << 20
+tensors = {
+    "z": torch.ones(3), "large": torch.ones(1 << 10, 1 << 10), "half": torch.full((3,), 2, dtype=torch.bfloat16),
+    "number": torch.tensor(7), "none": torch.zeros(0, 4), "ö": torch.ones(2, dtype=torch.bool),
+    "gpu": torch.tensor([5, 6]).cuda(), "wide": torch.empty(1 << 9, 1 << 9, dtype=torch.double, device="cuda"),
+}
+for round in range(3):
+    of_torch.save_file(tensors, "x.safetensors", metadata={"format": "pt"})
+    with safe_open("x.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"} and set(file.keys()) == set(tensors)
+        assert file.get_slice("large").get_shape() == [1 << 10, 1 << 10]
+        assert file.get_slice("large")[3:5].shape == (2, 1 << 10)
+    for device in ("cpu", "cuda", 0):
+        read = of_torch.load_file("x.safetensors", device=device)
+        for name, each in read.items():
+            same = each.shape == tensors[name].shape and each.dtype == tensors[name].dtype
+            assert same and each.is_cuda == (device != "cpu"), name
+            if each.numel() < 9:
+                assert each.tolist() == tensors[name].tolist(), name
+        assert device != "cpu" or read["large"].max() == (round == 0)
+    blocks = os.stat("x.safetensors").st_blocks
+    assert (blocks > 8192) == (round == 0), blocks
+with safe_open("x.safetensors", "pt", device="cuda") as file:
+    assert file.get_slice("large")[:, :2].is_cuda and file.get_tensor("z").tolist() == [1, 1, 1]
+one = torch.ones(1 << 20)
+for wrong in ({"a": one, "b": one}, {"a": one.view(2, -1).t()}, {"a": one.to_sparse()}, [one], {"a": 1}):
+    try:
+        of_torch.save_file(wrong, "y.safetensors")
+    except (RuntimeError, ValueError, TypeError) as error:
+        assert "hole" not in str(error)
+    else:
+        raise AssertionError(wrong)
+assert not os.path.exists("y.safetensors")
+of_torch.save_file({}, "y.safetensors")
+assert of_torch.load_file("y.safetensors") == {}
+model = torch.nn.Linear(1 << 10, 1 << 10)
+of_torch.save_model(model, "m.safetensors")
+assert os.stat("m.safetensors").st_blocks < 64 and of_torch.load_model(model, "m.safetensors") == (set(), [])
+assert not [each for each in os.listdir() if each.endswith(".part")]
+"""
+    ran = run(code)
+    if ran.returncode == 77:
+        pytest.skip("no safetensors there")
+    assert ran.trace.error is None
+
+
 @pytest.mark.parametrize(
     ("asked", "option"), [("SLURM_NTASKS", "--ntasks"), ("SLURM_CPUS_PER_TASK", "--cpus-per-task")]
 )

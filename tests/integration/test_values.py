@@ -55,6 +55,8 @@ assert starts.tolist() == [0, 12, 10]
 buffer = torch.empty(2, dtype=torch.long, device=device)
 buffer.copy_(torch.tensor([5, 6]))
 assert buffer.tolist() == [5, 6]
+assert (lengths.median().item(), rows.new_tensor([3, 1, 2]).nanmedian().item()) == (2, 2)
+assert lengths.median(0).indices.item() == 2 and (lengths.argmax().item(), lengths.argmin(0).item()) == (0, 1)
 """
 
 STALE = """
@@ -219,6 +221,37 @@ for _ in range(3):
     torch.distributions.Normal(logits, logits.exp()).rsample()
     torch.linalg.solve(torch.randn(4, 4, device=device), torch.randn(4, 4, device=device))
     print(logits, labels)
+"""
+
+SCALED = """
+model = torch.nn.Linear(4, 4).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler(init_scale=8.0, growth_interval=2)
+scales = []
+for _ in range(5):
+    scaler.scale(model(torch.randn(2, 4, device=device)).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    scales.append(scaler.get_scale())
+assert scales == [8, 16, 16, 32, 32] and scaler.state_dict()["_growth_tracker"] == 1, scales
+scaler.update(2.0)
+assert scaler.get_scale() == 2
+scale, steps, found = scaler._scale, scaler._growth_tracker, torch.ones(1, device=device)
+torch._amp_update_scale_(scale, steps, found, 2.0, 0.5, 2)
+assert (scale.item(), steps.item()) == (1, 0)
+torch._amp_foreach_non_finite_check_and_unscale_([torch.randn(3, device=device)], found, scale)
+assert found.item() == 1
+torch._amp_update_scale_(scale, steps, torch.randn(1, device=device).exp(), 2.0, 0.5, 1)
+assert scale.item() == 2
+scale.mul_(torch.randn(1, device=device)[0])
+torch._amp_update_scale_(scale, steps, found, 2.0, 0.5, 2)
+assert (scale.item(), steps.item()) == (0, 0)
+"""
+
+WRAPPED = """
+import torch.distributed
+torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", 0))
+torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device))
 """
 
 CASTS = """
@@ -428,8 +461,8 @@ for _ in range(6):
 """
 
 
-def run(folder: Path, warm_python: Path, code: str, shapes: Shapes = "most") -> Trace:
-    order = DryRunOrder.of(job(folder, warm_python, code), H200, Budget(seconds=60))
+def run(folder: Path, warm_python: Path, code: str, shapes: Shapes = "most", **environ: str) -> Trace:
+    order = DryRunOrder.of(job(folder, warm_python, code, **environ), H200, Budget(seconds=60))
     (trace,) = runner.run(replace(order, shapes=shapes)).traces
     return trace
 
@@ -442,8 +475,8 @@ def job(folder: Path, warm_python: Path, code: str, **environ: str) -> Job:
 
 @pytest.mark.parametrize(
     "code",
-    [KNOWN, STALE, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS],
-    ids=["known", "stale", "scripted", "plausible", "large", "gone", "casts"],
+    [KNOWN, STALE, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS, SCALED],
+    ids=["known", "stale", "scripted", "plausible", "large", "gone", "casts", "scaled"],
 )
 def test_values_are_as_on_a_gpu_or_plausible(code: str, warm_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, warm_python, code)
@@ -457,6 +490,13 @@ def test_what_a_script_may_do_raises_nothing(warm_python: Path, tmp_path: Path) 
 
 def test_what_came_from_the_host_is_read_without_a_doubt(warm_python: Path, tmp_path: Path) -> None:
     assert "value-read" not in {doubt.code for doubt in run(tmp_path, warm_python, KNOWN).doubts}
+
+
+def test_what_ranks_compare_as_ddp_is_made_is_known(warm_python: Path, tmp_path: Path) -> None:
+    ranks = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    found = run(tmp_path, warm_python, WRAPPED, **ranks)
+    assert found.error is None
+    assert "assumed-values" not in {doubt.code for doubt in found.doubts}
 
 
 def test_what_was_assumed_is_said_where_it_may_decide(warm_python: Path, tmp_path: Path) -> None:

@@ -132,6 +132,13 @@ def test_the_first_trace_stands_where_it_cannot_be_made_again(run: Run) -> None:
     assert list(
         run(Runs(late, dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("x"), doubts=[])), origins="hook")
     ) == [late]
-    dear = Runs(late, cost=40.0)
-    assert list(run(dear, origins="hook")) == [late]
-    assert len(dear.asked) == 1
+    less = dataclasses.replace(GPT2, marks=[], state="signal")
+    assert list(run(Runs(late, less, cost=40.0), origins="hook")) == [late]
+
+
+def test_a_run_that_the_hook_broke_late_is_made_again_with_the_time_that_is_left(run: Run) -> None:
+    lost = dataclasses.replace(
+        ON_THE_GPU, failure=trace_file.failure("SystemError: error return without exception set"), doubts=[]
+    )
+    on = dataclasses.replace(GPT2, state="signal")
+    assert list(run(Runs(lost, on, cost=40.0), origins="hook")) == [on]

@@ -5,7 +5,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -121,6 +121,31 @@ def test_rows_of_one_module_wait_for_it_together(
     monkeypatch.delitem(sys.modules, "waited_for")
     assert (waited_for.load(), waited_for.save()) == ("ours, then theirs",) * 2
     assert doubted() == [("hook-missing", "no waited_for.move in this release")]
+
+
+@pytest.mark.parametrize("ends", ["", "raise ValueError\n"])
+def test_a_module_that_imports_torch_itself_is_waited_for(
+    ends: str, patches: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As accelerate does: torch's hooks go in while its module is there, and its names are not."""
+    imports = importlib.import_module("_xmem.imports")
+    monkeypatch.setattr(imports, "_finders", [])
+    monkeypatch.syspath_prepend(tmp_path)
+    table = [patches.Patch("half_there", name, "part.ours", "", late=True) for name in ("load", "move")]
+    hook_in = lambda: patches.apply(table, {"part": SimpleNamespace(ours=ours)}, "2.11.0")  # noqa: E731
+    monkeypatch.setitem(sys.modules, "like_torch", SimpleNamespace(hook_in=hook_in))
+    code = "import like_torch\nlike_torch.hook_in()\ndef load(): return 'theirs'\n"
+    (tmp_path / "half_there.py").write_text(code + ends)
+    if ends:
+        with pytest.raises(ValueError, match=r"^$"):
+            importlib.import_module("half_there")
+        assert doubted() == []
+        return
+    half_there = importlib.import_module("half_there")
+    del sys.modules["half_there"]
+    assert half_there.load() == "ours, then theirs"
+    assert type(half_there.__spec__) is ModuleSpec
+    assert doubted() == [("hook-missing", "no half_there.move in this release")]
 
 
 def test_every_row_says_where_its_name_is_defined(patches: ModuleType) -> None:

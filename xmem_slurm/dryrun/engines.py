@@ -105,18 +105,24 @@ def _of_values(trace: Trace) -> bool:
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want a run that may be to say which lines asked for each allocation; by other means where it stops by that.
 
-    torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py).
+    torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py). All the time that
+    is left is for the other run, however little: an exception may be met late, as at the end of an epoch.
     """
     traces = yield from budget.run(order)
     broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)
-    if order.origins != "hook" or not broken or not budget.left.has_room_for(budget.spent):
+    if order.origins != "hook" or not broken:
         return traces
     with suppress(NoEstimate):
         again = yield from budget.run(replace(order, origins="frames"))
         own = any(trace.failure is not None and trace.failure.type not in {"", *_BY_THE_HOOK} for trace in again)
-        if not any(trace.failed for trace in again) or (own and any(trace.failed for trace in traces)):
+        as_far = not any(trace.failed for trace in again) and _steps(again) >= _steps(traces)
+        if as_far or (own and any(trace.failed for trace in traces)):
             return again  # what was lost was on the script's way, or its end
     return traces
+
+
+def _steps(traces: Sequence[Trace]) -> int:
+    return max((trace.steps for trace in traces), default=0)
 
 
 def _why_real_steps(traces: Sequence[Trace]) -> str | None:

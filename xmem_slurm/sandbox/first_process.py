@@ -47,6 +47,8 @@ KEPT_CAPABILITIES = frozenset(
 )
 """What root in a dry run may still do. Not CAP_DAC_READ_SEARCH: open_by_handle_at would reach below the overlay."""
 
+MOST_FILE_BYTES = 1 << 44
+"""The end of one file, far beyond what all may take: of a checkpoint the probe leaves large tensors out, as holes."""
 _OUR_PROCESSES = 2  # keeper and first
 _FIRST_TO_GO = b"1000"
 """The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
@@ -59,7 +61,7 @@ _ALL_SIGNALS = signal.valid_signals()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dry run may use. `scratch_bytes`: all files that it writes, and the largest single one.
+    """What a dry run may use. `scratch_bytes`: what all files that it writes take, holes left out.
 
     `processes` counts threads too. `memory_bytes` is host memory: anonymous and shared memory and what was written to
     files; not the address space that stands for GPU memory. `seconds` are what `progress` counts, `wall_seconds` those
@@ -345,7 +347,7 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     # Not 0: a core_pattern that is a pipe, to a program outside, runs at 0 (core(5)).
     linux.lower_limit(resource.RLIMIT_CORE, 1)
     linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
-    linux.lower_limit(resource.RLIMIT_FSIZE, limits.scratch_bytes)
+    linux.lower_limit(resource.RLIMIT_FSIZE, MOST_FILE_BYTES)
     linux.lower_limit(resource.RLIMIT_RTPRIO, 0)
     if plan.user_namespace:
         # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed

@@ -118,9 +118,32 @@ def install(folder):
     atexit.register(finder.at_exit)
 
 
+class _Begun(type(sys.__spec__)):
+    """The spec of a module that is being executed: importlib notes in it when that has ended.
+
+    A module that imports torch itself is there before its own names are.
+    """
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            module, waiting = sys.modules.get(self.name), self.waiting
+            del self.waiting
+            self.__class__ = type(sys.__spec__)
+            for act in waiting if module is not None else ():  # it may have failed
+                act(module)
+
+
 def after(name, act):
     """Call `act` with the module `name`: now if it is there, else once it has been imported."""
-    if name in sys.modules:
-        act(sys.modules[name])
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if getattr(spec, "_initializing", False):
+        if type(spec) is not _Begun:
+            spec.waiting = []
+            spec.__class__ = _Begun
+        spec.waiting.append(act)
+    elif module is not None:
+        act(module)
     for finder in _finders:
         finder.after(name, act)

@@ -227,6 +227,11 @@ _WEIGHTS = (
     *_rows("torch:Tensor", "cuda", "host_weights.moved", "torch/csrc/autograd/python_variable_methods.cpp"),
     *_rows("torch", "load", "host_weights.read", "torch/serialization.py"),
     *_rows("torch:_C.PyTorchFileWriter", "write_record", "host_weights.written", "torch/csrc/jit/python/init.cpp"),
+    *_rows("torch.storage:_StorageBase", "cpu", "host_weights.fetched"),
+    *_rows("safetensors", "safe_open", "host_weights.opened", "safetensors: py_src/safetensors/__init__.py", late=True),
+    *_rows(
+        "safetensors.torch", "save_file", "host_weights.saved", "safetensors: py_src/safetensors/torch.py", late=True
+    ),
 )
 
 _SIZES = "training.of_torchtitan_sizes"

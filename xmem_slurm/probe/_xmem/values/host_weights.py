@@ -10,6 +10,8 @@ import mmap
 import os
 import zipfile
 
+from _xmem.values import safetensors_file
+
 LARGE = 1 << 20
 """Elements: such a one takes a CPU hundredths of a second to draw, and 2 or 4 MiB once it is written to."""
 LARGE_FILE = 1 << 26
@@ -126,6 +128,68 @@ class HostWeights:
 
         return written
 
+    def fetched(self, fetch, _owner):
+        """Around what copies a storage from the GPU, as torch.save does with one after the other."""
+
+        @functools.wraps(fetch)
+        def fetched(storage):
+            if storage.device.type != "cuda" or storage.nbytes() < LARGE_RECORD:
+                return fetch(storage)
+            host = self._torch.UntypedStorage(storage.nbytes(), device="cpu")
+            _read_as_zeros(host.data_ptr(), host.nbytes())
+            return host
+
+        return fetched
+
+    def saved(self, save, module):
+        """Around what writes a file of safetensors: after the first GiB of all, large tensors are holes in it."""
+        types = {dtype: name for name, dtype in module._TYPES.items() if dtype is not None}
+        shared = module._find_shared_tensors
+
+        @functools.wraps(save)
+        def saved(tensors, filename, metadata=None, **options):
+            size = 0
+            if self._can_be_saved(tensors, metadata, types, shared):  # else it says what is wrong
+                size = sum(each.nbytes for each in tensors.values() if each.nbytes >= LARGE_RECORD)
+            if size and self._written + size > MOST_WRITTEN:
+                safetensors_file.write(filename, tensors, metadata, types, LARGE_RECORD)
+            else:
+                save(tensors, filename, metadata, **options)
+            self._written += size
+
+        return saved
+
+    def opened(self, open_file, _module):
+        """Around what opens a file of safetensors: of a large one that goes to the GPU, nothing is read.
+
+        It would go through pinned memory. That reads the file whole; and a hole, on a tmpfs, takes room once its pages
+        are looked at.
+        """
+
+        @functools.wraps(open_file)
+        def opened(filename, framework, device="cpu", **options):
+            of_torch = framework in ("pt", "torch", "pytorch")
+            if of_torch and self._torch.device(device).type == "cuda" and _is_large_file(filename):
+                return safetensors_file.OnDevice(open_file(filename, framework, **options), device)
+            return open_file(filename, framework, device, **options)
+
+        return opened
+
+    def _can_be_saved(self, tensors, metadata, types, shared):
+        """Whether safetensors takes these: they are dense, of a type that it has, and none is a part of another."""
+        if not isinstance(tensors, dict):
+            return False
+        words = [*tensors, *(metadata or {}), *(metadata or {}).values()]
+        plain = all(
+            type(each) in self._kinds
+            and each.layout is self._torch.strided
+            and each.device.type in ("cpu", "cuda")
+            and each.dtype in types
+            and each.is_contiguous()
+            for each in tensors.values()
+        )
+        return plain and all(type(each) is str for each in words) and all(len(names) == 1 for names in shared(tensors))
+
     def _is_weight(self, tensor):
         """Whether it looks like a model's weight on the host, of which no gradient is made on the way."""
         return (
@@ -140,18 +204,26 @@ class HostWeights:
 
 def _is_large_archive(path):
     """Whether this is a file that torch.save wrote in its present form: what it can map."""
+    return _is_large_file(path) and zipfile.is_zipfile(path)
+
+
+def _is_large_file(path):
     try:
-        return os.path.getsize(path) >= LARGE_FILE and zipfile.is_zipfile(path)
+        return os.path.getsize(path) >= LARGE_FILE
     except OSError:
-        return False  # torch will say so
+        return False  # who opens it will say so
 
 
 def _zeroed(tensor):
-    """Have its memory read as zeros, and take none until it is written to; only its edges are at once."""
-    begin, size = tensor.data_ptr(), tensor.nbytes
+    """Have its memory read as zeros."""
+    _read_as_zeros(tensor.data_ptr(), tensor.nbytes)
+    return tensor
+
+
+def _read_as_zeros(begin, size):
+    """Have this memory read as zeros, and take none until it is written to; only its edges are at once."""
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, (begin + size) // mmap.PAGESIZE * mmap.PAGESIZE
     ctypes.memset(begin, 0, first - begin)
     ctypes.memset(last, 0, begin + size - last)
     if ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED):
         ctypes.memset(first, 0, last - first)  # it is locked
-    return tensor

@@ -124,7 +124,8 @@ class KnownValues:
 
         @functools.wraps(move)
         def moved(storage, *args, **kwargs):
-            out = move(storage, *args, **kwargs)
+            with contextlib.nullcontext() if self.table is None else self.table.of_bytes():
+                out = move(storage, *args, **kwargs)
             if self.table is not None and out.device.type == "cuda" and storage.device.type == "cpu":
                 self.table.loaded(out.untyped(), storage.untyped())
             return out

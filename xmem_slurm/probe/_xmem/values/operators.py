@@ -18,6 +18,7 @@ OPERATORS = {
     "rules.as_a_whole": """
         sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum
         prod cat stack index_select gather repeat flip roll _is_all_true _is_any_true
+        median nanmedian median.dim argmax argmin
     """,
     # The same of those that write to their first.
     "rules.in_place": """
@@ -42,6 +43,8 @@ OPERATORS = {
     "rules.fill_with": "fill_.Tensor",
     "rules.zero_": "zero_",
     "rules.foreach_add_": "_foreach_add_.Scalar",
+    "rules.unscaled": "_amp_foreach_non_finite_check_and_unscale_",
+    "rules.scale_updated": "_amp_update_scale_",
     # What is made up where values are not known.
     "plausible.topk": "topk",
     "plausible.sort": "sort sort.stable",
@@ -66,6 +69,7 @@ OF_SEVERAL = {
     "rules.over",
     "rules.scatter_",
     "rules.triangle",
+    "rules.scale_updated",
     "plausible.sort",
 }
 """Kernels that are given the operator first."""

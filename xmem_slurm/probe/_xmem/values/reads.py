@@ -7,6 +7,7 @@ printed, a gradient's norm) are left out: what is allocated does not hang on the
 import ctypes
 import os
 import sys
+import threading
 
 from _xmem import FOLDER
 
@@ -15,6 +16,19 @@ _MOST_PLACES = 8
 
 class Reads:
     """The places in one process where values were read."""
+
+    _last = threading.local()  # of the process, as the stand-ins are
+
+    @classmethod
+    def of_zeros(cls, read):
+        """Return what `read` reads from the GPU, and whether that was not known.
+
+        The stand-ins know what the host copied there and no kernel followed: DistributedDataParallel compares the
+        number of its parameters with that of other ranks by such a copy, a gather and a read, all in C++ (reducer.cpp,
+        verify_params_across_processes).
+        """
+        cls._last.were_zeros = False
+        return read(), cls._last.were_zeros
 
     def __init__(self):
         self.count = 0
@@ -31,6 +45,7 @@ class Reads:
         @ctypes.CFUNCTYPE(None, ctypes.c_size_t)
         def read(_bytes):
             self.count += 1
+            self._last.were_zeros = True
             place, frame = None, sys._getframe(1)
             while frame is not None and frame.f_code is not call:
                 if frame.f_code.co_name == "step" and step in frame.f_code.co_filename:

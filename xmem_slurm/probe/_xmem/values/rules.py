@@ -10,6 +10,7 @@ from _xmem import doubts
 from _xmem.values import lazy, operators
 from _xmem.values.assumed import Assumed
 from _xmem.values.plausible import Plausible
+from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
 
@@ -194,9 +195,10 @@ class Rules:
         self.assumed.read(mark)
         if known is not None:
             return known.item()
-        if mark is None and self._values.applies(tensor):
+        value, is_made_up = Reads.of_zeros(lambda: real(tensor))
+        if is_made_up and mark is None and self._values.applies(tensor):
             self.assumed.unknown(tensor)
-        return real(tensor)
+        return value
 
     def to_copy(self, real, tensor, **kwargs):
         """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
@@ -290,6 +292,30 @@ class Rules:
                 self._values.wrote(target)
             else:
                 self._values.forget(target)
+
+    def unscaled(self, real, gradients, found_inf, inverse_scale):
+        """GradScaler looks whether its gradients are finite. All are: what was found before holds."""
+        known, mark = self._values.has(found_inf), self._values.mark((found_inf,))
+        real(gradients, found_inf, inverse_scale)
+        for each in (*gradients, found_inf):
+            self._raise_version(each)
+        if known:
+            self._values.wrote(found_inf, mark)
+
+    def scale_updated(self, operator, real, scale, growth, found_inf, *rule):
+        """GradScaler's scale and the steps since it grew, by its own rule; where it is not known, nothing was found."""
+        kept = [self._values.of(each) if self._values.keeps(each) else None for each in (scale, growth)]
+        found = self._values.on_host((found_inf,)) or [self._torch.zeros(found_inf.shape, device="cpu")]
+        real(scale, growth, found_inf, *rule)
+        known = all(host is not None for host in kept)
+        done = known and computed(operator, *kept, *found, *rule) is not None
+        for each in (scale, growth):
+            self._raise_version(each)
+            if done:
+                self._values.wrote(each)
+            else:
+                self._values.forget(each)
+        return scale
 
 
 def _name(operator):

@@ -4,6 +4,9 @@ In place of a host storage there may be how to make it (`values/lazy`), or nothi
 mark of what was assumed (`values/assumed`).
 """
 
+import contextlib
+import threading
+
 from _xmem.values import lazy
 
 MOST_ELEMENTS = 1 << 18
@@ -44,6 +47,7 @@ class Values:
         self._purge_at = PURGE
         self._storages = torch.UntypedStorage
         self._budget = lazy.LookQuota()
+        self._here = threading.local()
         self._marked = False  # most scripts make up nothing: then nobody looks for marks
 
     def applies(self, tensor):
@@ -147,7 +151,7 @@ class Values:
 
     def refer(self, tensor, values, mark=None):
         """Keep where the values of a large tensor are: in `values`, of the same shape on the host."""
-        storage = self._own(tensor) if self.applies(tensor) else None
+        storage = self._own(tensor) if self.applies(tensor) and not getattr(self._here, "moves_bytes", False) else None
         if storage is None or values.is_inference() or type(values) not in self._plain:
             return
         if values.stride() != tensor.stride() or values.layout is not self._torch.strided:
@@ -204,6 +208,18 @@ class Values:
             return None
         storage = tensor.untyped_storage()
         return storage if storage.nbytes() <= tensor.numel() * tensor.element_size() else None
+
+    @contextlib.contextmanager
+    def of_bytes(self):
+        """Within this, what this thread copies are the bytes of numbers: of large ones nothing is kept or looked at.
+
+        A checkpoint that goes to the GPU is mapped, and larger than memory; its holes take room once they are read.
+        """
+        self._here.moves_bytes = True
+        try:
+            yield
+        finally:
+            self._here.moves_bytes = False
 
     def loaded(self, storage, host):
         """A storage was copied to the device: the tensor that torch.load makes over it by `set_` has these bytes."""
