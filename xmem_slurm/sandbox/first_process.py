@@ -223,12 +223,12 @@ class _Tending:
         look = time.monotonic()
         end = look + self.limits.wall_seconds
         while self._reap() and self.code is None:
-            now = time.monotonic()
+            now, worked = time.monotonic(), time.process_time()
             if now >= look:
                 stopped = self._beyond()
                 if stopped is not None:
                     break
-                look = now + max(WATCH_SECONDS, (time.monotonic() - now) / WATCH_SHARE)
+                look = now + max(WATCH_SECONDS, (time.process_time() - worked) / WATCH_SHARE)
             if now >= end or self.progress.spent_seconds >= self.limits.seconds:
                 stopped = "time"
                 self._ask_to_end(end)
