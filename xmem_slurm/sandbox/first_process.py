@@ -6,8 +6,8 @@
     command   gives up its privileges and becomes the user's program
 
 Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON each time:
-{"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be handed out; or
-{"failed": stage, "errno"}.
+{"first": its number}, {"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be
+handed out; or {"failed": stage, "errno"}.
 None of these functions returns: the process ends in them.
 """
 
@@ -148,6 +148,7 @@ def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoRe
         os.close(ours)
         _ending(status, lambda: _first(command, plan, alive, status))
     os.close(alive)
+    _tell(status, {"first": first})
     os.write(ours, b"!")
     os.close(command.output)
     while True:
