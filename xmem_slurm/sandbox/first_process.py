@@ -176,6 +176,8 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):  # where the user's own limit and the watch have to do
         linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
+    with suppress(OSError):
+        linux.bound_shared_memory(2 * command.limits.memory_bytes)
     try:
         linux.unshare(linux.CLONE_NEWNS)
         root = new_root.build(plan)
