@@ -3,9 +3,11 @@
  * Heuristics give three configurations: engine 7, whose plan cannot be made; engine 9, whose workspace is the number of
  * elements of the first tensor of the first operation, and one more without TF32; engine 11, compiled at run time, twice
  * that.
- * Built with -DVERSION=91900, and for what may go wrong with -DCRASH, -DHANG or -DREFUSE.
+ * Built with -DVERSION=91900, and for what may go wrong with -DCRASH, -DHANG or -DREFUSE; with -DSTARVED=FILE its first
+ * answer takes two seconds, in which FILE says that it waited for a CPU for longer.
  */
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,6 +70,14 @@ int cudnnBackendFinalize(struct descriptor *of) {
 #endif
 #ifdef HANG
     sleep(60);
+#endif
+#ifdef STARVED
+    FILE *account = fopen(STARVED, "wx");
+    if (account) {
+        fputs("1000 60000000000 1\n", account);
+        fclose(account);
+        sleep(2);
+    }
 #endif
     if (of->type == 38)
         return is_the_gpu(of) ? 0 : 2000;

@@ -126,6 +126,9 @@ MEMORY = {
     "deleted files": "for n in range(9):\n f = os.open('x', os.O_RDWR | os.O_CREAT); os.unlink('x')\n"
     " os.write(f, bytes(40 << 20))",
     "files in its own shared memory": "open('/dev/shm/x', 'wb').write(bytes(300 << 20))",
+    "System V's, held by nobody": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.shmat.restype = ctypes.c_void_p\n"
+    "for n in range(4):\n at = libc.shmat(libc.shmget(0, 40 << 20, 0o1600), None, 0)\n"
+    " ctypes.memset(at, 1, 40 << 20); libc.shmdt(ctypes.c_void_p(at))",
     "results": "for n in range(9): open(f'out/{n}', 'wb').write(bytes(28 << 20))",
     "many small files": "for n in range(10_000): open(f'{n}', 'wb').write(bytes(16 << 10))",
 }

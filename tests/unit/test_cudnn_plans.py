@@ -102,6 +102,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, flags in {"": [], "crash": ["-DCRASH"], "hang": ["-DHANG"], "refuse": ["-DREFUSE"]}.items():
         commands.append([*shared, "-DVERSION=91900", *flags, FAKE, "-o", folder / f"graph{name}.so"])
     commands.append([*shared, "-DVERSION=91800", FAKE, "-o", folder / "graphother.so"])
+    account = f'"{folder}/schedstat"'
+    starved = ["-UANSWER_SECONDS", "-DANSWER_SECONDS=1", f"-DSCHEDSTAT={account}"]
+    commands.append([*shared, *starved, *sources["libraries/cudnn*.c"], "-o", folder / "starved.so", "-ldl"])
+    commands.append([*shared, "-DVERSION=91900", f"-DSTARVED={account}", FAKE, "-o", folder / "graphstarved.so"])
     for command in commands:
         subprocess.run(list(map(str, command)), check=True)
     return folder
@@ -251,6 +255,14 @@ def test_asking_ends_in_time_for_the_dry_run(ask: Ask) -> None:
     code = "out(plans=[ask(30, n) for n in range(50)][-1], doubts=doubts())"
     seen = ask(code, library="hang", XMEM_DEADLINE=str(time.monotonic() + 8))
     assert seen == {"plans": NO_PLANS, "doubts": {"cudnn-plan": "the time for asking cuDNN ran out"}}
+
+
+def test_an_answer_is_waited_for_while_others_have_the_cpus(built: Path, ask: Ask, tmp_path: Path) -> None:
+    """Of one second that it may take, an answer takes two on the wall, in which the helper was ready to run."""
+    own = tmp_path / "stand-ins" / "libcudnn.so"
+    own.unlink()
+    os.link(built / "starved.so", own)
+    assert ask(ONCE, "--execute", library="starved")["plans"] == answered(2100)
 
 
 def helpers(folder: Path) -> list[int]:

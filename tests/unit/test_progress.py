@@ -4,26 +4,33 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from xmem_slurm.sandbox import progress
 
-TRAINS, SLEEPS = 7, 8
+TRAINS, SLEEPS, SHELL = 7, 8, 9
 
 
 class Machine:
-    """Stands for /proc and the clock: what each process has used so far, and which one waits for a disk."""
+    """Stands for /proc and the clock: what each process has used so far, and what it waits for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.dead = 0.0
         self.ran: dict[int, float] = {}
         self.waited: dict[int, float] = {}
         self.states: dict[int, str] = {}
+        self.spawns: set[int] = set()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(progress, "_of_the_dead", lambda: self.dead)
-        monkeypatch.setattr(progress, "_state", lambda n: (self.states.get(n, "S"), self.ran[n]))
-        monkeypatch.setattr(progress, "_busy", lambda n: {n: int((self.ran[n] + self.waited.get(n, 0.0)) * 1e9)})
+        monkeypatch.setattr(progress, "_cpu_seconds", lambda n: self.ran[n])
+        monkeypatch.setattr(progress, "_threads", lambda n: iter([self.thread(n)]))
+        monkeypatch.setattr(progress, "_waits_for_a_child", lambda _, thread: thread in self.spawns)
+
+    def thread(self, number: int) -> progress.Thread:
+        state = self.states.get(number, "S")
+        return progress.Thread(number, state, self.ran[number], self.waited.get(number, 0.0))
 
 
 @pytest.fixture
@@ -62,6 +69,92 @@ def test_the_dead_count_as_they_did_alive(machine: Machine) -> None:
     machine.now, machine.dead = 6.0, 6.0
     found.look([])
     assert (found.cpu_seconds, found.spent_seconds) == (6.0, 6.0)
+
+
+def looked(machine: Machine, *moments: Mapping[str, object], **settings: bool) -> progress.Progress:
+    """Look at the one process TRAINS at each of these moments; what they do not name is as it was before."""
+    found = progress.Progress(**settings)
+    machine.ran = {TRAINS: 0.0}
+    for moment in moments:
+        for name, value in moment.items():
+            setattr(machine, name, value if name in {"now", "dead"} else {TRAINS: value})
+        found.look([TRAINS])
+    return found
+
+
+def test_a_wait_is_in_the_books_when_it_ends(machine: Machine) -> None:
+    """Until then it is neither idle nor, as the next look sees more than the time between, forgotten."""
+    waits = {"now": 5.0, "ran": 1.0, "states": "R"}
+    assert looked(machine, waits).spent_seconds == 1.0
+    assert looked(machine, waits | {"now": 105.0}).spent_seconds == 1.0
+    ran = {"now": 206.0, "ran": 2.0, "waited": 204.0, "states": "S"}
+    assert looked(machine, waits | {"now": 105.0}, ran).spent_seconds == pytest.approx(2.0)
+    slept = {"now": 206.0, "ran": 2.0, "waited": 104.0, "states": "S"}
+    assert looked(machine, waits | {"now": 105.0}, slept).spent_seconds == pytest.approx(102.0)
+
+
+def test_what_woke_during_a_look_was_not_idle(machine: Machine) -> None:
+    found = looked(machine, {"now": 5.0, "ran": 4.0}, {"now": 6.0, "ran": 5.5, "waited": 0.5})
+    assert found.spent_seconds == pytest.approx(5.5)
+
+
+def test_who_ends_takes_its_waits_along_in_favor_of_the_dry_run(machine: Machine) -> None:
+    """A process that is listed and then gone was ready in between, too."""
+    found = looked(machine, {"now": 5.0, "states": "R"})
+    machine.now, machine.dead = 10.0, 1.0
+    found.look([])
+    assert found.spent_seconds == 1.0
+    machine.now = 15.0
+    found.look([])
+    assert found.spent_seconds == 6.0
+
+    def gone(number: int) -> float:
+        raise ProcessLookupError(number)
+
+    machine.now = 20.0
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(progress, "_cpu_seconds", gone)
+        found.look([SLEEPS])
+    assert found.spent_seconds == 6.0
+
+
+@pytest.mark.parametrize(("waited", "spent"), [(0.0, 10.0), (0.9, 1.1), (0.4, 5.6)])
+def test_programs_that_no_look_saw_waited_as_the_shell_did(machine: Machine, waited: float, spent: float) -> None:
+    """A second of theirs, a tenth of a second of the shell's: of ten."""
+    found = progress.Progress()
+    machine.now, machine.dead, machine.ran, machine.waited = 10.0, 1.0, {SHELL: 0.1}, {SHELL: waited}
+    found.look([SHELL])
+    assert found.spent_seconds == pytest.approx(spent)
+
+
+def test_a_wait_for_the_own_child_is_none_for_a_disk(machine: Machine) -> None:
+    machine.spawns = {TRAINS}
+    assert looked(machine, {"now": 10.0, "states": "D"}).spent_seconds == 10.0
+
+
+def test_disks_count_where_they_are_asked_about(machine: Machine) -> None:
+    assert looked(machine, {"now": 10.0, "states": "D"}, disks_count=True).idle_seconds == 10.0
+
+
+def test_a_real_parent_that_waits_for_a_vfork_is_known_from_one_that_waits_for_a_disk(tmp_path: Path) -> None:
+    """The C library's posix_spawn is one; its child waits for who writes to the pipe."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    parent = os.fork()
+    if parent == 0:
+        actions = [(os.POSIX_SPAWN_OPEN, 0, str(pipe), os.O_RDONLY, 0)]
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=actions)
+        os._exit(0)
+    try:
+        until = time.monotonic() + 60.0
+        while not (known := progress._waits_for_a_child(parent, parent)) and time.monotonic() < until:
+            time.sleep(0.01)
+        state = next(progress._threads(parent)).state
+    finally:
+        pipe.open("w").close()
+        os.waitpid(parent, 0)
+    assert (known, state) == (True, "D")
+    assert not progress._waits_for_a_child(os.getpid(), os.getpid())
 
 
 @contextmanager

@@ -6,8 +6,8 @@
     command   gives up its privileges and becomes the user's program
 
 Each dies with its parent (PR_SET_PDEATHSIG). They talk to the sandbox over one pipe, a line of JSON each time:
-{"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be handed out; or
-{"failed": stage, "errno"}.
+{"first": its number}, {"ready": [read-only folders]}, then what `_Tending` returns and what of the results could not be
+handed out; or {"failed": stage, "errno"}.
 None of these functions returns: the process ends in them.
 """
 
@@ -150,6 +150,7 @@ def _keep(command: Command, plan: mounts.Plan, parent: int, status: int) -> NoRe
         os.close(ours)
         _ending(status, lambda: _first(command, plan, alive, status))
     os.close(alive)
+    _tell(status, {"first": first})
     os.write(ours, b"!")
     os.close(command.output)
     while True:
@@ -177,6 +178,8 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):  # where the user's own limit and the watch have to do
         linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
+    with suppress(OSError):
+        linux.bound_shared_memory(2 * command.limits.memory_bytes)
     try:
         linux.unshare(linux.CLONE_NEWNS)
         root = new_root.build(plan)
@@ -225,12 +228,12 @@ class _Tending:
         look = time.monotonic()
         end = look + self.limits.wall_seconds
         while self._reap() and self.code is None:
-            now = time.monotonic()
+            now, worked = time.monotonic(), time.process_time()
             if now >= look:
                 stopped = self._beyond()
                 if stopped is not None:
                     break
-                look = now + max(WATCH_SECONDS, (time.monotonic() - now) / WATCH_SHARE)
+                look = now + max(WATCH_SECONDS, (time.process_time() - worked) / WATCH_SHARE)
             if now >= end or self.progress.spent_seconds >= self.limits.seconds:
                 stopped = "time"
                 self._ask_to_end(end)

@@ -136,6 +136,15 @@ def bound_processes(most: int) -> None:
         Path("/proc/sys/kernel/pid_max").write_text(str(_RESERVED_PIDS + most))
 
 
+def bound_shared_memory(most_bytes: int) -> None:
+    """Let this IPC namespace have at most so many bytes of System V shared memory, whether touched or not.
+
+    Raises OSError but for root: before Linux 6.9 the machine's, and since then that of a user namespace in which 0 is
+    somebody.
+    """
+    Path("/proc/sys/kernel/shmall").write_text(str(most_bytes // resource.getpagesize()))
+
+
 def lower_limit(which: int, value: int) -> None:
     """Set a resource limit, soft and hard; one that is lower already stays."""
     hard = resource.getrlimit(which)[1]

@@ -23,7 +23,7 @@ from types import FrameType, MappingProxyType
 from typing import Any
 
 from xmem_slurm.errors import SandboxError
-from xmem_slurm.sandbox import cgroup, first_process, linux, mounts
+from xmem_slurm.sandbox import cgroup, first_process, linux, mounts, progress
 from xmem_slurm.sandbox.first_process import Limits
 from xmem_slurm.units import KIB
 
@@ -33,7 +33,10 @@ OUTPUT_BYTES = 16 * KIB
 LAST_SECONDS = 60.0
 """Beyond its limit on the wall: the first process may have been made to wait, by a file system that the job serves."""
 SETUP_SECONDS = 15.0
-"""How long the set-up may take: a network file system that does not answer holds it for ever."""
+"""How long the set-up may wait for anything but a core: a network file system that does not answer does so for ever."""
+LONGEST_SETUP_SECONDS = 300.0
+"""How long it may take on the wall: what does not answer is seen from outside, and may look like what is busy."""
+_LOOK_SECONDS = 0.25
 OLDEST_LINUX = (5, 11)
 _SETTINGS = (
     ("user.max_user_namespaces", "0", "10000"),
@@ -196,8 +199,10 @@ class _Listening:
 
     def __init__(self, keeper: int, output: int, status: int, signals: int, longest: float) -> None:
         self.keeper = keeper
-        self.end_by = time.monotonic() + longest
+        self.longest = longest
         self.overdue = False
+        self.late_after: float | None = None
+        """The limit in seconds that the set-up did not keep."""
         self.tail = self.head = b""
         self.reports: list[dict[str, Any]] = []
         self._status = b""
@@ -208,19 +213,43 @@ class _Listening:
 
     def until_the_end(self) -> None:
         """Listen until both pipes are closed: no process of the sandbox is left but, for a moment, its keeper."""
-        ready_by = time.monotonic() + SETUP_SECONDS
-        while len(self._selector.get_map()) > 1:
-            left = (self.end_by if self.reports else ready_by) - time.monotonic()
+        self._until_ready()
+        end_by = time.monotonic() + self.longest
+        while self._is_open() and self.late_after is None:
+            left = end_by - time.monotonic()
             if left <= 0:
-                self.overdue = bool(self.reports)
+                self.overdue = True
                 os.kill(self.keeper, signal.SIGKILL)
                 return
-            for key, _ in self._selector.select(left):
-                chunk = os.read(key.fd, 1 << 16)
-                if chunk:
-                    key.data(chunk)
-                else:
-                    self._selector.unregister(key.fd)
+            self._listen(left)
+
+    def _until_ready(self) -> None:
+        """Listen until the set-up is done, or has waited for too long."""
+        waiting, latest = progress.Progress(disks_count=True), time.monotonic() + LONGEST_SETUP_SECONDS
+        while self._is_open() and not self._told("ready"):
+            waiting.look([self.keeper, *self._told("first")])
+            if waiting.idle_seconds >= SETUP_SECONDS:
+                self.late_after = SETUP_SECONDS
+            elif time.monotonic() >= latest:
+                self.late_after = LONGEST_SETUP_SECONDS
+            if self.late_after is not None:
+                os.kill(self.keeper, signal.SIGKILL)
+                return
+            self._listen(_LOOK_SECONDS)
+
+    def _is_open(self) -> bool:
+        return len(self._selector.get_map()) > 1
+
+    def _listen(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            chunk = os.read(key.fd, 1 << 16)
+            if chunk:
+                key.data(chunk)
+            else:
+                self._selector.unregister(key.fd)
+
+    def _told(self, what: str) -> list[Any]:
+        return [report[what] for report in self.reports if what in report]
 
     def end(self) -> None:
         """Leave no process behind."""
@@ -247,13 +276,14 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
         facts |= report
     if "failed" in facts:
         raise SandboxError(_why(facts["failed"], facts["errno"], facts["where"]))
-    if "ready" not in facts:
+    if listening.late_after is not None:
         raise SandboxError(
-            f"the sandbox was not ready after {SETUP_SECONDS:.0f} s: does a network file system here not answer?"
+            f"the sandbox was not ready after {listening.late_after:.0f} s: does a network file system here not answer?"
         )
     if "stopped" not in facts:
         why = "did not end when its time was up" if listening.overdue else "was ended from outside"
         raise SandboxError(f"the sandbox {why}")
+    del facts["first"]
     read_only = tuple(facts.pop("ready"))
     return Outcome(
         seconds=seconds, output_tail=listening.tail, output_head=listening.head, read_only=read_only, **facts

@@ -1,10 +1,12 @@
 """Which system calls does a dry run do without, and what do they say instead?
 
-Memory that no limit of a process counts and no watch can see (System V's, memory files that are only held open, or on
-their way through a socket, io_uring's rings), file systems and namespaces of its own, which would have such memory too
-(a tmpfs that is mounted over: only a control group holds that), the kernel's key rings, and sockets that lead out
-whatever the network namespace (vsock). A job that runs containers has namespaces, but none of control groups. Most
-programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
+Memory that no limit of a process counts and no watch can see (System V's messages and semaphores, memory files that are
+only held open, or on their way through a socket, io_uring's rings), file systems and namespaces of its own, which would
+have such memory too (a tmpfs that is mounted over: only a control group holds that), the kernel's key rings, and
+sockets that lead out whatever the network namespace (vsock). A job that runs containers has namespaces, but none of
+control groups; and no System V shared memory, as the watch sees that of the dry run's own IPC namespace alone.
+
+Most programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
 chooses its CPUs, the answer is yes and nothing happens: those that it has are the dry run's.
 
 A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
@@ -43,6 +45,8 @@ _CALLS: dict[str, _Call] = {
     "unshare": ((272, 97), None),
     "userfaultfd": ((323, 282), errno.EPERM),
 }
+_WITHOUT_NAMESPACES = frozenset({"shmget"})
+"""Refused only to who may have namespaces of its own."""
 _AF_VSOCK = 40
 
 # include/uapi/linux/bpf_common.h
@@ -60,16 +64,17 @@ def give_up(*, namespaces: bool = False) -> None:
     machine = platform.machine()
     if machine in _ARCHITECTURES:
         no_cgroups, nobody = (linux.CLONE_NEWCGROUP, errno.EINVAL), (linux.CLONE_NEWUSER, errno.EPERM)
-        program = _program(machine, *(no_cgroups if namespaces else nobody))
+        allowed = frozenset() if namespaces else _WITHOUT_NAMESPACES
+        program = _program(machine, *(no_cgroups if namespaces else nobody), allowed)
         code = ctypes.create_string_buffer(program, len(program))
         filters = ctypes.create_string_buffer(struct.pack("HP", len(program) // 8, ctypes.addressof(code)))
         linux.prctl(linux.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(filters))
 
 
-def _program(machine: str, namespace: int, refusal: int) -> bytes:
+def _program(machine: str, namespace: int, refusal: int, allowed: frozenset[str]) -> bytes:
     """Return the filter for one architecture (seccomp(2)): other ones, x32 and the calls in the tables get an error.
 
-    Who asks for a `namespace` of this kind gets `refusal`.
+    Who asks for a `namespace` of this kind gets `refusal`; the calls that are `allowed` get none.
     """
     which = list(_ARCHITECTURES).index(machine)
     steps = [
@@ -80,8 +85,8 @@ def _program(machine: str, namespace: int, refusal: int) -> bytes:
         *_step(_AT_LEAST, _X32, 0, 1),
         *_step(_RETURN, _ERROR | errno.ENOSYS),
     ]
-    for numbers, answer in _CALLS.values():
-        if answer is not None:
+    for name, (numbers, answer) in _CALLS.items():
+        if answer is not None and name not in allowed:
             steps += [*_step(_EQUAL, numbers[which], 0, 1), *_step(_RETURN, _ERROR | answer)]
     for name in ("clone", "unshare"):
         steps += _where(_CALLS[name][0][which], _ANY_BIT, namespace, refusal)

@@ -27,7 +27,8 @@ def usage(first: int, *scratch: int) -> Usage:
     """Add up everything below process `first` (its number in this /proc), and what each `scratch`, a tmpfs, holds.
 
     Pages that forked processes share are counted once for each, so the sum may be too high: see `proportional`. Shared
-    memory is in `scratch` as a rule (/dev/shm, a mapped file); the larger of the two is taken.
+    memory is in `scratch` (/dev/shm, a mapped file) or System V's as a rule; what those hold, or what is mapped of it,
+    is taken, whichever is larger.
     """
     threads = anonymous = shared = 0
     numbers = []
@@ -36,7 +37,7 @@ def usage(first: int, *scratch: int) -> Usage:
         threads += process.threads
         anonymous += process.anonymous + process.tables
         shared += process.shared
-    return Usage(threads, anonymous + max(shared, sum(map(_held, scratch))), numbers)
+    return Usage(threads, anonymous + max(shared, sum(map(_held, scratch)) + _system_v()), numbers)
 
 
 def proportional(first: int, *scratch: int) -> int:
@@ -52,7 +53,7 @@ def proportional(first: int, *scratch: int) -> int:
             continue
         anonymous += _number(text, b"\nPss_Anon:") * KIB + process.tables
         shared += _number(text, b"\nPss_Shmem:") * KIB
-    return anonymous + max(shared, sum(map(_held, scratch)))
+    return anonymous + max(shared, sum(map(_held, scratch)) + _system_v())
 
 
 def elsewhere(processes: Sequence[int]) -> int:
@@ -138,3 +139,15 @@ def _number(text: bytes, key: bytes) -> int:
 def _held(scratch: int) -> int:
     status = os.fstatvfs(scratch)
     return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def _system_v() -> int:
+    """Return what shared memory segments of this IPC namespace hold, in memory or swapped out, mapped or not.
+
+    The last two columns of /proc/sysvipc/shm (ipc/shm.c); a kernel without System V's IPC has no such file.
+    """
+    try:
+        segments = Path("/proc/sysvipc/shm").read_bytes().splitlines()[1:]
+    except FileNotFoundError:
+        return 0
+    return sum(int(size) for segment in segments for size in segment.split()[-2:])

@@ -2,6 +2,10 @@
  *
  * It is started by the first question that has no answer on disk. It is asked through its standard input, a socket, and
  * ends when that is closed or when nobody asks for a while. Whatever fails means no answer, and no answer is a doubt.
+ *
+ * How long an answer may take is counted by what the helper does: the time on the wall, but for that in which it was
+ * ready to run while others had the CPUs (/proc/PID/schedstat; the kernel's Documentation/scheduler/sched-stats.rst).
+ * Of all answers together its CPU seconds count. So a busy machine makes an answer later, not another one.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,8 +23,13 @@
 
 #define MAX_FAILURES 3 /* helpers that died before they answered */
 #define SECONDS_WITHOUT_DEADLINE 30.0
+#define LOOK_MILLISECONDS 100
+#ifndef SCHEDSTAT
+#define SCHEDSTAT "/proc/%d/schedstat"
+#endif
 
 static int helper = -1; /* our end of the socket */
+static int number;      /* the helper's, in /proc; 0 is not known */
 static pid_t owner;     /* who started it: a fork must not talk into its parent's conversation */
 static int failures;
 static double spent, allowed;
@@ -37,22 +46,48 @@ static void hang_up(void) {
     helper = -1;
 }
 
-/* Read up to a last line; NULL if the helper ends, says too much or takes too long. */
+typedef struct {
+    double ran, waited; /* for a CPU; seconds */
+} Account;
+
+/* What the kernel has in its books of the helper; nothing, where it keeps none. */
+static Account account(void) {
+    char path[sizeof SCHEDSTAT + 16];
+    unsigned long long ran = 0, waited = 0;
+    snprintf(path, sizeof path, SCHEDSTAT, number);
+    FILE *file = number ? fopen(path, "re") : NULL;
+    if (!file)
+        return (Account){0, 0};
+    int read = fscanf(file, "%llu %llu", &ran, &waited);
+    fclose(file);
+    return read == 2 ? (Account){(double)ran / 1e9, (double)waited / 1e9} : (Account){0, 0};
+}
+
+static double latest_for_an_answer(void) {
+    const char *deadline = getenv("XMEM_DEADLINE");
+    double start = now(), most = deadline ? (strtod(deadline, NULL) - start) / 3 : PATIENCE_SECONDS;
+    return start + (most < PATIENCE_SECONDS ? most : PATIENCE_SECONDS);
+}
+
+/* Read up to a last line; NULL if the helper ends, says too much or takes too long. What has come is read first: it may
+ * be this process that had no CPU. */
 static char *receive(double seconds) {
-    double deadline = now() + seconds;
+    double started = now(), latest = latest_for_an_answer(), waited = account().waited;
     size_t bytes = 0;
     char *text = malloc(MAX_ANSWER_BYTES + 1);
     while (text && bytes < MAX_ANSWER_BYTES) {
-        double left = deadline - now();
         struct pollfd socket = {.fd = helper, .events = POLLIN};
-        int ready = left > 0 ? poll(&socket, 1, (int)(1000 * left) + 1) : 0;
+        int ready = poll(&socket, 1, LOOK_MILLISECONDS);
         if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready == 0 && now() < latest && now() - started - (account().waited - waited) < seconds)
             continue;
         ssize_t more = ready > 0 ? recv(helper, text + bytes, MAX_ANSWER_BYTES - bytes, 0) : 0;
         if (more <= 0)
             break;
         bytes += (size_t)more;
         text[bytes] = 0;
+        number = number ? number : atoi(text);
         if (cudnn_is_whole(text, bytes))
             return text;
     }
@@ -113,7 +148,7 @@ static int spawn(int theirs, const char *library) {
     return !failed;
 }
 
-/* A running helper of our own, that still listens. Its first words are the version of the library. */
+/* A running helper of our own, that still listens. Its first words are its number and the version of the library. */
 static int have_helper(const char *library, double seconds) {
     struct pollfd gone = {.fd = helper, .events = POLLIN};
     if (helper >= 0 && owner == getpid() && poll(&gone, 1, 0) == 0)
@@ -124,20 +159,32 @@ static int have_helper(const char *library, double seconds) {
         return 0;
     helper = ends[0];
     owner = getpid();
+    number = 0;
     int started = spawn(ends[1], library);
     close(ends[1]);
     char *words = started ? receive(seconds) : NULL;
-    int version = words ? atoi(words) : 0;
+    const char *line = words ? strchr(words, '\n') : NULL;
+    int version = line ? atoi(line + 1) : 0;
     free(words);
     if (version == XMEM_CUDNN_VERSION)
         return 1;
-    if (words) {
+    if (line) {
         failures = MAX_FAILURES;
         cudnn_no(version ? "the cuDNN library beside torch is of another version than torch's"
                          : "the cuDNN library beside torch could not be loaded");
     }
     hang_up();
     return 0;
+}
+
+/* What an answer has cost, or that there was none, of `seconds` that it had. */
+static double spent_on(const char *answer, Account before, double passed, double seconds) {
+    Account after = account();
+    if (!answer)
+        return passed < seconds ? passed : seconds;
+    if (after.ran == 0)
+        return passed;
+    return after.ran < before.ran ? after.ran : after.ran - before.ran; /* it may be another helper's account */
 }
 
 char *cudnn_ask_helper(const char *library, const char *question) {
@@ -153,6 +200,7 @@ char *cudnn_ask_helper(const char *library, const char *question) {
         return NULL;
     cudnn_no("cuDNN gave no answer");
     double started = now(), seconds = allowed - spent < ANSWER_SECONDS ? allowed - spent : ANSWER_SECONDS;
+    Account before = account();
     char *answer = NULL;
     for (int again = 1; again && !answer;) {
         again = helper >= 0; /* it answered before, and may be ending, as nobody asked it for a while */
@@ -160,7 +208,7 @@ char *cudnn_ask_helper(const char *library, const char *question) {
         if (!answer)
             hang_up();
     }
-    spent += now() - started;
+    spent += spent_on(answer, before, now() - started, seconds);
     failures += !answer;
     return answer;
 }

@@ -7,9 +7,10 @@
  * that a libcuda be there: the OTHERs are the stand-in runtime and driver, mapped first so that they are found by their
  * names.
  *
- * It talks over its standard input, a socket. It says the library's version, or 0 where it cannot be loaded. A question
- * is what libraries/cudnn_plans.c writes; the last descriptor is that of the heuristics. The answer's first line is
- * their status; then one line for each configuration that they give, in their order:
+ * It talks over its standard input, a socket. It says its number in /proc, and once it is loaded the library's version,
+ * or 0 where it cannot be. A question is what libraries/cudnn_plans.c writes; the last descriptor is that of the
+ * heuristics. The answer's first line is their status; then one line for each configuration that they give, in their
+ * order:
  *
  *     engine  status of its plan  bytes of workspace  set of numerical notes, hex  set of behavior notes, hex
  *
@@ -20,6 +21,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "../libraries/cudnn_backend.h"
@@ -162,6 +164,12 @@ static void answer_configurations(void *heuristics, void *device, FILE *answer) 
     }
 }
 
+/* End by SIGPROF after so many CPU seconds from now, which nobody else can use up; by SIGALRM after many more. */
+static void limit_this_answer(void) {
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = ANSWER_SECONDS}, NULL);
+    alarm(PATIENCE_SECONDS);
+}
+
 /* Read a question and write its answer; 0 when the other side has hung up or makes no sense. */
 static int converse(FILE *in, FILE *out) {
     static char *line;
@@ -170,7 +178,7 @@ static int converse(FILE *in, FILE *out) {
     int status = 0, type = 0, numbered_count = 0;
     alarm(IDLE_SECONDS);
     while (getline(&line, &size, in) > 0) {
-        alarm(ANSWER_SECONDS);
+        limit_this_answer();
         line[strcspn(line, "\n")] = 0;
         if (strcmp(line, "end") == 0) {
             fprintf(out, "%d\n", status);
@@ -206,7 +214,12 @@ int main(int count, char **arguments) {
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     setrlimit(RLIMIT_DATA, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
     FILE *in = fdopen(STDIN_FILENO, "r"), *out = fdopen(dup(STDIN_FILENO), "w");
-    alarm(ANSWER_SECONDS);
+    limit_this_answer();
+    char number[32] = "";
+    if (readlink("/proc/self", number, sizeof number - 1) < 0)
+        *number = 0;
+    fprintf(out, "%s\n", number);
+    fflush(out);
     for (int i = 2; i < count; i++)
         dlopen(arguments[i], RTLD_NOW | RTLD_GLOBAL); /* convolutions do without */
     int loaded = load(arguments[1]);

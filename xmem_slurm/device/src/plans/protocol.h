@@ -7,6 +7,7 @@
 #ifndef ANSWER_SECONDS
 #define ANSWER_SECONDS 20 /* for one answer; the first one loads cuDNN, 300 MiB of files, perhaps over a network */
 #endif
+#define PATIENCE_SECONDS (10 * ANSWER_SECONDS) /* the same on the wall, where others have the CPUs */
 #ifndef IDLE_SECONDS
 #define IDLE_SECONDS 60 /* the helper ends after so long without a question */
 #endif
