@@ -47,8 +47,36 @@ CASES: Mapping[str, Case] = {
     "hf_eval_only_at_the_end": _high(EVALUATION),
     "hf_group_by_length": _high(BATCHES, varies=True),
     "hf_length_curriculum": _high(rf"{BATCHES}|{STEPS}"),
-    "seq2seq_predict_at_the_end_with_beams": Case(Expects.EXACT, rf"{EVALUATION}|{VALUES}", varies=True),
-    "seq2seq_predict_with_generate": Case(Expects.EXACT, rf"{EVALUATION}|{VALUES}", varies=True),
+    "seq2seq_predict_at_the_end_with_beams": Case(
+        Expects.EXACT,
+        rf"{EVALUATION}|{VALUES}",
+        # All 32 tokens that are asked for: with zeros for values the first would be the last.
+        {
+            "class Summaries": """from itertools import count
+
+from transformers import GenerationMixin
+
+tokens = count(1)
+GenerationMixin._beam_search_has_unfinished_sequences = lambda *_: next(tokens) % 32 != 0
+
+
+class Summaries"""
+        },
+        varies=True,
+    ),
+    "seq2seq_predict_with_generate": Case(
+        Expects.EXACT,
+        rf"{EVALUATION}|{VALUES}",
+        # To the greatest length, as it goes before an end is learnt: with zeros for values there is none.
+        {
+            "set_seed(2)\n": """set_seed(2)
+from transformers.generation.utils import StopCheck
+
+StopCheck.__call__ = lambda self, unfinished, tokens, length: length >= 48
+"""
+        },
+        varies=True,
+    ),
     # Lightning and Fabric
     "fabric_resolution_stages": _high(BATCHES),
     "fabric_saves_an_averaged_copy": _high(COPIES),

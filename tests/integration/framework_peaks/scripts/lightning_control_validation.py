@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Classifier(L.LightningModule):
-    def __init__(self, width=512, classes=20):
+    def __init__(self, width=1024, classes=20):
         super().__init__()
         self.save_hyperparameters()
         layers = []
@@ -36,10 +36,10 @@ class Classifier(L.LightningModule):
 
 
 def data(n):
-    return TensorDataset(torch.randn(n, 512), torch.randint(0, 20, (n,)))
+    return TensorDataset(torch.randn(n, 1024), torch.randint(0, 20, (n,)))
 
 
-train = DataLoader(data(102400), batch_size=512, shuffle=True, drop_last=True)
-valid = DataLoader(data(10240), batch_size=512)
+train = DataLoader(data(51200), batch_size=256, shuffle=True, drop_last=True)
+valid = DataLoader(data(5120), batch_size=256)
 trainer = L.Trainer(max_epochs=4, accelerator="gpu", devices=1, enable_progress_bar=False, logger=False)
 trainer.fit(Classifier(), train, valid)

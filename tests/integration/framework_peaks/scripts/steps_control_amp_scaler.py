@@ -14,13 +14,13 @@ class Stream(IterableDataset):
 
 
 model = nn.Sequential(
-    nn.Linear(256, 1024),
+    nn.Linear(256, 2048),
     nn.SiLU(),
-    nn.Linear(1024, 1024),
+    nn.Linear(2048, 2048),
     nn.SiLU(),
-    nn.Linear(1024, 1024),
+    nn.Linear(2048, 2048),
     nn.SiLU(),
-    nn.Linear(1024, 64),
+    nn.Linear(2048, 64),
 ).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 scaler = torch.amp.GradScaler("cuda")
