@@ -41,8 +41,15 @@ CASES: Mapping[str, Case] = {
     "hf_callback_unfreezes": _high(OPTIMIZERS),
     "hf_dynamic_padding": _high(BATCHES, varies=True),
     "hf_ema_callback": _high(COPIES),
-    "hf_eval_accumulation_steps": _high(rf"{EVALUATION}|{GROWS}"),
-    "hf_eval_keeps_logits": _high(rf"{EVALUATION}|{GROWS}"),
+    "hf_eval_accumulation_steps": Case(
+        Expects.HIGH,
+        rf"{EVALUATION}|{GROWS}",
+        {"max_steps=900": "max_steps=60", "eval_steps=300": "eval_steps=20"},
+        varies=True,
+    ),
+    "hf_eval_keeps_logits": Case(
+        Expects.HIGH, rf"{EVALUATION}|{GROWS}", {"Sentences(6400)": "Sentences(320)"}, varies=True
+    ),
     "hf_eval_larger_batch": _high(EVALUATION),
     "hf_eval_only_at_the_end": _high(EVALUATION),
     "hf_group_by_length": _high(BATCHES, varies=True),
@@ -50,8 +57,9 @@ CASES: Mapping[str, Case] = {
     "seq2seq_predict_at_the_end_with_beams": Case(
         Expects.EXACT,
         rf"{EVALUATION}|{VALUES}",
-        # All 32 tokens that are asked for: with zeros for values the first would be the last.
+        # A tenth of the steps, and all 32 tokens that are asked for: with zeros for values the first would be the last.
         {
+            "max_steps=600": "max_steps=60",
             "class Summaries": """from itertools import count
 
 from transformers import GenerationMixin
@@ -60,20 +68,21 @@ tokens = count(1)
 GenerationMixin._beam_search_has_unfinished_sequences = lambda *_: next(tokens) % 32 != 0
 
 
-class Summaries"""
+class Summaries""",
         },
         varies=True,
     ),
     "seq2seq_predict_with_generate": Case(
         Expects.EXACT,
         rf"{EVALUATION}|{VALUES}",
-        # To the greatest length, as it goes before an end is learnt: with zeros for values there is none.
+        # A tenth of the steps; to the greatest length, as before an end is learnt: with zeros there is none.
         {
+            "Translations(3200)": "Translations(320)",
             "set_seed(2)\n": """set_seed(2)
 from transformers.generation.utils import StopCheck
 
 StopCheck.__call__ = lambda self, unfinished, tokens, length: length >= 48
-"""
+""",
         },
         varies=True,
     ),
@@ -91,7 +100,9 @@ StopCheck.__call__ = lambda self, unfinished, tokens, length: length >= 48
     "accelerate_batch_size_warmup": _high(BATCHES),
     "accelerate_ema_starts_late": _high(COPIES),
     "accelerate_gathers_predictions": _high(rf"{EVALUATION}|{GROWS}"),
-    "accelerate_samples_every_500_steps": _high(EVALUATION, varies=True),
+    "accelerate_samples_every_500_steps": Case(
+        Expects.HIGH, EVALUATION, {"12_000": "1_200", "step % 500": "step % 50"}, varies=True
+    ),
     "accelerate_teacher_from_epoch_2": _high(STEPS),
     "deepspeed_sequence_length_stages": _high(rf"{BATCHES}|{STEPS}"),
     "peft_merged_in_fp32_at_the_end": _high(rf"{COPIES}|{EVALUATION}"),
