@@ -29,7 +29,7 @@ trainer = L.Trainer(
     max_epochs=10,
     accelerator="gpu",
     devices=1,
-    callbacks=[StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=0.8)],
+    callbacks=[StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=0.8, device=None)],
     enable_progress_bar=False,
     enable_checkpointing=False,
     logger=False,
