@@ -96,7 +96,7 @@ setup: .venv/ready .venvs/torch-$(TORCH)/ready
 	touch $@
 
 .venvs/trainers-%/ready: .ci/job-trainers .venvs/torch-%/ready
-	@echo "setting up $(@D), the trainers of others over that Python: 0.4 GB on disk, a minute" >&2
+	@echo "setting up $(@D), the trainers of others over that Python: 0.7 GB on disk, a minute or two" >&2
 	.ci/job-trainers .venvs/torch-$* $(@D)
 	touch $@
 

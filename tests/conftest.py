@@ -81,9 +81,9 @@ def job_python() -> Path:
 
 @pytest.fixture(scope="session")
 def trainer_python() -> Path:
-    """Return the same with accelerate, DeepSpeed, Lightning and torchtitan."""
+    """Return the same with accelerate, DeepSpeed, Lightning and other trainers."""
     if "XMEM_TEST_TRAINERS" not in os.environ:
-        pytest.skip("XMEM_TEST_TRAINERS names no Python with accelerate, DeepSpeed, Lightning and torchtitan")
+        pytest.skip("XMEM_TEST_TRAINERS names no Python with accelerate, DeepSpeed, Lightning and other trainers")
     return Path(os.environ["XMEM_TEST_TRAINERS"])
 
 

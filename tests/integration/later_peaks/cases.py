@@ -1,49 +1,10 @@
 """The list: ordinary scripts whose memory is largest later than in the first equal steps, and some where it is not."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parent / "scripts"
-
-
-class Expects(StrEnum):
-    """What a dry run of a script has to come to; less is a regression."""
-
-    HIGH = "high"
-    """The true peak, within 2 %, and confidence "high"."""
-    EXACT = "exact"
-    """The true peak, within 2 %, whatever the confidence."""
-    DOUBT = "doubt"
-    """The true peak, or less than "high" with a reason that names the cause."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One script of the folder `scripts`; its docstring says what peaks when."""
-
-    expects: Expects
-    cause: str = ""
-    """What a reason has to match (any case) where the peak was not seen; empty where no reason would be good enough."""
-    twin: Mapping[str, str] = field(default_factory=dict)
-    """Text to replace in the whole run, where that would take too long or stop at the zeros that stand-ins compute; the
-    peak is the same."""
-    varies: bool = False
-    """Shapes differ from step to step: reserved bytes without a limit are fragments then, and the need is what it fits
-    on."""
-    truth: bool = True
-    """False where there is no true peak: the script takes what it gets."""
-
-
-_STEPS = r"\bsteps?\b|epoch|iteration|phase|\bend\b"
-_EVALUATION = rf"evaluat|validat|no_grad|{_STEPS}"
-_BATCHES = r"batch|length|shape|sample|drawn"
-_GROWS = r"gr[eo]w"
-_KEPT = rf"times more|{_GROWS}"
-_COPIES = rf"checkpoint|cop(y|ies)|sav|load|{_STEPS}"
-_OPTIMIZERS = rf"optimizer|requires_grad|{_STEPS}"
-_VALUES = r"value|assumed|invented"
+from tests.integration.later_peaks.causes import BATCHES, COPIES, EVALUATION, GROWS, KEPT, OPTIMIZERS, STEPS, VALUES
+from tests.integration.later_peaks.listing import Case, Expects, Listing
 
 
 def _high(cause: str, *, varies: bool = False) -> Case:
@@ -66,46 +27,46 @@ CONTROLS: Mapping[str, Case] = {
 CASES: Mapping[str, Case] = {
     **CONTROLS,
     # schedules and curricula
-    "auxiliary_loss_at_step_1500": _high(_STEPS),
-    "batch_doubles_at_epoch_2": _high(_BATCHES),
-    "batch_doubles_at_step_500": _high(_BATCHES),
-    "batch_ramps_up": _high(_BATCHES, varies=True),
-    "checkpointing_switched_off": _high(_STEPS),
-    "fine_tune_at_high_resolution": _high(_BATCHES),
-    "length_curriculum": _high(_BATCHES),
-    "progressive_resolution": Case(Expects.EXACT, _BATCHES),  # cuDNN's workspaces keep it from "high"
+    "auxiliary_loss_at_step_1500": _high(STEPS),
+    "batch_doubles_at_epoch_2": _high(BATCHES),
+    "batch_doubles_at_step_500": _high(BATCHES),
+    "batch_ramps_up": _high(BATCHES, varies=True),
+    "checkpointing_switched_off": _high(STEPS),
+    "fine_tune_at_high_resolution": _high(BATCHES),
+    "length_curriculum": _high(BATCHES),
+    "progressive_resolution": Case(Expects.EXACT, BATCHES),  # cuDNN's workspaces keep it from "high"
     # shapes that vary
-    "batches_by_tokens": _high(_BATCHES, varies=True),
-    "buckets_in_random_order": _high(_BATCHES, varies=True),
-    "graphs_of_all_sizes": _high(_BATCHES, varies=True),
-    "lengths_ascending": _high(_BATCHES, varies=True),
-    "lengths_random": _high(_BATCHES, varies=True),
-    "rare_tail_1_in_400": _high(_BATCHES),
-    "rare_tail_1_in_50": _high(_BATCHES),
-    "rare_tail_in_a_large_data_set": Case(Expects.DOUBT, _BATCHES, {"SAMPLES = 400_000": "SAMPLES = 640"}, varies=True),
-    "stream_of_documents": _high(_BATCHES, varies=True),
+    "batches_by_tokens": _high(BATCHES, varies=True),
+    "buckets_in_random_order": _high(BATCHES, varies=True),
+    "graphs_of_all_sizes": _high(BATCHES, varies=True),
+    "lengths_ascending": _high(BATCHES, varies=True),
+    "lengths_random": _high(BATCHES, varies=True),
+    "rare_tail_1_in_400": _high(BATCHES),
+    "rare_tail_1_in_50": _high(BATCHES),
+    "rare_tail_in_a_large_data_set": Case(Expects.DOUBT, BATCHES, {"SAMPLES = 400_000": "SAMPLES = 640"}, varies=True),
+    "stream_of_documents": _high(BATCHES, varies=True),
     # evaluation
-    "eval_after_30000_steps": Case(Expects.DOUBT, _EVALUATION, {"30_000": "30"}),
-    "eval_after_a_long_epoch": Case(Expects.EXACT, _EVALUATION, {"480_000": "480", "range(10)": "range(3)"}),
-    "eval_at_the_end_only": _high(_EVALUATION),
-    "eval_each_epoch_larger_batch": _high(_EVALUATION),
-    "eval_every_200_steps": _high(_EVALUATION),
-    "eval_from_epoch_5_on": Case(Expects.EXACT, _EVALUATION),  # cuDNN
-    "eval_keeps_all_logits": _high(rf"{_EVALUATION}|{_GROWS}"),
-    "eval_with_generate": _high(_EVALUATION, varies=True),
-    "eval_without_no_grad": _high(rf"{_EVALUATION}|{_GROWS}"),
-    "final_test_larger_batch": _high(_EVALUATION),
-    "gpt2_generates_after_each_epoch": Case(Expects.EXACT, _EVALUATION, varies=True),  # beam search reads values
-    "retrieval_metrics_at_the_end": _high(_EVALUATION),
-    "validation_at_four_times_the_length": _high(_EVALUATION),
+    "eval_after_30000_steps": Case(Expects.DOUBT, EVALUATION, {"30_000": "30"}),
+    "eval_after_a_long_epoch": Case(Expects.EXACT, EVALUATION, {"480_000": "480", "range(10)": "range(3)"}),
+    "eval_at_the_end_only": _high(EVALUATION),
+    "eval_each_epoch_larger_batch": _high(EVALUATION),
+    "eval_every_200_steps": _high(EVALUATION),
+    "eval_from_epoch_5_on": Case(Expects.EXACT, EVALUATION),  # cuDNN
+    "eval_keeps_all_logits": _high(rf"{EVALUATION}|{GROWS}"),
+    "eval_with_generate": _high(EVALUATION, varies=True),
+    "eval_without_no_grad": _high(rf"{EVALUATION}|{GROWS}"),
+    "final_test_larger_batch": _high(EVALUATION),
+    "gpt2_generates_after_each_epoch": Case(Expects.EXACT, EVALUATION, varies=True),  # beam search reads values
+    "retrieval_metrics_at_the_end": _high(EVALUATION),
+    "validation_at_four_times_the_length": _high(EVALUATION),
     # checkpoints and copies
-    "best_model_for_the_test": _high(_COPIES),
-    "best_weights_on_the_gpu": _high(_COPIES),
-    "checkpoint_through_a_gpu_copy": _high(_COPIES),
-    "ema_from_epoch_1": _high(_COPIES),
+    "best_model_for_the_test": _high(COPIES),
+    "best_weights_on_the_gpu": _high(COPIES),
+    "checkpoint_through_a_gpu_copy": _high(COPIES),
+    "ema_from_epoch_1": _high(COPIES),
     "resume_from_checkpoint": Case(
         Expects.HIGH,
-        _COPIES,
+        COPIES,
         {
             "train(model, optimizer, checkpoint": (
                 'for state in optimizer.state.values():\n    state["step"] = torch.tensor(200.0)\n'
@@ -113,10 +74,10 @@ CASES: Mapping[str, Case] = {
             )
         },
     ),
-    "snapshots_of_each_epoch": _high(rf"{_COPIES}|{_GROWS}"),
+    "snapshots_of_each_epoch": _high(rf"{COPIES}|{GROWS}"),
     "swa_at_the_end": Case(
         Expects.HIGH,
-        _COPIES,
+        COPIES,
         {
             'update_bn(DataLoader(data, batch_size=3200), averaged, device=torch.device("cuda"))': (
                 "with torch.no_grad():\n    [averaged.train()(x.cuda()) for x, _ in DataLoader(data, batch_size=3200)]"
@@ -124,69 +85,69 @@ CASES: Mapping[str, Case] = {
         },
     ),
     # memory that grows
-    "inference_keeps_features": _high(_GROWS),
-    "leak_over_20000_steps": Case(Expects.DOUBT, _GROWS),
-    "losses_kept_with_their_graphs": _high(_GROWS),
-    "outputs_of_all_steps": _high(_GROWS),
-    "replay_buffer_fills": _high(_GROWS),
+    "inference_keeps_features": _high(GROWS),
+    "leak_over_20000_steps": Case(Expects.DOUBT, GROWS),
+    "losses_kept_with_their_graphs": _high(GROWS),
+    "outputs_of_all_steps": _high(GROWS),
+    "replay_buffer_fills": _high(GROWS),
     # optimizers and phases
-    "adam_after_sgd": _high(_OPTIMIZERS),
-    "adversarial_loss_later": _high(_OPTIMIZERS),
-    "gan_with_five_critic_steps": _high(_OPTIMIZERS),
-    "gradient_accumulation_128": _high(_OPTIMIZERS),
-    "lazy_regularization": _high(_STEPS),
+    "adam_after_sgd": _high(OPTIMIZERS),
+    "adversarial_loss_later": _high(OPTIMIZERS),
+    "gan_with_five_critic_steps": _high(OPTIMIZERS),
+    "gradient_accumulation_128": _high(OPTIMIZERS),
+    "lazy_regularization": _high(STEPS),
     "lbfgs_history": Case(
         Expects.DOUBT,
-        _VALUES,
+        VALUES,
         # Every inner product positive, as where the loss goes down: the zeros of the stand-ins would end it at once.
         {
             "import torch\n": "import torch\n\ntorch.Tensor.dot = lambda *_: torch.ones(())\n",
             "history_size=50": "history_size=50, tolerance_grad=-1, tolerance_change=-1",
         },
     ),
-    "lora_merged_at_the_end": _high(_COPIES),
-    "teacher_from_epoch_2": _high(_STEPS),
-    "unfreeze_at_epoch_3": _high(_OPTIMIZERS),
-    "unfreeze_layer_by_layer": _high(_OPTIMIZERS),
+    "lora_merged_at_the_end": _high(COPIES),
+    "teacher_from_epoch_2": _high(STEPS),
+    "unfreeze_at_epoch_3": _high(OPTIMIZERS),
+    "unfreeze_layer_by_layer": _high(OPTIMIZERS),
     # several trainings
-    "early_stopping_then_refit": Case(Expects.EXACT, rf"{_VALUES}|{_STEPS}"),  # zeros stop it early
-    "k_fold": _high(_STEPS),
-    "loops_end_at_max_steps": _high(_EVALUATION),
-    "pretrain_empty_cache_fine_tune": _high(_STEPS),
-    "second_model_after_the_first": _high(_STEPS),
-    "sweep_over_widths": _high(_STEPS),
+    "early_stopping_then_refit": Case(Expects.EXACT, rf"{VALUES}|{STEPS}"),  # zeros stop it early
+    "k_fold": _high(STEPS),
+    "loops_end_at_max_steps": _high(EVALUATION),
+    "pretrain_empty_cache_fine_tune": _high(STEPS),
+    "second_model_after_the_first": _high(STEPS),
+    "sweep_over_widths": _high(STEPS),
     # loops by step and by time
-    "histograms_every_300_steps": _high(_STEPS),
-    "nanogpt_samples_at_250": _high(_EVALUATION, varies=True),
-    "sample_every_200_steps": _high(_EVALUATION),
-    "trains_for_an_hour": Case(Expects.DOUBT, rf"time|clock|{_EVALUATION}", {"HOUR = 3600": "HOUR = 6"}),
+    "histograms_every_300_steps": _high(STEPS),
+    "nanogpt_samples_at_250": _high(EVALUATION, varies=True),
+    "sample_every_200_steps": _high(EVALUATION),
+    "trains_for_an_hour": Case(Expects.DOUBT, rf"time|clock|{EVALUATION}", {"HOUR = 3600": "HOUR = 6"}),
     # what the loops' own lines do not say
-    "average_by_a_step_hook": Case(Expects.HIGH, _COPIES, {"4000": "40", "8000": "80"}),
-    "batch_doubles_between_epochs": Case(Expects.DOUBT, _BATCHES, {"3000": "30"}),
-    "buckets_in_ascending_order": Case(Expects.HIGH, _BATCHES, {"40000": "400"}),
-    "callback_unfreezes_at_epoch_3": _high(_OPTIMIZERS),
-    "context_manager_tests": Case(Expects.DOUBT, _EVALUATION, {"range(20000)": "range(20)"}),
-    "copies_of_60_epochs": Case(Expects.HIGH, rf"{_COPIES}|{_KEPT}", {"16000": "160"}),
-    "counter_in_a_dictionary": Case(Expects.HIGH, _STEPS, {"9000": "90", "4000": "40"}),
-    "counts_without_an_end": Case(Expects.HIGH, _STEPS, {"8000": "80", "4000": "40"}),
-    "curriculum_by_a_property": Case(Expects.DOUBT, _STEPS, {"8000": "80", "10000": "100"}),
-    "data_set_told_the_epoch": _high(_BATCHES),
-    "deep_module_starts_later": Case(Expects.HIGH, _STEPS, {"8000": "80", "4000": "40"}),
-    "else_of_the_loop_tests": Case(Expects.DOUBT, _EVALUATION, {"range(20000)": "range(20)"}),
-    "embeddings_compared_at_the_end": Case(Expects.DOUBT, _STEPS, {"range(20000)": "range(20)"}),
-    "epoch_asked_in_the_inner_loop": _high(_STEPS),
-    "generator_of_lengths": Case(Expects.DOUBT, _BATCHES, {"each=3000": "each=30"}),
-    "layers_thawed_one_by_one": _high(_OPTIMIZERS),
-    "outputs_of_every_50th_step": Case(Expects.DOUBT, _KEPT, {"50000": "1000", "step % 50 ": "step % 1 "}),
-    "own_optimizer_preconditions_later": Case(Expects.HIGH, _STEPS, {"8000": "80", "4000": "40"}),
-    "sampler_ramps_up": _high(_BATCHES),
-    "stream_in_stages": Case(Expects.DOUBT, rf"{_BATCHES}|{_STEPS}", {"9000": "90", "6000": "60"}),
-    "views_by_chance_from_epoch_2": _high(_STEPS),
+    "average_by_a_step_hook": Case(Expects.HIGH, COPIES, {"4000": "40", "8000": "80"}),
+    "batch_doubles_between_epochs": Case(Expects.DOUBT, BATCHES, {"3000": "30"}),
+    "buckets_in_ascending_order": Case(Expects.HIGH, BATCHES, {"40000": "400"}),
+    "callback_unfreezes_at_epoch_3": _high(OPTIMIZERS),
+    "context_manager_tests": Case(Expects.DOUBT, EVALUATION, {"range(20000)": "range(20)"}),
+    "copies_of_60_epochs": Case(Expects.HIGH, rf"{COPIES}|{KEPT}", {"16000": "160"}),
+    "counter_in_a_dictionary": Case(Expects.HIGH, STEPS, {"9000": "90", "4000": "40"}),
+    "counts_without_an_end": Case(Expects.HIGH, STEPS, {"8000": "80", "4000": "40"}),
+    "curriculum_by_a_property": Case(Expects.DOUBT, STEPS, {"8000": "80", "10000": "100"}),
+    "data_set_told_the_epoch": _high(BATCHES),
+    "deep_module_starts_later": Case(Expects.HIGH, STEPS, {"8000": "80", "4000": "40"}),
+    "else_of_the_loop_tests": Case(Expects.DOUBT, EVALUATION, {"range(20000)": "range(20)"}),
+    "embeddings_compared_at_the_end": Case(Expects.DOUBT, STEPS, {"range(20000)": "range(20)"}),
+    "epoch_asked_in_the_inner_loop": _high(STEPS),
+    "generator_of_lengths": Case(Expects.DOUBT, BATCHES, {"each=3000": "each=30"}),
+    "layers_thawed_one_by_one": _high(OPTIMIZERS),
+    "outputs_of_every_50th_step": Case(Expects.DOUBT, KEPT, {"50000": "1000", "step % 50 ": "step % 1 "}),
+    "own_optimizer_preconditions_later": Case(Expects.HIGH, STEPS, {"8000": "80", "4000": "40"}),
+    "sampler_ramps_up": _high(BATCHES),
+    "stream_in_stages": Case(Expects.DOUBT, rf"{BATCHES}|{STEPS}", {"9000": "90", "6000": "60"}),
+    "views_by_chance_from_epoch_2": _high(STEPS),
     # and the like
     "doubles_the_batch_until_it_fails": Case(Expects.DOUBT, r"out of memory|OutOfMemory|as much|limit", truth=False),
     "experts_padded_to_the_busiest": Case(
         Expects.DOUBT,
-        rf"{_VALUES}|expert|bincount",
+        rf"{VALUES}|expert|bincount",
         # The same 200 steps on a CPU: 651 tokens at the busiest expert, in step 105.
         {
             "torch.bincount(expert, minlength=EXPERTS).tolist()": "[651] * EXPERTS",
@@ -194,14 +155,15 @@ CASES: Mapping[str, Case] = {
         },
         varies=True,
     ),
-    "inference_with_growing_inputs": _high(_BATCHES),
+    "inference_with_growing_inputs": _high(BATCHES),
     "ppo_rollouts_then_updates": Case(
         Expects.HIGH,
-        _STEPS,
+        STEPS,
         {
             "import torch\n": "import torch\n\ntorch.distributions.Distribution.set_default_validate_args(False)\n",
             "torch.distributions.Normal(policy(observation), 1.0).sample()": "torch.randn_like(policy(observation))",
         },
     ),
-    "skips_batches_that_do_not_fit": Case(Expects.EXACT, _BATCHES),
+    "skips_batches_that_do_not_fit": Case(Expects.EXACT, BATCHES),
 }
+LATER_PEAKS = Listing(Path(__file__).parent, CASES)

@@ -5,11 +5,10 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.integration.later_peaks.cases import CASES, SCRIPTS
+from tests.integration.later_peaks.listing import Listing, Peaks
 from xmem_slurm.device.builder import build
 from xmem_slurm.dryrun import gpu_environment, runner
 from xmem_slurm.dryrun.budget import Budget
@@ -21,28 +20,17 @@ from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import MIB, round_up
 
 GPU = load_catalogue()["a100-sxm4-80gb"]
-TRUE_PEAKS = Path(__file__).parent / "true_peaks.json"
-"""{torch version: {script: {allocated, reserved, fits}}}, bytes; written by `python -m tests.integration.later_peaks
-peaks`. `fits`, of scripts whose shapes vary, is the least memory on which torch ran the whole script."""
 TOLERANCE = 0.02
 _SEARCH = 0.01
 """So near to the least memory on which a script runs: half of the tolerance."""
 _BUILDS = Path(__file__).parents[3] / "build" / "device"
 _WHOLE = Path(__file__).with_name("whole.py")
 
-Peaks = Mapping[str, int]
 
-
-def true_peaks(version: str) -> Mapping[str, Peaks]:
-    """Return what is known under this release of torch."""
-    known: Mapping[str, Mapping[str, Peaks]] = json.loads(TRUE_PEAKS.read_text(encoding="utf-8"))
-    return known.get(version.partition("+")[0], {})
-
-
-def whole_run(name: str, python: Path, folder: Path) -> tuple[str, Peaks]:
+def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[str, Peaks]:
     """Run a script without any cut; return torch's version and its own peaks."""
-    case, script = CASES[name], folder / "train.py"
-    text = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
+    case, script = scripts.cases[name], folder / "train.py"
+    text = scripts.script(name).read_text(encoding="utf-8")
     for old, new in case.twin.items():
         assert old in text, (name, old)
         text = text.replace(old, new)
@@ -88,9 +76,9 @@ class Answer:
     cpu_seconds: float
 
 
-def dry_run(name: str, python: Path, folder: Path) -> Answer:
+def dry_run(scripts: Listing, name: str, python: Path, folder: Path) -> Answer:
     """Run a script dry, once, as `xsbatch` would."""
-    shutil.copy(SCRIPTS / f"{name}.py", folder / "train.py")
+    shutil.copy(scripts.script(name), folder / "train.py")
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
     before = _cpu_seconds()
     try:
@@ -100,7 +88,7 @@ def dry_run(name: str, python: Path, folder: Path) -> Answer:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)
     seconds, largest = _cpu_seconds() - before, found.largest
     peaks = {"allocated": largest.replay.peak_allocated_bytes, "reserved": largest.peak_reserved_bytes}
-    if CASES[name].varies:
+    if scripts.cases[name].varies:
         peaks["fits"] = largest.fits_in_bytes
     trace = largest.trace
     return Answer(trace.torch_version, peaks, found.confidence, tuple(found.reasons), trace.state, trace.steps, seconds)

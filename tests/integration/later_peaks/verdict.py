@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from tests.integration.later_peaks.cases import Case
-from tests.integration.later_peaks.measure import TOLERANCE, Answer, Peaks
+from tests.integration.later_peaks.listing import Case, Peaks
+from tests.integration.later_peaks.measure import TOLERANCE, Answer
 
 EXACT, SAID, SILENTLY_LOW, UNNAMED, TOO_HIGH = "exact", "said", "silently low", "low, cause not named", "too high"
 

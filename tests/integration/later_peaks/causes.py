@@ -1,0 +1,10 @@
+"""What a reason has to say of a cause: patterns for `Case.cause`."""
+
+STEPS = r"\bsteps?\b|epoch|iteration|phase|\bend\b"
+EVALUATION = rf"evaluat|validat|no_grad|{STEPS}"
+BATCHES = r"batch|length|shape|sample|drawn"
+GROWS = r"gr[eo]w"
+KEPT = rf"times more|{GROWS}"
+COPIES = rf"checkpoint|cop(y|ies)|sav|load|{STEPS}"
+OPTIMIZERS = rf"optimizer|requires_grad|{STEPS}"
+VALUES = r"value|assumed|invented"
