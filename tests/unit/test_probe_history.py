@@ -61,7 +61,7 @@ def freed(address: int) -> list[dict[str, object]]:
 
 def test_what_is_allocated_while_a_snapshot_is_taken_is_noted_once(history: ModuleType) -> None:
     """Torch copies its notes before its segments: these may be of later, where another thread goes on meanwhile."""
-    kept = history.History(NoSites(), may_fold=True)
+    kept = history.History(NoSites(), True, importlib.import_module("_xmem.repeat.journal").Journal())
     notes = [*taken(0), *taken(512), *freed(0), *taken(1024)]
     later = [*taken(0), *freed(1024), *freed(512), *taken(512), *taken(2048)]
     segments = [(512, 1024), (0, 512), (0, 512, 2048)]

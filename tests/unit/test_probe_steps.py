@@ -90,7 +90,7 @@ def test_steps_repeat_themselves_after_three_without_a_new_peak(steps: ModuleTyp
 def test_in_a_brief_run_two_steps_like_earlier_ones_are_enough(steps: ModuleType) -> None:
     course = importlib.import_module("_xmem.course.course")
     for brief, met, enough in ((True, "nnyy", 2), (True, "nnyn", 3), (True, "n", 3), (False, "nnyy", 3)):
-        run = course.Course(None, brief)
+        run = course.Course(None, {"XMEM_BRIEF": "1"} if brief else {})
         for each in met:
             run.stepped(0, 0, each == "y", begins=False)
         assert run.steady_steps() == enough

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import sys
 import threading
 import time
 
@@ -59,7 +58,7 @@ class Recorder(ProbeEngine):
         self._course = Course(self, environ)
         self._journal = Journal()
         self._served, self._streams, self._reads, self._garbage = Served(self._journal), Streams(), Reads(), Garbage()
-        self._calls = self._known = self._rank = self._triton = self._advice = self._training = self._script = None
+        self._calls = self._known = self._rank = self._triton = self._advice = self._training = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
@@ -152,7 +151,7 @@ class Recorder(ProbeEngine):
         return lazy_call
 
     def _start(self):
-        self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # gone once it has ended
+        """Record from here on: CUDA is used."""
         try:
             self._history.begin(self._torch, self._environ.get("XMEM_SITES") == "frames")
         except RuntimeError as error:

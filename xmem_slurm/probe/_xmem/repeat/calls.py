@@ -21,7 +21,7 @@ from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known, View
 from _xmem.repeat.node import Held, SkippedGraph, node_class
-from _xmem.repeat.recorded import Asked, BackwardWatch, GraphWatch, RecordedCall, layout
+from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, layout
 
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
@@ -121,7 +121,7 @@ class Calls:
             if not self.skips:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
-            self._backward = Asked(bool(keep_graph), bool(create_graph), accumulate, len(inputs) > 0)
+            self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, len(inputs) > 0)
             recorded = [each for each in self._recorded if each.awaits_backward]
             try:
                 with BackwardWatch(roots, recorded, self._backward, self.position):
@@ -333,7 +333,7 @@ class Calls:
     def went_back(self, ctx):
         """The backward pass of a skipped call: return the gradients of all that its node was given."""
         torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
-        asked = self._backward or Asked(False, True, False, False)  # torch was asked past us
+        asked = self._backward or BackwardCall(False, True, False, False)  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
         back = known.backward(asked.kind([each.grad is None for each in parameters]))

@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     site: int
 
 
-class Block(NamedTuple):
+class LeftBlock(NamedTuple):
     """A block that is allocated at the end."""
 
     number: int
@@ -40,7 +40,7 @@ class Events(NamedTuple):
     """
 
     entries: Tuple[Entry, ...]
-    left: Tuple[Block, ...]
+    left: Tuple[LeftBlock, ...]
     peak: int
     allocations: int
     requested: int
@@ -62,18 +62,18 @@ class Region:
 
 
 def events(notes, held, given, blocks):
-    """Return (events, {address: `Block`} of what is allocated at their end).
+    """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
-    `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` {address: `Block`} of
-    the call's blocks that are allocated before; `given` the addresses of what the script gets, freed at the end; None:
-    all that is new. `blocks` is how many were numbered before.
+    `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are blocks of the call
+    that are allocated before, by address; `given` the addresses of what the script gets, freed at the end; None: all
+    that is new. `blocks` is how many were numbered before.
     """
     held, entries, first = dict(held), [], blocks
     given = {note[1] for note in notes} if given is None else given
     level = peak = allocations = requested = freed = 0
     for action, address, size, stream, site in notes:
         if action == "alloc":
-            held[address] = Block(blocks, size, stream)
+            held[address] = LeftBlock(blocks, size, stream)
             entries.append(Entry("alloc", blocks, size, stream, site))
             blocks += 1
             level += rounded(size)

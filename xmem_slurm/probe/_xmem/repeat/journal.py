@@ -8,7 +8,7 @@ trace has them as if they had been, and levels, peaks and what is reserved follo
 
 from typing import NamedTuple, Tuple
 
-from _xmem.repeat.events import BLOCKS, Block, Events, rounded
+from _xmem.repeat.events import BLOCKS, Events, LeftBlock, rounded
 
 MARK = 77
 """The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must be right, too."""
@@ -22,7 +22,7 @@ class Skipped(NamedTuple):
     marker: int
     number: int
     events: Events
-    before: Tuple[Block, ...]
+    before: Tuple[LeftBlock, ...]
 
     def noted(self):
         """Return its events, as entries of a trace, and the sites of its allocations."""

@@ -14,7 +14,7 @@ _LEAF = 1 << 62
 node that made the gradient."""
 
 
-class Asked(NamedTuple):
+class BackwardCall(NamedTuple):
     """How a backward pass was asked for; `inputs`: whether the script named what it wants gradients of."""
 
     keep_graph: bool
