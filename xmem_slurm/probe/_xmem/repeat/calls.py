@@ -138,8 +138,8 @@ class Calls:
         def cleared():
             left, self._left_casts = self._left_casts, []
             self._casts += 1
-            for each in left:
-                self.let_go(each)
+            for number, blocks in left:
+                self.let_go(number, blocks)
             return clear()
 
         return cleared
@@ -147,25 +147,42 @@ class Calls:
     # -- a call --------------------------------------------------------------------------------------------------------
 
     def _call(self, make, module, *args, **kwargs):
-        """Skip a call, record it, or make it."""
+        """Skip a call, record it, or make it; whatever goes wrong here is no matter of the script's."""
+        try:
+            way = self._way(module, args, kwargs)
+        except Exception as error:
+            self._broken(error)
+            return make()
+        return way(make)
+
+    def _way(self, module, args, kwargs):
+        """Return what gives what a call gives; it takes what makes the call."""
         state = self._states.get(module)
         if state is None:
             state = self._states[module] = State()
         if state.small:
-            return self._inside_of(make)
+            return self._inside_of
         if state.refused >= REFUSALS or not self._kinds.applies():
-            return make()
+            return _made
         leaves, form = self._leaves(args, kwargs)
         of_leaves = self._kinds.of_all(leaves)
         parameters = () if of_leaves is None else self._looked_at(module, state)
         if not parameters:  # an activation, a loss; or something among its arguments has no kind
-            return make()
+            return _made
         known = self._known(state, (of_leaves, form), parameters)
         known.round = self._process.again(known.round)
         if not known.ready:
-            return self._record(make, state, known, leaves) if known.is_tried() else make()
+            return functools.partial(self._record, state, known, leaves) if known.is_tried() else _made
         state.small = known.small
-        return self._inside_of(make) if state.small else self._skip(known, leaves, parameters)
+        if state.small:
+            return self._inside_of
+        given = self._skip(known, leaves, parameters)
+        return lambda _make: given
+
+    def _broken(self, error):
+        """Skip nothing any more: something here is not as it was thought."""
+        self.end()
+        self._doubts.add("%s: %s" % (type(error).__name__, error))
 
     def _leaves(self, args, kwargs):
         """Return the leaves of a call's arguments, and their form; most have no containers among them."""
@@ -218,7 +235,7 @@ class Calls:
 
     # -- a call that is made -------------------------------------------------------------------------------------------
 
-    def _record(self, make, state, known, leaves):
+    def _record(self, state, known, leaves, make):
         """Make a call, and have torch's notes of it read; unless it is one that must not be skipped."""
         torch, modules = self._torch, _alive(state.modules)
         if any(map(kinds.hooked, modules)):
@@ -232,7 +249,12 @@ class Calls:
         recorded = RecordedCall(known, needs, self.position(), sequence(), keeps_casts)
         out = self._inside_of(make)
         recorded.region.end, recorded.sequences[1] = self.position(), sequence()
-        if self._state(modules, tensors) != before or not self._describe(recorded, out, modules, tensors, state):
+        try:
+            fit = self._state(modules, tensors) == before and self._describe(recorded, out, modules, tensors, state)
+        except Exception as error:
+            self._broken(error)
+            return out
+        if not fit:
             state.refused += 1
             return out
         places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
@@ -308,8 +330,9 @@ class Calls:
             outs = self._node.apply(SkippedGraph(known, Held(self, number), held, len(inputs)), outs, *inputs, *needs)
             for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
                 given[place] = each
-        elif known.forward.left:
-            self._left_casts.append(number)
+        casts = known.casts if gave.differentiable else known.forward.left
+        if casts:
+            self._left_casts.append((number, casts))
         return put_together(self._tree, given, gave.form)
 
     def _given(self, gave, place, storages):
@@ -339,8 +362,8 @@ class Calls:
         back = known.backward(asked.kind([each.grad is None for each in parameters]))
         if back is None:
             self._doubts.add("a backward pass of a kind that was not recorded")
-        elif self.journal.holds(number) == known.forward.left:
-            self.note(number, known.kept(back) if asked.keep_graph else back.events)
+        else:
+            self.note(number, known.went_back(back, self.journal.holds(number), asked.keep_graph))
         through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
         found = [_empty(torch, each) for each in ctx.layouts]
         layouts = back.gradients if back is not None else [layout(each) for each in parameters]
@@ -356,11 +379,12 @@ class Calls:
         self.journal.peak = max(self.journal.peak, self._process.level() + events.peak)
         self.journal.note(number, events)
 
-    def let_go(self, number):
-        """What a skipped call holds is held no more."""
-        left = self.journal.holds(number)
-        if left and self._thread is not None:
-            self.journal.note(number, freeing(left))
+    def let_go(self, number, blocks=None):
+        """What a skipped call holds is held no more; of its blocks only these."""
+        held = self.journal.holds(number)
+        gone = [each for each in held if blocks is None or each in blocks]
+        if gone and self._thread is not None:
+            self.journal.note(number, freeing(gone, [each for each in held if each not in gone]))
 
     # -- what is recorded ----------------------------------------------------------------------------------------------
 
@@ -387,6 +411,11 @@ class Calls:
         """Say what skipped calls could not stand for."""
         for what in sorted(self._doubts):
             note("skipped", what)
+
+
+def _made(make):
+    """Give what a call gives that is made as it is."""
+    return make()
 
 
 def _alive(references):

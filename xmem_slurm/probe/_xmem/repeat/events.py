@@ -92,10 +92,10 @@ def events(notes, held, given, blocks):
     return Events(tuple(entries), left, peak, allocations, requested, freed, blocks), held
 
 
-def freeing(left):
-    """Return the events of giving back what was left."""
-    entries = tuple(entry for each in left for entry in _free(each))
-    return Events(entries, (), 0, 0, 0, sum(rounded(each.size) for each in left), 0)
+def freeing(gone, left=()):
+    """Return the events of giving blocks back, after which others are left."""
+    entries = tuple(entry for each in gone for entry in _free(each))
+    return Events(entries, tuple(left), 0, 0, 0, sum(rounded(each.size) for each in gone), 0)
 
 
 def alike(one, other):

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Tuple
 
-from _xmem.repeat.events import Events, alike
+from _xmem.repeat.events import Events, LeftBlock, alike
 
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
@@ -54,15 +54,20 @@ class Gave:
 
 
 class BackwardPass(NamedTuple):
-    """A backward pass through calls of one kind; `gradients` are the layouts of parameters' gradients after it."""
+    """A backward pass through calls of one kind; `gradients` are the layouts of parameters' gradients after it.
+
+    `held` are the blocks of the call that are allocated when it begins.
+    """
 
     kind: Any
+    held: Tuple[LeftBlock, ...]
     events: Events
     gradients: Tuple[Any, ...]
 
     def same(self, other):
         """Whether another one did the same."""
-        return alike(self.events, other.events) and self.gradients == other.gradients
+        same = (self.held, self.gradients) == (other.held, other.gradients)
+        return same and alike(self.events, other.events)
 
 
 class Known:
@@ -71,8 +76,8 @@ class Known:
     def __init__(self):
         self._times = 0
         self.forward = self.gave = None
-        self.held = ()
-        """Which of its arguments the graph holds, by their places among all."""
+        self.held, self.casts = (), ()
+        """Which of its arguments the graph holds, by their places among all; blocks left in autocast's cache."""
         self._backward = {}
         self._tried = 0
         self.round = None
@@ -102,10 +107,12 @@ class Known:
             self.forward is not None
             and alike(self.forward, recorded.forward)
             and self.gave.same(recorded.gave)
+            and self.casts == recorded.casts
             and (back is None or (before is not None and before.same(back)))
         )
         self._times = self._times + 1 if same else 1
         self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
+        self.casts = recorded.casts
         if back is not None:
             self._backward[back.kind] = back
 
@@ -113,7 +120,13 @@ class Known:
         """Return the backward pass of this kind, or one that is near to it; None: none was seen."""
         return self._backward.get(kind) or next(iter(self._backward.values()), None)
 
-    def kept(self, back):
-        """Return the events of a backward pass that leaves the graph as it is, where this one does not."""
-        entries = tuple(entry for entry in back.events.entries if entry.block >= self.forward.blocks)
-        return back.events._replace(entries=entries, left=self.forward.left)
+    def went_back(self, back, held, keeps_graph):
+        """Return the events of a backward pass through a call that holds these blocks, and may leave them so."""
+        if held == back.held and not keeps_graph:
+            return back.events
+        going = set() if keeps_graph else {each.number for each in held}
+        entries = tuple(
+            each for each in back.events.entries if each.block >= self.forward.blocks or each.block in going
+        )
+        gone = {each.block for each in entries if each.action != "alloc"}
+        return back.events._replace(entries=entries, left=tuple(each for each in held if each.number not in gone))

@@ -41,8 +41,10 @@ class RecordedCall:
         """Whether its graph is gone; None where it is no example."""
         self.forward = self.back = None
         self._back, self._kind, self.gradients = None, None, ()
+        self.casts = ()
+        """Blocks that the call leaves and that are given back before its backward pass: in autocast's cache."""
         self._boundaries = 0
-        self._blocks = {}
+        self._blocks, self._followed = {}, 0  # what it holds, by address, up to this position
 
     def parameters(self):
         """Return the module's parameters that need a gradient."""
@@ -70,17 +72,29 @@ class RecordedCall:
             if mine is None:
                 return True  # they were forgotten
             self.forward, self._blocks = events(mine, {}, set(self.addresses), 0)
+            self._followed = self.region.end
         if self._back is not None:
             mine = self._back.of(notes, first)
             if mine is None:
                 return True
+            self._follow(notes, first, self._back.begin)
+            held = tuple(sorted(self._blocks.values()))
             done, _ = events(mine, self._blocks, None, self.forward.blocks)
-            self.back = BackwardPass(self._kind, done, self.gradients)
+            self.back = BackwardPass(self._kind, held, done, self.gradients)
+        elif self.gone is False:
+            self._follow(notes, first, first + len(notes))
         whole = self._back is not None or self.gone is True or not self.gave.differentiable
-        lives_on = self.forward.left and not self.gave.differentiable and not self._casts
-        if whole and not lives_on:
+        lives_on = self.casts if self.gave.differentiable else self.forward.left
+        if whole and not (lives_on and not self._casts):
             self._known.learn(self)
         return whole or self.gone is None or self._boundaries >= BOUNDARIES
+
+    def _follow(self, notes, first, end):
+        """Take what is given back of its blocks up to position `end`, where its graph still stands."""
+        for action, address, *_ in notes[self._followed - first : end - first]:
+            if action != "alloc" and address in self._blocks:
+                self.casts += (self._blocks.pop(address),)
+        self._followed = end
 
 
 class GraphWatch:
