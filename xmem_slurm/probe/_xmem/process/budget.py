@@ -20,6 +20,7 @@ class TimeLeft:
     def __init__(self, environ):
         self._deadline = float(environ.get("XMEM_DEADLINE", "inf"))
         self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
+        self._began = time.monotonic()
         self._read, self._last = 0.0, float("-inf")
         self._meter = os.path.join(environ.get("XMEM_TRACE_DIR", ""), _METER)
 
@@ -32,8 +33,9 @@ class TimeLeft:
         return min(self._deadline - time.monotonic(), self._seconds - self._spent())
 
     def share(self):
-        """Return which part of it is spent."""
-        return self._spent() / self._seconds
+        """Return which part of it is spent, of whichever limit is nearer."""
+        now = time.monotonic()
+        return max(self._spent() / self._seconds, (now - self._began) / max(self._deadline - self._began, 1e-9))
 
     def own(self):
         """Return seconds since some point in the past, as what this process does is counted."""
