@@ -16,7 +16,8 @@ by the probe, so that a reader sees either the last complete state of a process 
     gpu             {name, capability, multiprocessors, total_bytes}: what the process was shown
     events          {action[], address[], size[], stream[]}: columns of torch's own memory history
                     (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for.
-                    Steps that repeat others are left out. What they left at another address stands as "moved_from"
+                    Steps that repeat others are left out, and calls that were skipped stand as the events of those
+                    before, at addresses of their own. What steps left at another address stands as "moved_from"
                     for each such allocation, then as "moved_to" for each, in the same order
     sites           {found, called_from, of}: `found` are [file, line, function, module], the lines of the script that
                     allocated and the modules that they did it for, and the lines that called those; `called_from` has

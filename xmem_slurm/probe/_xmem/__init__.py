@@ -12,6 +12,7 @@ is here imports what stands below it:
     advice      makes one change to the job, where a dry run asks what that would do
     offline/    serves well-known data sets and weights that are not there
     ranks/      lets this process be one rank of many
+    repeat/     skips what was met before, and has the trace tell of it as if it had been
     course/     how far the run goes, and what of the script was seen
     values/     keeps the values that came from the host, and says what the others are taken for
     process/    this process: what it opens, starts and is held to, how it ends, what a trace says of it

@@ -236,19 +236,20 @@ class History:
         number = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
         unnoted = sum(entry[0] == "alloc" for entry in missed)
         numbers, of = [number - 1] * unnoted, [0] * unnoted
-        sites, marker = iter(sites[before:]), None
+        sites, over = iter(sites[before:]), set()  # of what torch says here, and not where it was
         for entry in noted:
             if entry[0] != "alloc":
-                if entry[1] != marker:
+                if entry[1] not in over:
                     entries.append(entry)
                 continue
-            site, marker = next(sites), None
+            site = next(sites)
+            over.discard(entry[1])
             skipped = journal.next(entry[1], entry[2]) if journal is not None else None
             if skipped is None:
                 made, made_at = [entry], [site]
             else:
-                marker = entry[1]
                 made, made_at = skipped.noted()
+                over |= {entry[1], skipped.gradient}
             entries += made
             numbers += [number] * len(made_at)
             of += made_at

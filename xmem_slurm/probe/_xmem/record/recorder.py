@@ -34,6 +34,8 @@ TAGGED_STEPS = 32
 """Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
 
 Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are gradients to the end."""
+COUNTED_STEPS = 2
+"""Steps that are made whole, for what one has the GPU do."""
 HOST_STEPS = 64
 """Steps from one look at the host's memory to the next, after the first ones."""
 CHECKPOINT_STEPS = (2, 4, 8)
@@ -66,7 +68,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
-        self._since_step = 0
+        self._since_step = self._skipped = 0
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
@@ -198,8 +200,9 @@ class Recorder(ProbeEngine):
         self.says("step %d" % max(number, most), self._rank_and_size)
         if number > most:
             self._history.mark("step", counts, time.monotonic())
-            self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
-            self._since_step = 0
+            if self._journal.numbers == self._skipped:  # else the GPU was given less to do than a step is
+                self._runtime.xmem_work_step(ctypes.c_int64(self._since_step))
+            self._since_step, self._skipped = 0, self._journal.numbers
         if number <= TAGGED_STEPS or grew:
             self._tags.optimizer(self._torch, optimizer, first)
         if first:
@@ -235,6 +238,10 @@ class Recorder(ProbeEngine):
                 self._end_if_enough()
         return self._history.intervals
 
+    def is_counted(self):
+        """Whether what one step of training has the GPU do is known: two were made."""
+        return self._steps.number >= COUNTED_STEPS
+
     def _accumulates(self):
         """Whether gradients are made for an optimizer that has not stepped: its state is to come, however late."""
         return self._backwards and bool(alive.made(self._torch.optim.Optimizer))
@@ -257,6 +264,8 @@ class Recorder(ProbeEngine):
             self._history.drop(self._served.devices[0], added)
 
     def _end_if_enough(self):
+        if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
+            return
         if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
         if self._too_long():

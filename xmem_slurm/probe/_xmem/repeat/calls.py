@@ -21,7 +21,7 @@ from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known, View
 from _xmem.repeat.node import Held, SkippedGraph, node_class
-from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, layout
+from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address, layout
 
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
@@ -174,7 +174,7 @@ class Calls:
         if not known.ready:
             return functools.partial(self._record, state, known, leaves) if known.is_tried() else _made
         state.small = known.small
-        if state.small:
+        if state.small or (self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()):
             return self._inside_of
         given = self._skip(known, leaves, parameters)
         return lambda _make: given
@@ -353,7 +353,7 @@ class Calls:
         """Whether the backward pass at hand leaves the graph as it is."""
         return self._backward is None or self._backward.keep_graph
 
-    def went_back(self, ctx):
+    def went_back(self, ctx, gradients):
         """The backward pass of a skipped call: return the gradients of all that its node was given."""
         torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
         asked = self._backward or BackwardCall(False, True, False, False)  # torch was asked past us
@@ -362,8 +362,10 @@ class Calls:
         back = known.backward(asked.kind([each.grad is None for each in parameters]))
         if back is None:
             self._doubts.add("a backward pass of a kind that was not recorded")
-        else:
-            self.note(number, known.went_back(back, self.journal.holds(number), asked.keep_graph))
+            back = known.any_backward()
+        if back is not None:
+            done = known.went_back(back, self.journal.holds(number), asked.keep_graph)
+            self.note(number, done, gradient_address(gradients) if done.gives_back else None)
         through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
         found = [_empty(torch, each) for each in ctx.layouts]
         layouts = back.gradients if back is not None else [layout(each) for each in parameters]
@@ -374,10 +376,10 @@ class Calls:
                 each.grad = _empty(torch, like)  # torch would copy what Python holds, too
         return found
 
-    def note(self, number, events):
-        """Note that a call is skipped, and what is allocated then."""
+    def note(self, number, events, gradient=None):
+        """Note that a call is skipped, and what is allocated then; see `Journal.note`."""
         self.journal.peak = max(self.journal.peak, self._process.level() + events.peak)
-        self.journal.note(number, events)
+        self.journal.note(number, events, gradient)
 
     def let_go(self, number, blocks=None):
         """What a skipped call holds is held no more; of its blocks only these."""

@@ -10,6 +10,8 @@ from typing import NamedTuple, Tuple
 
 BLOCKS = 1 << 20
 """More blocks than a call can have: what the addresses of two calls differ by, at the least."""
+GRADIENT = -1
+"""The number of the block of the gradient that a backward pass begins with: torch's own, which the call gives back."""
 UNIT = 512
 """torch rounds what is asked for up to this, at the least (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 
@@ -47,6 +49,11 @@ class Events(NamedTuple):
     freed: int
     blocks: int
 
+    @property
+    def gives_back(self):
+        """Whether the gradient that a backward pass begins with ends within it."""
+        return any(each.block == GRADIENT for each in self.entries)
+
 
 class Region:
     """Where torch's notes of a call are: positions are counts of allocations and frees that a device had served."""
@@ -61,12 +68,13 @@ class Region:
         return notes[self.begin - first : self.end - first]
 
 
-def events(notes, held, given, blocks):
+def events(notes, held, given, blocks, gradient=None):
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
     `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are blocks of the call
     that are allocated before, by address; `given` the addresses of what the script gets, freed at the end; None: all
-    that is new. `blocks` is how many were numbered before.
+    that is new. `blocks` is how many were numbered before; `gradient` is the address of the one that a backward pass
+    begins with, where there is one alone.
     """
     held, entries, first = dict(held), [], blocks
     given = {note[1] for note in notes} if given is None else given
@@ -85,6 +93,9 @@ def events(notes, held, given, blocks):
             entries += _free(gone)
             level -= rounded(gone.size)
             freed += rounded(gone.size)
+        elif address == gradient:
+            entries += _free(LeftBlock(GRADIENT, size, stream))
+            gradient = None
     for address in given:
         if address in held and held[address].number >= first:
             entries += _free(held.pop(address))

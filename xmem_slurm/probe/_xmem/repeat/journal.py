@@ -6,9 +6,9 @@ reads the notes (`record/history`) puts the events in the marker's place, with a
 trace has them as if they had been, and levels, peaks and what is reserved follow from the replay.
 """
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Optional, Tuple
 
-from _xmem.repeat.events import BLOCKS, Events, LeftBlock, rounded
+from _xmem.repeat.events import BLOCKS, GRADIENT, Events, LeftBlock, rounded
 
 MARK = 77
 """The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must be right, too."""
@@ -23,12 +23,16 @@ class Skipped(NamedTuple):
     number: int
     events: Events
     before: Tuple[LeftBlock, ...]
+    gradient: Optional[int]
+    """The address of the gradient that a backward pass was given alone: it ends within, and not where torch says."""
 
     def noted(self):
         """Return its events, as entries of a trace, and the sites of its allocations."""
-        entries = [
-            (each.action, address(self.number, each.block), each.size, each.stream) for each in self.events.entries
-        ]
+        entries = []
+        for action, block, size, stream, _ in self.events.entries:
+            at = self.gradient if block == GRADIENT else address(self.number, block)
+            if at is not None:
+                entries.append((action, at, size, stream))
         return entries, [each.site for each in self.events.entries if each.action == "alloc"]
 
 
@@ -39,7 +43,8 @@ class Journal:
         self._torch = self._alloc = self._free = None
         self._since = []  # what was skipped since torch last forgot its notes
         self._held = {}  # number of a call: what it holds
-        self._numbers = 0
+        self.numbers = 0
+        """How many calls were skipped."""
         self.read = 0
         """How many of those since torch last forgot were read."""
         self.device = None
@@ -60,15 +65,15 @@ class Journal:
 
     def number(self):
         """Return the number of a new call."""
-        self._numbers += 1
-        return self._numbers
+        self.numbers += 1
+        return self.numbers
 
-    def note(self, number, events):
+    def note(self, number, events, gradient=None):
         """A call, or its backward pass, is skipped here, or what it holds is let go of."""
         marker = self._alloc(MARK, self._torch._C._cuda_getCurrentRawStream(self.device))
         self._free(marker)
         before = self._held.pop(number, ())
-        self._since.append(Skipped(marker, number, events, before))
+        self._since.append(Skipped(marker, number, events, before, gradient))
         if events.left:
             self._held[number] = events.left
         grown = sum(rounded(each.size) for each in events.left) - sum(rounded(each.size) for each in before)

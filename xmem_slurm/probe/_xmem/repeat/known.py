@@ -8,6 +8,8 @@ TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
 TRIES = 8
 """After so many that were recorded and not alike, or lost, those of a kind are made, and not recorded."""
+SPARED = 64
+"""Calls that are made in the first steps of training, for what those have the GPU do."""
 WORTH = 24
 """Events of a call, and of its backward pass, from which on it costs less to skip it than to make it."""
 
@@ -79,7 +81,7 @@ class Known:
         self.held, self.casts = (), ()
         """Which of its arguments the graph holds, by their places among all; blocks left in autocast's cache."""
         self._backward = {}
-        self._tried = 0
+        self._tried = self._spared = 0
         self.round = None
         """In which round of the script the last one came."""
 
@@ -92,6 +94,11 @@ class Known:
         """Whether to record another one, which is one try more."""
         self._tried += 1
         return self._tried <= TRIES
+
+    def is_spared(self):
+        """Whether the next one is made although it could be skipped, which is so for some of them."""
+        self._spared += 1
+        return self._spared <= SPARED
 
     @property
     def small(self):
@@ -117,16 +124,18 @@ class Known:
             self._backward[back.kind] = back
 
     def backward(self, kind):
-        """Return the backward pass of this kind, or one that is near to it; None: none was seen."""
-        return self._backward.get(kind) or next(iter(self._backward.values()), None)
+        """Return the backward pass of this kind; None: none was seen."""
+        return self._backward.get(kind)
+
+    def any_backward(self):
+        """Return some backward pass; None: none was seen."""
+        return next(iter(self._backward.values()), None)
 
     def went_back(self, back, held, keeps_graph):
         """Return the events of a backward pass through a call that holds these blocks, and may leave them so."""
         if held == back.held and not keeps_graph:
             return back.events
-        going = set() if keeps_graph else {each.number for each in held}
-        entries = tuple(
-            each for each in back.events.entries if each.block >= self.forward.blocks or each.block in going
-        )
+        staying = {*range(self.forward.blocks)} - (set() if keeps_graph else {each.number for each in held})
+        entries = tuple(each for each in back.events.entries if each.block not in staying)
         gone = {each.block for each in entries if each.action != "alloc"}
         return back.events._replace(entries=entries, left=tuple(each for each in held if each.number not in gone))

@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
@@ -41,6 +41,7 @@ class RecordedCall:
         """Whether its graph is gone; None where it is no example."""
         self.forward = self.back = None
         self._back, self._kind, self.gradients = None, None, ()
+        self._gradient = None  # the address of the one that its backward pass begins with
         self.casts = ()
         """Blocks that the call leaves and that are given back before its backward pass: in autocast's cache."""
         self._boundaries = 0
@@ -56,12 +57,13 @@ class RecordedCall:
         return self._back is None and self.gone is False and bool(self.gave.differentiable)
 
     def went_back(self, asked, without, nodes, end):
-        """Note its backward pass: `nodes` are [(place among all, position)] of its own; it ends at position `end`."""
+        """Note its backward pass: `nodes` are those of its own, with their places among all; it ends at `end`."""
         places = [place for place, _ in nodes]
         if asked.create_graph or places[-1] - places[0] + 1 != len(places):
             self.gone = None  # it is differentiated again, or cannot be told from what is around it
             return
-        self._back, self._kind = Region(nodes[0][1], end), asked.kind(without)
+        first = nodes[0][1]
+        self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
         self.gradients = tuple(layout(each.grad) for each in self.parameters())
 
     def read(self, notes, first):
@@ -79,7 +81,7 @@ class RecordedCall:
                 return True
             self._follow(notes, first, self._back.begin)
             held = tuple(sorted(self._blocks.values()))
-            done, _ = events(mine, self._blocks, None, self.forward.blocks)
+            done, _ = events(mine, self._blocks, None, self.forward.blocks, self._gradient)
             self.back = BackwardPass(self._kind, held, done, self.gradients)
         elif self.gone is False:
             self._follow(notes, first, first + len(notes))
@@ -109,6 +111,14 @@ class GraphWatch:
             recorded.gone = True
 
 
+class Entered(NamedTuple):
+    """A backward node, by its number: where it begins, and the address of its gradient if it was given one alone."""
+
+    number: int
+    position: int
+    gradient: Optional[int]
+
+
 class BackwardWatch:
     """Notes where the backward passes of recorded calls are, while torch's engine runs: a context."""
 
@@ -127,15 +137,21 @@ class BackwardWatch:
     def __exit__(self, *_error):
         for handle in self._handles:
             handle.remove()
-        ends = [position for _, position in self._met[1:]] + [self._position()]
+        ends = [each.position for each in self._met[1:]] + [self._position()]
         for each, without in zip(self._recorded, self._without):  # noqa: B905 - since Python 3.10
             first, last = each.sequences
-            own = [(place, at) for place, (number, at) in enumerate(self._met) if first <= number < last]
+            own = [(place, node) for place, node in enumerate(self._met) if first <= node.number < last]
             if own:
                 each.went_back(self._asked, without, own, ends[own[-1][0]])
 
-    def _entered(self, number, _gradients):
-        self._met.append((number, self._position()))
+    def _entered(self, number, gradients):
+        self._met.append(Entered(number, self._position(), gradient_address(gradients)))
+
+
+def gradient_address(gradients):
+    """Return where the gradient lies that a node is given, None where it is not given one alone."""
+    given = [each for each in gradients if each is not None]
+    return given[0].untyped_storage().data_ptr() if len(given) == 1 else None
 
 
 def layout(tensor):

@@ -1,0 +1,182 @@
+"""Calls that are skipped leave the trace as if they had been made: each script beside itself, whole, to the byte."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.harness import probe
+from tests.harness.probe import Run
+from xmem_slurm.allocator.replay import replay
+from xmem_slurm.units import MIB
+
+pytestmark = pytest.mark.torch
+
+SECONDS = 300
+"""Enough for a script's own end; with a budget calls are skipped, without one all are made."""
+HEAD = """
+import gc, json, torch, weakref
+def net(width=128, deep=4):
+    linear = torch.nn.Linear
+    layers = [(linear(width, 4 * width), torch.nn.Tanh(), linear(4 * width, width)) for _ in range(deep)]
+    return torch.nn.Sequential(*(part for layer in layers for part in layer)).cuda()
+def data(rows=64, width=128):
+    return torch.randn(rows, width, device="cuda")
+model = net()
+optimizer = torch.optim.AdamW(model.parameters())
+def step(loss):
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SCRIPTS = {
+    "a larger batch late": "for i in range(40): step(model(data(64 if i < 30 else 512)).square().mean())",
+    "an evaluation late, outputs kept": """
+        for i in range(30): step(model(data()).square().mean())
+        with torch.no_grad(): kept = [model(data(256)) for _ in range(20)]
+        """,
+    "losses kept with their graphs": """
+        kept = []
+        for i in range(30):
+            x = data()
+            penalty = model(x).mean()
+            step(model(x).square().mean())
+            kept.append(penalty)
+        """,
+    "accumulation": """
+        for i in range(40):
+            (model(data()).square().mean() / 4).backward()
+            if i % 4 == 3: optimizer.step(); optimizer.zero_grad()
+        """,
+    "two models": """
+        other = net()
+        second = torch.optim.SGD(other.parameters(), momentum=0.9)
+        for i in range(30):
+            fake = model(data())
+            loss = other(data()).mean() - other(fake.detach()).mean()
+            loss.backward(); second.step(); second.zero_grad()
+            step(other(fake).mean())
+            second.zero_grad()
+        """,
+    "autocast, checkpointing": """
+        from torch.utils.checkpoint import checkpoint
+        class Deep(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.parts = torch.nn.ModuleList(net(deep=2) for _ in range(3))
+            def forward(self, x):
+                for part in self.parts: x = checkpoint(part, x, use_reentrant=False)
+                return x
+        model = Deep()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(30):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = model(data(64 if i < 25 else 256).requires_grad_()).square().mean()
+            step(loss)
+        """,
+    "a switch in a module": """
+        class Switched(torch.nn.Module):
+            wide = False
+            def __init__(self): super().__init__(); self.inner = net()
+            def forward(self, x): return self.inner(torch.cat([x, x]) if self.wide else x)
+        model = Switched()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(30):
+            if i == 20: model.wide = True
+            step(model(data()).square().mean())
+        """,
+    "gradients asked for": """
+        for i in range(30):
+            x = data().requires_grad_()
+            noise, = torch.autograd.grad(model(x).sum(), x)
+            step(model(x.detach() + noise).square().mean())
+        """,
+    "derivatives of derivatives": """
+        for i in range(30):
+            x = data().requires_grad_()
+            slope, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            step(slope.square().sum())
+        """,
+    "parameters thawed": """
+        for p in model[:9].parameters(): p.requires_grad_(False)
+        for i in range(40):
+            if i == 25:
+                for p in model.parameters(): p.requires_grad_(True)
+            step(model(data()).square().mean())
+        """,
+    "a hook on a parameter": """
+        seen = []
+        model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))
+        for i in range(30): step(model(data()).square().mean())
+        assert len(seen) == 30, seen
+        """,
+}
+
+
+@pytest.fixture
+def run(job_python: Path, warm_python: Path, tmp_path: Path) -> Run:
+    return probe.runs(warm_python, probe.stand_ins(job_python), tmp_path)
+
+
+def script(code: str) -> str:
+    return HEAD + textwrap.dedent(code)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_skips_has_the_peaks_of_itself_whole(name: str, run: Run) -> None:
+    whole, skipping = run(script(SCRIPTS[name])), run(script(SCRIPTS[name]), seconds=SECONDS)
+    assert (skipping.returncode, skipping.stderr) == (0, "")
+    trace = skipping.traces[-1]
+    assert (trace.state, trace.steps) == ("exit", whole.traces[0].steps)
+    found = replay(trace)
+    assert found.peak_allocated_bytes == pytest.approx(whole.traces[0].recorded["allocated_bytes"], rel=0.001)
+    assert found.peak_reserved_bytes == pytest.approx(whole.traces[0].recorded["reserved_bytes"], rel=0.02, abs=2 * MIB)
+    assert not [noted.detail for noted in trace.doubts if noted.code == "skipped"]
+
+
+def test_a_backward_pass_that_was_not_recorded_is_a_doubt_and_nothing_less(run: Run) -> None:
+    code = """
+        for i in range(30):
+            loss = model(data()).square().mean()
+            loss.backward(retain_graph=True)
+            step(loss)
+        """
+    whole, skipping = run(script(code)), run(script(code), seconds=SECONDS).traces[-1]
+    assert replay(skipping).peak_allocated_bytes >= whole.traces[0].recorded["allocated_bytes"]
+    assert "a backward pass of a kind that was not recorded" in [
+        noted.detail for noted in skipping.doubts if noted.code == "skipped"
+    ]
+
+
+def test_nothing_holds_what_is_the_scripts(run: Run) -> None:
+    code = """
+        for i in range(12):
+            x = data().requires_grad_()
+            out = model(x)
+            loss = out.square().mean()
+            watched = [weakref.ref(each) for each in (x, out, loss)]
+            step(loss)
+            watched += [weakref.ref(p) for p in model.parameters()]
+            del x, out, loss
+            alive = [reference() for reference in watched[:3]]
+            assert alive == [None] * 3, (i, alive)
+        optimizer = model = None
+        gc.collect()
+        print(json.dumps([reference() is None for reference in watched]))
+        """
+    ran = run(script(code), seconds=SECONDS)
+    assert ran.returncode == 0, ran.stderr
+    assert all(ran.out)
+
+
+def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_was_made(run: Run) -> None:
+    code = """
+        from _xmem.repeat.calls import Calls
+        skipped, skip = [], Calls._skip
+        Calls._skip = lambda self, *args: skipped.append(1) or skip(self, *args)
+        for i in range(50): step(model(data()).square().mean())
+        print(json.dumps(len(skipped)))
+        """
+    whole, ran = run(script(code.replace("50", "5"))), run(script(code), seconds=SECONDS)
+    assert ran.out >= 46
+    assert ran.traces[-1].counts == whole.traces[0].counts

@@ -1,0 +1,110 @@
+"""What stands in the trace for calls that are skipped: events of a call, the journal of them, and where they go."""
+
+import importlib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import xmem_slurm
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the probe's module, which only the job's Python has on its path."""
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    return importlib.import_module("_xmem.repeat.events")
+
+
+def alloc(address: int, size: int = 1024) -> tuple[str, int, int, int, int]:
+    return ("alloc", address, size, 0, 7)
+
+
+def free(address: int, size: int = 1024) -> tuple[str, int, int, int, int]:
+    return ("free_completed", address, size, 0, 0)
+
+
+def test_a_call_has_its_own_blocks_and_ends_without_what_the_script_gets(events: ModuleType) -> None:
+    notes = [alloc(1), alloc(2), free(1), free(99), alloc(1), alloc(3)]
+    found, held = events.events(notes, {}, {3}, 0)
+    assert [(entry.action, entry.block) for entry in found.entries if entry.action != "free_requested"] == [
+        ("alloc", 0), ("alloc", 1), ("free_completed", 0), ("alloc", 2), ("alloc", 3), ("free_completed", 3),
+    ]  # fmt: skip
+    assert [block.number for block in found.left] == [1, 2]
+    assert (found.peak, found.allocations, found.blocks) == (3 * 1024, 3, 4)
+    assert {address: block.number for address, block in held.items()} == {2: 1, 1: 2}
+
+
+def test_a_gradient_where_an_activation_was_is_freed_at_the_end(events: ModuleType) -> None:
+    forward, held = events.events([alloc(1), alloc(2)], {}, set(), 0)
+    back, _ = events.events([free(1), alloc(1), free(2)], held, None, forward.blocks)
+    assert back.left == ()
+    assert [entry.block for entry in back.entries if entry.action == "free_completed"] == [0, 1, 2]
+
+
+def test_what_is_freed_at_once_has_no_order(events: ModuleType) -> None:
+    one, other, third = (
+        events.events([alloc(1), alloc(2, 2048), *last], {}, set(), 0)[0]
+        for last in ([free(1), free(2)], [free(2), free(1)], [free(1), alloc(3), free(2)])
+    )
+    assert events.alike(one, other)
+    assert not events.alike(one, third)
+
+
+class Allocator:
+    """Stands for torch's: markers come from one address after another."""
+
+    def __init__(self) -> None:
+        self.markers = iter(range(100, 200))
+        self._C = SimpleNamespace(
+            _cuda_cudaCachingAllocator_raw_alloc=lambda _size, _stream: next(self.markers),
+            _cuda_cudaCachingAllocator_raw_delete=lambda _address: None,
+            _cuda_getCurrentRawStream=lambda _device: 0,
+        )
+
+
+@pytest.fixture
+def journal(events: ModuleType) -> Any:
+    made = importlib.import_module("_xmem.repeat.journal").Journal()
+    made.begin(Allocator(), 0)
+    return made
+
+
+def test_the_journal_says_what_was_held_when_notes_were_forgotten(events: ModuleType, journal: Any) -> None:
+    forward, held = events.events([alloc(1), alloc(2)], {}, set(), 0)
+    back, _ = events.events([free(1), free(2)], held, None, forward.blocks)
+    first, second = journal.number(), journal.number()
+    journal.note(first, forward)
+    journal.forget()
+    at_first = journal.at_first()
+    assert (journal.allocated, len(at_first)) == (2048, 2)
+    journal.note(second, forward)
+    journal.note(first, back)
+    assert journal.at_first() == at_first
+    assert (journal.allocated, journal.holds(first), journal.holds(second)) == (2048, (), forward.left)
+
+
+def test_a_marker_is_known_by_its_address_and_size_alone(events: ModuleType, journal: Any) -> None:
+    forward, _ = events.events([alloc(1)], {}, set(), 0)
+    journal.note(journal.number(), forward)
+    mark = importlib.import_module("_xmem.repeat.journal").MARK
+    assert journal.next(100, mark + 1) is None
+    assert journal.next(101, mark) is None
+    entries, sites = journal.next(100, mark).noted()
+    assert ([entry[0] for entry in entries], sites) == (["alloc"], [7])
+    assert journal.next(100, mark) is None
+
+
+def test_a_run_that_was_cut_is_never_certain(events: ModuleType) -> None:
+    course = importlib.import_module("_xmem.course.course").Course(None, {})
+    for number in range(9000):
+        course.stepped(0, 0, met=number > 2, begins=not number)
+    assert not course.enough(0.1)
+    assert course.enough(0.9)
+    noted: list[tuple[object, ...]] = []
+    for ended in (False, True):
+        course.script_ended = ended
+        course.doubt(lambda *doubt, **_: noted.append(doubt))
+    assert [code for code, _ in noted] == ["not-reached", "not-reached"]
+    assert "9,000 steps seen, nothing new since step 3" in str(noted[0][1])
