@@ -264,12 +264,12 @@ class Recorder(ProbeEngine):
             self._history.drop(self._served.devices[0], added)
 
     def _end_if_enough(self):
+        if self._too_long():
+            self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
             return
         if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
-        if self._too_long():
-            self.leave("budget")
 
     def _watch(self):
         """Write the trace as soon as GPU memory is used, then more and more seldom; the last time as the budget ends.
