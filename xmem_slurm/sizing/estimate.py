@@ -135,7 +135,8 @@ class Estimate:
     def confidence(self) -> str:
         """Say "high" where nothing is known to be missing, else "medium"; "low" is a NoEstimate.
 
-        Something may be missing wherever the script's own end was not reached (`not-reached`).
+        Where the script's own end was not reached, nothing is missing if its loops can do nothing more that was not
+        seen (`not-reached`), by their source.
         """
         return "medium" if self.reasons else "high"
 
