@@ -68,6 +68,7 @@ class Recorder(ProbeEngine):
         self._skips = environ.get("XMEM_FAST_FORWARD") == "1" and environ.get("XMEM_BRIEF") != "1"
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
+        self.table += patches.REPEAT if self._skips else ()
 
     def _begin(self):
         super()._begin()

@@ -51,9 +51,7 @@ class Calls:
 
     def __init__(self, torch, journal, process, values):
         self._torch, self.journal, self._process, self._values = torch, journal, process, values
-        self._kinds, self._tree = Kinds(torch), torch.utils._pytree
-        self._node = node_class(torch, self)
-        self._one_use = _uses(torch, torch.empty(1, device="cpu"))
+        self._kinds = self._tree = self._node = self._one_use = None
         self._states = weakref.WeakKeyDictionary()
         self._thread = None
         self._inside = False  # of a call that is made, and whose parts are not looked at
@@ -65,6 +63,10 @@ class Calls:
 
     def begin(self):
         """CUDA is in use, and this is the thread whose calls are skipped."""
+        torch = self._torch
+        self._kinds, self._tree = Kinds(torch), torch.utils._pytree
+        self._node = node_class(torch, self)
+        self._one_use = _uses(torch, torch.empty(1, device="cpu"))
         self._thread = threading.get_ident()
 
     def end(self):
