@@ -360,7 +360,8 @@ def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
     meter = user.work / "meter"
     look = f"import struct; print(struct.unpack('d', open({str(meter)!r}, 'rb').read())[0])"
     outcome = user.run(f'{BUSY}; sleep 0.5; python3 -c "{look}"', meter=str(meter))
-    assert 0.8 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
+    # Its CPU seconds at the least: that it slept is known later, where others have the cores.
+    assert 0.4 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
 
 
 def test_ignoring_sigterm_does_not_help(user: User) -> None:
