@@ -105,6 +105,13 @@ SCRIPTS = {
                 for p in model.parameters(): p.requires_grad_(True)
             step(model(data()).square().mean())
         """,
+    "a hook that comes late": """
+        seen = []
+        for i in range(30):
+            if i == 20: model[3].register_forward_hook(lambda module, given, out: seen.append(out.shape))
+            step(model(data()).square().mean())
+        assert len(seen) == 10, seen
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))

@@ -37,7 +37,7 @@ class State:
         self.refused = 0
         self.small = False
         self.casts = None  # the region of autocast in which it was last called
-        self.version = -1  # of all modules, when it was last looked at
+        self.version = None  # of all modules and hooks, when it was last looked at
         self.parameters = self.modules = self.configurations = ()
         self.settings = None
 
@@ -197,14 +197,16 @@ class Calls:
 
     def _looked_at(self, module, state):
         """Look at a module again if any was changed; return its parameters."""
-        if state.version != self._version:
+        # Whoever is to be told of calls is noted without a change of the module: by handles, which torch numbers.
+        version = self._version, self._torch.utils.hooks.RemovableHandle.next_id
+        if state.version != version:
             modules = list(module.modules())
             state.modules = [weakref.ref(each) for each in modules]
             own = list(module.parameters())
             state.parameters = [weakref.ref(each) for each in own] if all(map(self.is_here, own)) else ()
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
-            state.version = self._version
+            state.version = version
         return _alive(state.parameters)
 
     def _known(self, state, of_arguments, parameters):

@@ -102,7 +102,7 @@ class Kinds:
         """Return the plain attributes of modules, and what else can be told of them by what is reachable from there."""
         found = []
         for module in modules:
-            found.append(module.training)
+            found.append((module.training, hooked(module)))
             for name, value in vars(module).items():
                 if name not in _INTERNAL and name not in _HOOKS:
                     found.append((name, value) if isinstance(value, _SIMPLE) else (name, self._look(value)))
