@@ -51,7 +51,6 @@ class Doubt(Enum):
         "the weights of {detail} are not on this machine: others took their place",
     )
     NOT_REACHED = "not-reached", 0.10, f"{{detail}} was not reached: what it needs was not seen{_PRIOR}"
-    SEEN_EARLY = "seen-early", LEAST, "{detail} was seen before the first step only, without the optimizer's state"
     LARGEST_DRAWN = "largest-drawn", LEAST, "{detail} was trained on"
     VARYING = "varying", LEAST, "{detail}"
     EXTRAPOLATED = "extrapolated", LEAST, "{detail}"

@@ -83,6 +83,7 @@ def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
         environ["XMEM_DEVICE_BUILD"] = json.dumps(["sh", "-c", 'echo "$0"', str(stand_ins)])
         if seconds is not None:
             environ["XMEM_DEADLINE"] = str(time.monotonic() + seconds)
+            environ["XMEM_CPU_SECONDS"] = str(seconds)
         ran = subprocess.run(
             [python, *arguments],
             env={name: value for name, value in (environ | environment).items() if name not in without},

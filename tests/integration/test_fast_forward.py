@@ -1,7 +1,6 @@
 """Calls that are skipped leave the trace as if they had been made: each script beside itself, whole, to the byte."""
 
 import textwrap
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,8 +122,7 @@ SCRIPTS = {
 
 @pytest.fixture
 def run(job_python: Path, warm_python: Path, tmp_path: Path) -> Run:
-    started = probe.runs(warm_python, probe.stand_ins(job_python), tmp_path)
-    return partial(started, XMEM_FAST_FORWARD="1")
+    return probe.runs(warm_python, probe.stand_ins(job_python), tmp_path)
 
 
 def script(code: str) -> str:

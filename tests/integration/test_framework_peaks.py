@@ -35,9 +35,5 @@ def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
             "tests/integration/framework_peaks/*"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", SOME)
-def test_the_peak_is_right_or_the_doubt_is_named(
-    name: str, trainer_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With fast forward: a run that is cut short says nothing of what these have later."""
-    monkeypatch.setenv("XMEM_FAST_FORWARD", "1")
+def test_the_peak_is_right_or_the_doubt_is_named(name: str, trainer_python: Path, tmp_path: Path) -> None:
     check(FRAMEWORK_PEAKS, name, trainer_python, tmp_path)

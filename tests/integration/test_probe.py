@@ -616,7 +616,7 @@ import multiprocessing
 multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True).start()
 while True: step()
 """
-    assert run(TRAIN + code, seconds=60).trace.state == "steady"
+    assert run(TRAIN + code, seconds=60, **{TICK: "1"}).trace.state == "steady"
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -694,7 +694,7 @@ def test_steps_are_counted(run: Run, way: str) -> None:
 
 
 def test_a_run_whose_steps_repeat_ends_as_steady(run: Run) -> None:
-    ran = run(TRAIN + "while True: step()", seconds=60)
+    ran = run(TRAIN + "while True: step()", seconds=60, **{TICK: "1"})
     assert (ran.returncode, ran.trace.state, ran.trace.error) == (0, "steady", None)
     assert ran.trace.steps > 3
     assert exact(ran.trace)

@@ -37,8 +37,8 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
 ) -> None:
     """Between steps it evaluates, with batches of 512."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda _: None)
-    course = importlib.import_module("_xmem.course.course").Course(recorder)
+    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None)
+    course = importlib.import_module("_xmem.course.course").Course(recorder, {})
     give = course.given(lambda _: [], None)
     training = [Iterating(**sampler) for sampler in samplers]
 

@@ -149,13 +149,7 @@ def test_a_module_that_imports_torch_itself_is_waited_for(
 
 
 def test_every_row_says_where_its_name_is_defined(patches: ModuleType) -> None:
-    rows = [
-        *patches.DEVICE,
-        *patches.REPEAT,
-        *patches.CPU,
-        *patches.OFFLINE,
-        *(row for rows in patches.ADVICE.values() for row in rows),
-    ]
+    rows = [*patches.DEVICE, *patches.CPU, *patches.OFFLINE, *(row for rows in patches.ADVICE.values() for row in rows)]
     assert all(row.source.endswith((".py", ".cpp", ".pyi")) for row in rows)
     assert all(row.late for row in rows if not row.owner.startswith(("torch", "urllib")))
 
@@ -169,7 +163,7 @@ ASKED_AT_ONCE = {
 
 
 def test_every_private_name_of_torch_stands_in_the_table(patches: ModuleType) -> None:
-    rows = [*patches.DEVICE, *patches.REPEAT, *patches.CPU]
+    rows = [*patches.DEVICE, *patches.CPU]
     listed = {row.name for row in rows} | {part for row in rows for part in row.owner.replace(":", ".").split(".")}
     read = {
         node.attr

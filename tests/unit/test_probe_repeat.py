@@ -94,3 +94,17 @@ def test_a_marker_is_known_by_its_address_and_size_alone(events: ModuleType, jou
     entries, sites = journal.next(100, mark).noted()
     assert ([entry[0] for entry in entries], sites) == (["alloc"], [7])
     assert journal.next(100, mark) is None
+
+
+def test_a_run_that_was_cut_is_never_certain(events: ModuleType) -> None:
+    course = importlib.import_module("_xmem.course.course").Course(None, {})
+    for number in range(9000):
+        course.stepped(0, 0, met=number > 2, begins=not number)
+    assert not course.enough(0.1)
+    assert course.enough(0.9)
+    noted: list[tuple[object, ...]] = []
+    for ended in (False, True):
+        course.script_ended = ended
+        course.doubt(lambda *doubt, **_: noted.append(doubt))
+    assert [code for code, _ in noted] == ["not-reached", "not-reached"]
+    assert "9,000 steps seen, nothing new since step 3" in str(noted[0][1])

@@ -135,8 +135,7 @@ class Estimate:
     def confidence(self) -> str:
         """Say "high" where nothing is known to be missing, else "medium"; "low" is a NoEstimate.
 
-        Where the script's own end was not reached, nothing is missing if its loops can do nothing more that was not
-        seen (`not-reached`), by their source.
+        Something may be missing wherever the script's own end was not reached (`not-reached`).
         """
         return "medium" if self.reasons else "high"
 

@@ -247,7 +247,7 @@ _TRAINERS = (
     *_rows("torchtitan.distributed.parallel_dims:ParallelDims", "__post_init__", _SIZES, late=True),
 )
 
-REPEAT = (
+_REPEATS = (
     *_rows("torch.utils", "_pytree", "calls", "torch/utils/_pytree.py"),
     *_rows("torch:_C._autograd", "_get_sequence_nr", "calls", _AUTOGRAD_SOURCE),
     *_rows("torch:_C", "_storage_Use_Count _cuda_getCurrentRawStream _get_tracing_state", "calls", _CUDA_SOURCE),
@@ -260,7 +260,6 @@ REPEAT = (
     *_rows("torch", "clear_autocast_cache", "calls.uncached", _AUTOGRAD_SOURCE),
     *_rows("torch.optim.optimizer:Optimizer", "profile_hook_step", "optimizer_steps.hooked"),
 )
-"""What is hooked in beside where calls are skipped (XMEM_FAST_FORWARD)."""
 
 DEVICE = (
     *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
@@ -277,6 +276,7 @@ DEVICE = (
     *_rows("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given"),
     *_rows(_MODULE, "train", "course.trained"),
     *_rows("torch", "save", "course.saved", "torch/serialization.py"),
+    *_REPEATS,
     *_RANKS,
     *_TRAINERS,
     *_VALUES,

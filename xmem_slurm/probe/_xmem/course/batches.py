@@ -2,7 +2,6 @@
 
 import opcode
 
-from _xmem.course.source import own
 from _xmem.process import clock
 
 DRAW, DRAW_MORE = 1.0, 5.0
@@ -54,12 +53,11 @@ class Iteration:
         self.records = Records()
         self._allocated = []  # bytes, before each of the last batches
         self.ended = self.exhausted = False
-        self._in_order = _in_order(loader)
 
     def may_vary(self):
-        """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size."""
+        """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size at a time."""
         own = getattr(self._collate, "__module__", "").startswith("torch.utils.data")
-        return len(self.sizes) > 1 or not own or self._in_order
+        return len(self.sizes) > 1 or not own
 
     def asked(self, allocated):
         """A batch is asked for, with so many bytes allocated."""
@@ -132,19 +130,6 @@ def _batch_size(loader):
         return 0
     splits = getattr(sampler, "split_batches", False)  # accelerate's: each process gets its part of a batch
     return size // sampler.num_processes if splits else size
-
-
-def _in_order(loader):
-    """Whether samples come in an order of the script's: they may grow, though all so far were of one size."""
-    batches = getattr(loader, "_index_sampler", None)
-    samples = getattr(batches, "sampler", batches)
-    in_turn = type(samples).__name__ == "SequentialSampler" and _is_own(loader._dataset, "__getitem__")
-    return in_turn or any(_is_own(each, "__iter__") for each in (batches, samples))
-
-
-def _is_own(found, method):
-    """Whether a method of an object is the script's own."""
-    return own(getattr(type(found), method, None)) is not None
 
 
 def length(loader):

@@ -1,15 +1,16 @@
-"""How far a run goes: to the script's own end if that is near, else through all that its loops can do, once.
+"""How far a run goes: to the script's own end. Where that is too far, as far as it may, then on with less data.
 
-Kernels cost nothing here, so a run does not stop where its steps repeat themselves; it runs on, in this order:
+What was met before costs next to nothing (`repeat/`), so a run goes on as it is until the script ends. Where most of
+its budget is spent before (`SHARE`), what would come after is looked for, which is no more than a scout's report:
 
-1. as it is, until the script ends, or until nothing is ahead that was not seen (`course/ahead`), or for a while
-   (`RUN_ON`), or longer where what is ahead is near (`REACH`);
-2. with its data loaders cut short: a loop over one in which steps were made ends as at the end of its data, and what
+1. data loaders are cut short: a loop over one in which steps were made ends as at the end of its data, and what
    follows (evaluation, checkpoint, the next epoch) comes at once. A loop without steps is an evaluation: it runs in
    full, unless it takes too long, and then what it kept on the GPU by batch is added for the batches that were cut;
-3. for so long (`CUT`), then the run ends.
+2. after so long (`CUT`) the run ends.
 
-A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it goes to 2. at once.
+A script that was cut has not come to its end, however long it was alike: what the rest of it needs is a doubt.
+
+A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon as it repeats itself.
 
 Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
@@ -21,25 +22,16 @@ import os
 import sys
 
 from _xmem import doubts
-from _xmem.course import ahead, batches
+from _xmem.course import batches
 from _xmem.process import clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
-AT_LEAST = 0.5
-"""A run goes on for so long after its steps repeat themselves: the script's source does not say all..."""
-RUN_ON = 2.0
-"""...and for so long where something is ahead, or..."""
-RUN_ON_SHARE = 0.3
-"""...for this share of what it took so far: who waited 20 seconds for a model to load has six for its training."""
-REACH = 15.0
-"""What comes within so long is waited for."""
+SHARE = 0.75
+"""Of its budget that a run spends on the script as it is."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
 """...of that one loop without steps."""
-LOOK_EVERY = 0.5
-MOST_TOLD = 4
-"""Of what was not seen, so much is told."""
 PHASES = 16
 """So many changes of what a step does are told."""
 BATCHES = 3
@@ -47,7 +39,7 @@ BATCHES = 3
 GROWING_STEPS = 16
 """After so many steps that each left more bytes allocated, the rest of them is taken to do so, too."""
 LONG = 100_000
-"""So many steps are taken for the rest of a loop whose end is not known, to tell whether what grows matters..."""
+"""So many steps are taken for the rest of the script, to tell whether what grows matters..."""
 MATTERS = 0.02
 """...which is where it would add this share of what is allocated."""
 _OF_ITERATORS = ("_collate_fn", "_dataset", "_num_yielded")
@@ -59,10 +51,13 @@ VARIED = 8
 class Course:
     """The way of one process. `recorder` is told of batches and of what is to be added; see `record/recorder`."""
 
-    def __init__(self, recorder, brief=False):
-        self._recorder, self._brief = recorder, brief
+    def __init__(self, recorder, environ):
+        self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
+        self._most = SHARE * float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self._started = clock.now()
-        self._began = self._cut_since = self._looked = None
+        self._began = self._cut_since = None
+        self._newest = 0  # the last step that was not like an earlier one
+        self._epochs = 0  # loops over data with steps in them that came to their own end
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
         self._loader = None  # the iteration that gave the last batch
@@ -72,7 +67,6 @@ class Course:
         self._levels = []  # bytes allocated after each of the last steps
         self._unmet = []  # whether each of the last steps was of a kind not met before
         self._peaks = batches.Records()
-        self._outlook = None
         self._training, self._within_loop = True, False
         self.seen = {"evaluation": None, "checkpoints": 0, "batches": None, "phases": []}
         """What was seen, as in a trace."""
@@ -138,7 +132,7 @@ class Course:
         if state is None or state.ended or loader._num_yielded == 0:
             state = loader._xmem_iteration = batches.Iteration(loader, self._steps)
         if self._fetched_at_step != self._fetched or not self._steps:
-            self._recorder.fetching(frame)
+            self._recorder.fetching()
         if self._steps > state.steps:
             self._batch_sizes.add(state.batch_size)
         state.asked(self._level(self._recorder.allocated()))
@@ -170,8 +164,6 @@ class Course:
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state)
             self._largest_drawn(loader, state)  # the run may end with the next step
-            for each in () if state.exhausted or self._outlook is None else self._outlook.fed:
-                self._doubt("not-reached", _told(each))
         if state.largest:
             state.given += 1
             return state.largest.pop()
@@ -181,6 +173,7 @@ class Course:
     def _ended(self, loader, state):
         state.ended, of = True, batches.length(loader)
         if self._steps > state.steps:
+            self._epochs += self._cut_since is None
             self._largest_drawn(loader, state)
         else:
             self.seen["evaluation"] = state.given, of
@@ -236,6 +229,8 @@ class Course:
             self._phase("an optimizer's first step")
         elif self._began is not None and not met:
             self._phase("a step of another size")
+        if not met or begins:
+            self._newest = self._steps + 1
         self._levels = [*self._levels[-GROWING_STEPS:], self._level(allocated)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
         self._batches_a_step = max(self._batches_a_step, self._fetched - self._fetched_at_step)
@@ -261,82 +256,36 @@ class Course:
         """Whether training was seen to repeat itself."""
         return self._began is not None
 
-    def enough(self, frame, now, alone, waits):
-        """Training repeats itself: say whether the run can end; else go on. `frame` is that of the step.
-
-        `alone` and `waits` are whether this is the only rank, and whether an optimizer is still to make its first step.
-        """
+    def enough(self, share):
+        """The script repeats itself: say whether the run can end; else go on. `share` of the budget is spent."""
+        now = clock.now()
         if self._began is None:
-            self._began, self._began_steps, self._began_fetched = now, self._steps, self._fetched
-        spent = now - self._began
-        out_of_time = self._cut_since is not None and now - self._cut_since > CUT
-        due = self._outlook is None or out_of_time or now - self._looked >= LOOK_EVERY
-        if waits or (spent < AT_LEAST and not self._brief) or not due:
+            self._began = now
+        if self._cut_since is not None:
+            return now - self._cut_since > CUT
+        if not self._brief and share < SHARE and now - self._started < self._most:
             return False
-        self._look(frame, now, alone)
-        loops = self._loader is not None and not self._loader.ended
-        changes = loops and self._loader.may_vary() and self._loader.kind not in self._drawn
-        grows = (loops and self._loader.grows()) or (self._steps and self._grown())
-        varies = not loops and sum(self._unmet) >= VARIED
-        if self._outlook.certain and not self._outlook.unseen and not (changes or grows or varies):
-            return True
-        natural = 0.0 if self._brief else max(RUN_ON, RUN_ON_SHARE * (self._began - self._started))
-        if varies or (self._steps and self._grown()):
-            natural = REACH
-        waits = not self._brief and spent + self._next(spent) < REACH
-        if self._cut_since is None and spent >= natural and not waits:
-            self._cut_since = now
-            return not loops
-        return out_of_time
-
-    def _next(self, spent):
-        """Return the seconds until something comes that was not seen, as far as that can be told."""
-        near = [each.iterations for each in self._outlook.unseen if each.inner and each.iterations]
-        rounds = max(1, self._steps - self._began_steps, self._fetched - self._began_fetched)
-        return min(near, default=float("inf")) * spent / rounds
-
-    def _look(self, frame, now, alone):
-        self._looked = now
-        evaluated, saved = self.seen["evaluation"] is not None, self.seen["checkpoints"] > 0
-        level = self._recorder.allocated()
-        self._outlook = ahead.look(frame, alone, evaluated, saved, self._steps, allocated=level)
+        self._cut_since = now
+        return self._loader is None or self._loader.ended
 
     def ending(self):
         """The run is ended before the script: note what the rest of it may need beyond what was seen."""
-        left, each = self._left(), self._grown()
-        if each and left is None:
+        each = self._grown()
+        if each:
             self._doubt("still-growing", "each step left %s more on the GPU" % _size(each))
-        elif each:
-            self._recorder.add(each * left)
-            text = "each step left {} more on the GPU; that is added for the other {:,} steps"
-            self._doubt("extrapolated", text.format(_size(each), left))
         drawn = self._loader is not None and len(self._loader.sizes) > 1 and self._loader.drawn
         if sum(self._unmet) >= VARIED and not drawn:
-            of = "" if left is None else " of {:,}".format(self._steps + left)
-            short = self._peaks.short(self._steps, None if left is None else self._steps + left)
-            self._doubt(
-                "varying", "the shapes of steps differ; the largest of {:,}{} was seen".format(self._steps, of), short
-            )
+            short = self._peaks.short(self._steps, None)
+            text = "the shapes of steps differ; the largest of {:,} was seen".format(self._steps)
+            self._doubt("varying", text, short)
 
     def _grown(self):
         """Return how many bytes more each of the last steps left on the GPU; 0 where that is none, or no matter."""
         grown = [after - before for before, after in zip(self._levels, self._levels[1:])]  # noqa: B905 - Python 3.9
         if len(grown) < GROWING_STEPS or min(grown) <= 0:
             return 0
-        each, left = sum(grown) // len(grown), self._left()
-        return each if each * (LONG if left is None else left) > MATTERS * self._levels[-1] else 0
-
-    def _left(self):
-        """Return how many steps are still to come by the loops of the script; None where that is not known."""
-        loops = self._outlook.loops if self._outlook is not None else ()
-        if not loops or not self._outlook.certain:
-            return None
-        done = of = 0
-        for _, loop_done, loop_of in reversed(loops):
-            if not loop_done or not loop_of:
-                return None
-            done, of = (done - (done > 0)) * loop_of + loop_done, max(1, of) * loop_of
-        return max(0, of - done) // self._batches_a_step
+        each = sum(grown) // len(grown)
+        return each if each * LONG > MATTERS * self._levels[-1] else 0
 
     def overdue(self, now):
         """Whether what follows an epoch takes too long."""
@@ -360,26 +309,12 @@ class Course:
         """Say what was not seen, where the script has not come to its own end."""
         for (code, detail), share in self._doubts.items():
             note(code, detail, share=share)
-        if self.script_ended or self._began is None:
+        if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
             return
-        unseen = {} if self._outlook is None else {(each.where, each.what): each for each in self._outlook.unseen}
-        for each in list(unseen.values())[:MOST_TOLD]:
-            note("seen-early" if each.early else "not-reached", _told(each))
-        if not unseen and (self._outlook is None or not self._outlook.certain):
-            note("not-reached", "the end of the script")
-
-    def loops(self):
-        """Return the script's loops and how far they are, as last looked at."""
-        loops = self._outlook.loops if self._outlook is not None else ()
-        return [{"where": where, "done": done, "of": of} for where, done, of in reversed(loops)]
-
-
-def _told(unseen):
-    return "%s (%s%s)" % (unseen.what, unseen.where, _later(unseen.iterations))
-
-
-def _later(iterations):
-    return ", {:,} iterations later".format(iterations) if iterations else ""
+        seen = "{:,} steps".format(self._steps) if self._steps else "{:,} batches".format(self._fetched)
+        new = ", nothing new since step {:,}".format(self._newest) if self._steps and not self._unmet[-1] else ""
+        cut = ", with loops over data cut short from there on" if self.script_ended else ""
+        note("not-reached", "the script's own end (%s seen%s%s)" % (seen, new, cut))
 
 
 def _size(size):

@@ -3,13 +3,11 @@
 import contextlib
 import ctypes
 import os
-import sys
 import threading
 import time
 
 from _xmem import patches
 from _xmem.advice import JobChange
-from _xmem.course import source
 from _xmem.course.course import Course
 from _xmem.engine import ProbeEngine
 from _xmem.process import alive, clock, description, ends, network, stand_ins
@@ -36,8 +34,6 @@ TAGGED_STEPS = 32
 """Steps at which the tensors of parameters, gradients and optimizer state are looked up; later, where the peak grew.
 
 Steps that repeat earlier ones are folded before (`record/history`): in a report gradients are gradients to the end."""
-SHARE = 0.75
-"""Of its budget that a run spends on the script as it is, where calls are skipped."""
 COUNTED_STEPS = 2
 """Steps that are made whole, for what one has the GPU do."""
 HOST_STEPS = 64
@@ -61,14 +57,12 @@ class Recorder(ProbeEngine):
 
     def __init__(self, environ):
         self._settings = {}
-        self._course = Course(self, environ.get("XMEM_BRIEF") == "1")
+        self._course = Course(self, environ)
         self._journal = Journal()
         self._served, self._streams, self._reads, self._garbage = Served(self._journal), Streams(), Reads(), Garbage()
-        self._calls = self._known = self._rank = self._triton = self._advice = self._training = self._script = None
-        self._skips = environ.get("XMEM_FAST_FORWARD") == "1" and environ.get("XMEM_BRIEF") != "1"
+        self._calls = self._known = self._rank = self._triton = self._advice = self._training = None
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
-        self.table += patches.REPEAT if self._skips else ()
 
     def _begin(self):
         super()._begin()
@@ -124,9 +118,8 @@ class Recorder(ProbeEngine):
         )
         if self._ends:
             parts["course"] = self._course
-        if self._skips:
-            self._calls = Calls(torch, self._journal, self, self._known)
-            parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
+        self._calls = Calls(torch, self._journal, self, self._known)
+        parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
         if torch.distributed.is_available():
             self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
@@ -161,7 +154,6 @@ class Recorder(ProbeEngine):
 
     def _start(self):
         """Record from here on: CUDA is used."""
-        self._script = getattr(sys.modules.get("__main__"), "__file__", None)  # gone once it has ended
         try:
             self._history.begin(self._torch, self._environ.get("XMEM_SITES") == "frames")
         except RuntimeError as error:
@@ -172,7 +164,7 @@ class Recorder(ProbeEngine):
             self._served.begin(self._torch)
             self._garbage.watch(self._served.current)
             self._started = time.monotonic()
-        if self._ends and self._skips and "calls" not in self._away:
+        if self._ends and "calls" not in self._away:
             self._calls.begin()
             self._history.reader = self._calls
         threading.Thread(target=self._watch, name="xmem", daemon=True).start()
@@ -191,15 +183,15 @@ class Recorder(ProbeEngine):
             self.mark("backward_end")
 
     def mark(self, kind):
-        """Note that something begins or ends here, or is done (`marks` of a trace); not of steps that are skipped."""
-        if self._history.recording and not (self._skips and self._history.folds and kind in PASSES):
+        """Note that something begins or ends here, or is done (`marks` of a trace); of steps that repeat others not."""
+        if self._history.recording and not (self._history.folds and kind in PASSES):
             self._history.mark(kind, self._served.look(), time.monotonic())
 
     def _after_step(self, optimizer, _args, _kwargs):
         """Mark the step and tag what the optimizer holds; end where nothing new is to come."""
         if not self._history.recording or self._finished or getattr(optimizer, "optimizers", None):
             return  # of several (torchtitan's OptimizersContainer) each has told of its own step
-        if not self._skips or self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
+        if self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
             self._look_at_host()
         self._exit = None  # whoever called sys.exit was not heeded
         counts, now = self._served.look(), clock.now()
@@ -218,7 +210,7 @@ class Recorder(ProbeEngine):
         met = self.boundary() if number > most else True
         self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
         if self._ends and self._steps.repeat(self._course.steady_steps()):
-            self._end_if_enough(sys._getframe(1), now)
+            self._end_if_enough()
         if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
 
@@ -228,12 +220,12 @@ class Recorder(ProbeEngine):
             counts = self._served.look()
             return self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
 
-    def fetching(self, frame):
-        """A batch is asked for, by a loop in `frame`; no step was made since the last one."""
+    def fetching(self):
+        """A batch is asked for; no step was made since the last one."""
         if self._history.recording and not self._finished:
             self.boundary()
             if self._steps.number == 0 and self._history.folds and not self._accumulates():
-                self._end_if_enough(frame, clock.now())
+                self._end_if_enough()
 
     def again(self, last):
         """A call comes, and the last of its kind came in round `last`; return the round that this one is in.
@@ -243,7 +235,7 @@ class Recorder(ProbeEngine):
         if last == self._history.intervals and self._steps.number == 0:
             self.boundary()
             if self._ends and self._history.folds and not self._accumulates():
-                self._end_if_enough(sys._getframe(1), clock.now())
+                self._end_if_enough()
         return self._history.intervals
 
     def is_counted(self):
@@ -271,14 +263,12 @@ class Recorder(ProbeEngine):
             self._history.take(self._served.look(), self._served.peaks)
             self._history.drop(self._served.devices[0], added)
 
-    def _end_if_enough(self, frame, now):
+    def _end_if_enough(self):
         if self._too_long():
             self.leave("budget")
-        if self._skips and self._budget.share() < SHARE:
+        if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
             return
-        alone = self._rank_and_size()[1] == 1
-        waits = self._steps.waits(self._torch.optim.Optimizer, now)
-        if self._course.enough(frame, now, alone, waits) and (self._rank is None or self._rank.all_steady()):
+        if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
 
     def _watch(self):
@@ -353,7 +343,7 @@ class Recorder(ProbeEngine):
             return False
         self._unstepped = self._backwards or bool(self._torch._C._autograd._get_sequence_nr())
         evaluated = self._course.evaluated_all() and not self._backwards
-        return not self._unstepped or evaluated or not source.swallows(self._script)
+        return not self._unstepped or evaluated or not self._calls.failed
 
     def write(self, state):
         """Write the trace so far under `state`, one file a device: all of it or nothing, whatever happens meanwhile."""
@@ -398,7 +388,7 @@ class Recorder(ProbeEngine):
             **self._course.seen,
             "steps": self._steps.number,
             "end": self._course.script_ended,
-            "loops": self._course.loops(),
+            "loops": [],
             "whole_until": self._history.whole_until(device),
         }
 

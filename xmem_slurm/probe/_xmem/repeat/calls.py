@@ -60,6 +60,8 @@ class Calls:
         self._recorded = []
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
         self._doubts = set()
+        self.failed = False
+        """Whether an error has left a call of a module, whoever caught it then."""
 
     def begin(self):
         """CUDA is in use, and this is the thread whose calls are skipped."""
@@ -94,7 +96,11 @@ class Calls:
         def called(*args, **kwargs):
             if is_compiling() or not self.skips:
                 return call(*args, **kwargs)
-            return self._call(functools.partial(call, *args, **kwargs), *args, **kwargs)
+            try:
+                return self._call(functools.partial(call, *args, **kwargs), *args, **kwargs)
+            except Exception:
+                self.failed = True
+                raise
 
         return called
 
