@@ -103,7 +103,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         commands.append([*shared, "-DVERSION=91900", *flags, FAKE, "-o", folder / f"graph{name}.so"])
     commands.append([*shared, "-DVERSION=91800", FAKE, "-o", folder / "graphother.so"])
     account = f'"{folder}/schedstat"'
-    starved = ["-UANSWER_SECONDS", "-DANSWER_SECONDS=1", f"-DSCHEDSTAT={account}"]
+    starved = ["-UANSWER_SECONDS", "-DANSWER_SECONDS=3", f"-DSCHEDSTAT={account}"]
     commands.append([*shared, *starved, *sources["libraries/cudnn*.c"], "-o", folder / "starved.so", "-ldl"])
     commands.append([*shared, "-DVERSION=91900", f"-DSTARVED={account}", FAKE, "-o", folder / "graphstarved.so"])
     for command in commands:
@@ -258,7 +258,7 @@ def test_asking_ends_in_time_for_the_dry_run(ask: Ask) -> None:
 
 
 def test_an_answer_is_waited_for_while_others_have_the_cpus(built: Path, ask: Ask, tmp_path: Path) -> None:
-    """Of one second that it may take, an answer takes two on the wall, in which the helper was ready to run."""
+    """Of three seconds that it may take, an answer takes four on the wall, in which the helper was ready to run."""
     own = tmp_path / "stand-ins" / "libcudnn.so"
     own.unlink()
     os.link(built / "starved.so", own)

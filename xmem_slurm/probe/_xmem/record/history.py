@@ -215,6 +215,8 @@ class History:
                     self.reader.read(_served(notes, sites), self.reader.position())
         if at_rest or self.untaken(counts) > SLICE:
             self._forget(counts)
+        if at_rest:
+            self._journal.awaited.clear()
         self._peaks = self._record = dict(peaks)
 
     def _keep(self, device, notes, sites, allocated, record):
@@ -228,9 +230,11 @@ class History:
         known = self._live.get(device, {})
         start = known  # notes that go on miss nothing
         journal = self._journal if device == self._journal.device else None
+        awaited = journal.awaited if journal is not None else set()
         if not begin:
             start = _undone(noted, allocated)
             start.update(journal.at_first() if journal is not None else {})
+            start.update((address, known[address]) for address in awaited if address in known)
         missed, entries = difference(known, start), []
         before = sum(event["action"] == "alloc" for event in notes[:begin])
         number = before + (self._forgotten[device] if device < len(self._forgotten) else 0)
@@ -244,12 +248,17 @@ class History:
                 continue
             site = next(sites)
             over.discard(entry[1])
+            if entry[1] in awaited:  # the script got it from a skipped call, in whose place it was allocated
+                awaited.discard(entry[1])
+                number += 1
+                continue
             skipped = journal.next(entry[1], entry[2]) if journal is not None else None
             if skipped is None:
                 made, made_at = [entry], [site]
             else:
                 made, made_at = skipped.noted()
                 over |= {entry[1], skipped.gradient}
+                awaited.update(skipped.got.values())
             entries += made
             numbers += [number] * len(made_at)
             of += made_at

@@ -68,7 +68,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
-        self._since_step = self._skipped = 0
+        self._since_step = self._skipped = self._skipped_before = 0
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
@@ -268,7 +268,8 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
             return
-        if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
+        skips, self._skipped_before = self._journal.numbers > self._skipped_before, self._journal.numbers
+        if self._course.enough(self._budget.share(), skips) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
 
     def _watch(self):

@@ -320,11 +320,15 @@ class Calls:
     def _skip(self, known, leaves, parameters):
         """Return what a call gives, without making it."""
         torch, gave, number = self._torch, known.gave, self.journal.number()
-        self.note(number, known.forward)
+        got, blocks = self.note(number, known.forward), known.forward.given
         storages, held = {}, []
         given = [self._given(gave, place, storages) for place in range(len(gave.views))]
         for view, tensor in zip(gave.views, given):  # noqa: B905 - since Python 3.10
-            if view.storage is not None and gave.storages[view.storage][1]:
+            if view.storage is None:
+                continue
+            if blocks[view.storage] is not None:
+                got[blocks[view.storage].number] = _pointer(tensor)
+            if gave.storages[view.storage][1]:
                 held.append(tensor.detach())
         if gave.differentiable:
             inputs = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
@@ -367,23 +371,27 @@ class Calls:
         if back is None:
             self._doubts.add("a backward pass of a kind that was not recorded")
             back = known.any_backward()
+        got, blocks = {}, [None] * len(parameters)
         if back is not None:
-            done = known.went_back(back, self.journal.holds(number), asked.keep_graph)
-            self.note(number, done, gradient_address(gradients) if done.gives_back else None)
+            done, blocks = known.went_back(back, self.journal.holds(number), asked.keep_graph), back.events.given
+            got = self.note(number, done, gradient_address(gradients) if done.gives_back else None)
         through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
         found = [_empty(torch, each) for each in ctx.layouts]
         layouts = back.gradients if back is not None else [layout(each) for each in parameters]
-        for each, like in zip(parameters, layouts):  # noqa: B905 - since Python 3.10
+        for each, like, block in zip(parameters, layouts, blocks):  # noqa: B905 - since Python 3.10
             hooks = each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
             found.append(_empty(torch, like) if like and (through or hooks or each.grad_fn is not None) else None)
-            if like and found[-1] is None and each.grad is None:
-                each.grad = _empty(torch, like)  # torch would copy what Python holds, too
+            made = found[-1]
+            if like and made is None and each.grad is None:
+                made = each.grad = _empty(torch, like)  # torch would copy what Python holds, too
+            if made is not None and block is not None:
+                got[block.number] = _pointer(made)
         return found
 
     def note(self, number, events, gradient=None):
-        """Note that a call is skipped, and what is allocated then; see `Journal.note`."""
+        """Note that a call is skipped, and what is allocated then; return what `Journal.note` does."""
         self.journal.peak = max(self.journal.peak, self._process.level() + events.peak)
-        self.journal.note(number, events, gradient)
+        return self.journal.note(number, events, gradient)
 
     def let_go(self, number, blocks=None):
         """What a skipped call holds is held no more; of its blocks only these."""

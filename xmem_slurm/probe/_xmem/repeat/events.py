@@ -3,10 +3,11 @@
 Note [Events of a call]: a call is recorded for real, twice; torch's own notes of it, between two positions, are what
 stands for later ones. Blocks are numbered in the order of their allocation, those of the backward pass after those of
 the forward pass. What was allocated before the call is none of them: torch tells of its end itself. Tensors that the
-script gets are real ones, allocated behind the events, which therefore end by freeing their blocks.
+script gets are real ones, allocated behind the events, which have their addresses in the place of the recorded ones'
+(`given`). What else is new and lives on, the gradients that a backward pass hands on, is freed at the end.
 """
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 BLOCKS = 1 << 20
 """More blocks than a call can have: what the addresses of two calls differ by, at the least."""
@@ -38,11 +39,13 @@ class Events(NamedTuple):
     """The events of a call, and the blocks that they leave.
 
     `peak` is how far they go above the level before the call; `allocations`, `requested` and `freed` bytes are those of
-    blocks that the script does not get; `blocks` is how many there were so far.
+    blocks that the script does not get; `blocks` is how many there were so far. `given` are the blocks of what the
+    script gets, None where that is none of them.
     """
 
     entries: Tuple[Entry, ...]
     left: Tuple[LeftBlock, ...]
+    given: Tuple[Optional[LeftBlock], ...]
     peak: int
     allocations: int
     requested: int
@@ -68,16 +71,16 @@ class Region:
         return notes[self.begin - first : self.end - first]
 
 
-def events(notes, held, given, blocks, gradient=None):
+def events(notes, held, given, blocks, *, gradient=None, ends=False):
     """Return (events, {address: `LeftBlock`} of what is allocated at their end).
 
     `notes` are (action, address, size, stream, site) of allocations and completed frees; `held` are blocks of the call
-    that are allocated before, by address; `given` the addresses of what the script gets, freed at the end; None: all
-    that is new. `blocks` is how many were numbered before; `gradient` is the address of the one that a backward pass
-    begins with, where there is one alone.
+    that are allocated before, by address; `given` the addresses of what the script gets. `blocks` is how many were
+    numbered before; `gradient` is the address of the one that a backward pass begins with, where there is one alone;
+    with `ends` all that is new beside is freed at the end.
     """
     held, entries, first = dict(held), [], blocks
-    given = {note[1] for note in notes} if given is None else given
+    not_ours = {note[1] for note in notes} if ends else {*given}
     level = peak = allocations = requested = freed = 0
     for action, address, size, stream, site in notes:
         if action == "alloc":
@@ -86,27 +89,29 @@ def events(notes, held, given, blocks, gradient=None):
             blocks += 1
             level += rounded(size)
             peak = max(peak, level)
-            if address not in given:
+            if address not in not_ours:
                 allocations, requested = allocations + 1, requested + size
         elif address in held:
             gone = held.pop(address)
-            entries += _free(gone)
+            entries += freed_at_once(gone)
             level -= rounded(gone.size)
             freed += rounded(gone.size)
         elif address == gradient:
-            entries += _free(LeftBlock(GRADIENT, size, stream))
+            entries += freed_at_once(LeftBlock(GRADIENT, size, stream))
             gradient = None
-    for address in given:
+    got = [address if address in held and held[address].number >= first else None for address in given]
+    given = tuple([None if address is None else held.pop(address, None) for address in got])
+    for address in not_ours if ends else ():
         if address in held and held[address].number >= first:
-            entries += _free(held.pop(address))
+            entries += freed_at_once(held.pop(address))
     left = tuple(sorted(held.values()))
-    return Events(tuple(entries), left, peak, allocations, requested, freed, blocks), held
+    return Events(tuple(entries), left, given, peak, allocations, requested, freed, blocks), held
 
 
 def freeing(gone, left=()):
     """Return the events of giving blocks back, after which others are left."""
-    entries = tuple(entry for each in gone for entry in _free(each))
-    return Events(entries, tuple(left), 0, 0, 0, sum(rounded(each.size) for each in gone), 0)
+    entries = tuple(entry for each in gone for entry in freed_at_once(each))
+    return Events(entries, tuple(left), (), 0, 0, 0, sum(rounded(each.size) for each in gone), 0)
 
 
 def alike(one, other):
@@ -114,6 +119,8 @@ def alike(one, other):
 
     What is freed at once is so in an order that means nothing: torch keeps it in tables that are hashed by address.
     """
+    if one.given != other.given:
+        return False
     return one.entries == other.entries or _in_order(one.entries) == _in_order(other.entries)
 
 
@@ -122,7 +129,8 @@ def rounded(size):
     return -(-size // UNIT) * UNIT
 
 
-def _free(each):
+def freed_at_once(each):
+    """Return the events of freeing a block."""
     return [Entry(action, each.number, each.size, each.stream, 0) for action in ("free_requested", "free_completed")]
 
 

@@ -3,12 +3,13 @@
 Note [Skipped calls in the trace]: of a call that is skipped torch knows nothing. In its place stands a marker in
 torch's notes, a block of an odd size that is freed at once, and here what it stands for (`repeat/events`). Whoever
 reads the notes (`record/history`) puts the events in the marker's place, with addresses that no device gives out. So a
-trace has them as if they had been, and levels, peaks and what is reserved follow from the replay.
+trace has them as if they had been, and levels, peaks and what is reserved follow from the replay. What the script gets
+instead is allocated behind the marker: its block stands where the call's own was allocated, and not where torch says.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
-from _xmem.repeat.events import BLOCKS, GRADIENT, Events, LeftBlock, rounded
+from _xmem.repeat.events import BLOCKS, GRADIENT, Events, LeftBlock, freed_at_once, rounded
 
 MARK = 77
 """The size of a marker, in bytes: no tensor's that a script is likely to have, and its address must be right, too."""
@@ -25,12 +26,16 @@ class Skipped(NamedTuple):
     before: Tuple[LeftBlock, ...]
     gradient: Optional[int]
     """The address of the gradient that a backward pass was given alone: it ends within, and not where torch says."""
+    got: Dict[int, int]
+    """Where blocks lie that the script got."""
 
     def noted(self):
         """Return its events, as entries of a trace, and the sites of its allocations."""
-        entries = []
-        for action, block, size, stream, _ in self.events.entries:
-            at = self.gradient if block == GRADIENT else address(self.number, block)
+        entries, got = [], dict(self.got)
+        missing = [each for each in self.events.given if each is not None and each.number not in got]
+        ends = [entry for each in missing for entry in freed_at_once(each)]
+        for action, block, size, stream, _ in [*self.events.entries, *ends]:
+            at = self.gradient if block == GRADIENT else got.get(block) or address(self.number, block)
             if at is not None:
                 entries.append((action, at, size, stream))
         return entries, [each.site for each in self.events.entries if each.action == "alloc"]
@@ -47,6 +52,8 @@ class Journal:
         """How many calls were skipped."""
         self.read = 0
         """How many of those since torch last forgot were read."""
+        self.awaited = set()
+        """Addresses of blocks that stand in the trace before torch's own notes tell of them."""
         self.device = None
         """The number of that device, once there is one."""
         self.allocated = 0
@@ -69,11 +76,14 @@ class Journal:
         return self.numbers
 
     def note(self, number, events, gradient=None):
-        """A call, or its backward pass, is skipped here, or what it holds is let go of."""
+        """A call, or its backward pass, is skipped here, or what it holds is let go of.
+
+        Return what takes the addresses of the blocks that the script gets, by their numbers.
+        """
         marker = self._alloc(MARK, self._torch._C._cuda_getCurrentRawStream(self.device))
         self._free(marker)
         before = self._held.pop(number, ())
-        self._since.append(Skipped(marker, number, events, before, gradient))
+        self._since.append(Skipped(marker, number, events, before, gradient, {}))
         if events.left:
             self._held[number] = events.left
         grown = sum(rounded(each.size) for each in events.left) - sum(rounded(each.size) for each in before)
@@ -85,6 +95,7 @@ class Journal:
             requested + events.requested - MARK,
             freed + events.freed - rounded(MARK),
         )
+        return self._since[-1].got
 
     def holds(self, number):
         """Return what a call holds."""
@@ -106,8 +117,9 @@ class Journal:
     def next(self, address, size):
         """Return what an allocation of torch's is the marker of, if it is one: that was read, then."""
         if size == MARK and self.read < len(self._since) and self._since[self.read].marker == address:
+            skipped = self._since[self.read]
             self.read += 1
-            return self._since[self.read - 1]
+            return skipped
         return None
 
     def forget(self):

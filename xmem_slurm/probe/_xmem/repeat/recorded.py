@@ -1,5 +1,12 @@
-"""A call that is made for real, and its backward pass: where torch's notes of them are, and what they say."""
+"""A call that is made for real, and its backward pass: where torch's notes of them are, and what they say.
 
+Note [Where a backward pass is]: torch's engine runs the nodes of a graph by falling number, so those of one call follow
+each other. A hook tells where one is; but a gradient that Python has seen is not added to in place any more (torch,
+input_buffer.cpp: it has another reference), which is a block more than without us. So only those nodes have a hook that
+are entered from outside of a call, or from inside of it, where skipping it would show Python the same gradients.
+"""
+
+import bisect
 import functools
 import weakref
 from typing import NamedTuple, Optional
@@ -40,7 +47,7 @@ class RecordedCall:
         self.gone = False
         """Whether its graph is gone; None where it is no example."""
         self.forward = self.back = None
-        self._back, self._kind, self.gradients = None, None, ()
+        self._back, self._kind, self.gradients, self._given = None, None, (), ()
         self._gradient = None  # the address of the one that its backward pass begins with
         self.casts = ()
         """Blocks that the call leaves and that are given back before its backward pass: in autocast's cache."""
@@ -56,15 +63,16 @@ class RecordedCall:
         """Whether there may be a backward pass of it."""
         return self._back is None and self.gone is False and bool(self.gave.differentiable)
 
-    def went_back(self, asked, without, nodes, end):
-        """Note its backward pass: `nodes` are those of its own, with their places among all; it ends at `end`."""
-        places = [place for place, _ in nodes]
-        if asked.create_graph or places[-1] - places[0] + 1 != len(places):
+    def went_back(self, asked, without, own):
+        """Note its backward pass: `own` are the node that it began with, and where it ended; None: in parts."""
+        if asked.create_graph or own is None:
             self.gone = None  # it is differentiated again, or cannot be told from what is around it
             return
-        first = nodes[0][1]
+        first, end = own
         self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
-        self.gradients = tuple(layout(each.grad) for each in self.parameters())
+        gradients = [each.grad for each in self.parameters()]
+        self.gradients = tuple(map(layout, gradients))
+        self._given = tuple(None if each is None else each.untyped_storage().data_ptr() for each in gradients)
 
     def read(self, notes, first):
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
@@ -73,7 +81,7 @@ class RecordedCall:
             mine = self.region.of(notes, first)
             if mine is None:
                 return True  # they were forgotten
-            self.forward, self._blocks = events(mine, {}, set(self.addresses), 0)
+            self.forward, self._blocks = events(mine, {}, self.addresses, 0)
             self._followed = self.region.end
         if self._back is not None:
             mine = self._back.of(notes, first)
@@ -81,7 +89,7 @@ class RecordedCall:
                 return True
             self._follow(notes, first, self._back.begin)
             held = tuple(sorted(self._blocks.values()))
-            done, _ = events(mine, self._blocks, None, self.forward.blocks, self._gradient)
+            done, _ = events(mine, self._blocks, self._given, self.forward.blocks, gradient=self._gradient, ends=True)
             self.back = BackwardPass(self._kind, held, done, self.gradients)
         elif self.gone is False:
             self._follow(notes, first, first + len(notes))
@@ -124,25 +132,27 @@ class BackwardWatch:
 
     def __init__(self, roots, recorded, asked, position):
         self._recorded, self._asked, self._position = recorded, asked, position
-        self._nodes = _nodes(roots) if recorded else ()
+        edges = sorted(number for each in recorded for number in each.sequences)
+        self._nodes = _nodes_at(edges, roots) if recorded else ()
         self._met, self._handles = [], []
 
     def __enter__(self):
         self._without = [[p.grad is None for p in each.parameters()] for each in self._recorded]
         for node in self._nodes:
-            number = getattr(node, "_sequence_nr", lambda: _LEAF)()
-            if number < _LEAF:
-                self._handles.append(node.register_prehook(functools.partial(self._entered, number)))
+            self._handles.append(node.register_prehook(functools.partial(self._entered, _number(node))))
 
     def __exit__(self, *_error):
         for handle in self._handles:
             handle.remove()
-        ends = [each.position for each in self._met[1:]] + [self._position()]
+        end = Entered(-1, self._position(), None)
         for each, without in zip(self._recorded, self._without):  # noqa: B905 - since Python 3.10
             first, last = each.sequences
-            own = [(place, node) for place, node in enumerate(self._met) if first <= node.number < last]
-            if own:
-                each.went_back(self._asked, without, own, ends[own[-1][0]])
+            place = next((place for place, node in enumerate(self._met) if first <= node.number < last), None)
+            if place is not None:
+                after = next((node for node in [*self._met[place:], end] if not first <= node.number < last))
+                later = any(first <= node.number < last for node in self._met if node.position > after.position)
+                own = None if later else (self._met[place], after.position)
+                each.went_back(self._asked, without, own)
 
     def _entered(self, number, gradients):
         self._met.append(Entered(number, self._position(), gradient_address(gradients)))
@@ -159,13 +169,24 @@ def layout(tensor):
     return None if tensor is None else (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
 
 
-def _nodes(roots):
-    """Return all nodes of the graphs of these tensors."""
+def _nodes_at(edges, roots):
+    """Return the nodes in the graphs of these tensors that are entered over an edge, a number between two nodes'."""
     waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
-    met = set(waiting)
+    met, found = set(waiting), {node for node in waiting if _number(node) < _LEAF}
     while waiting:
-        for node, _ in waiting.pop().next_functions:
-            if node is not None and node not in met:
+        parent = waiting.pop()
+        above = bisect.bisect_right(edges, _number(parent))
+        for node, _ in parent.next_functions:
+            if node is None:
+                continue
+            number = _number(node)
+            if number < _LEAF and bisect.bisect_right(edges, number) < above:
+                found.add(node)
+            if node not in met:
                 met.add(node)
                 waiting.append(node)
-    return met
+    return found
+
+
+def _number(node):
+    return getattr(node, "_sequence_nr", lambda: _LEAF)()
