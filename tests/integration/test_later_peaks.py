@@ -42,7 +42,7 @@ def test_each_script_is_in_the_list_and_says_what_peaks_when() -> None:
 def test_the_peak_is_right_or_the_doubt_is_named(
     name: str, warm_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(warm.TICK, "0.004")
+    monkeypatch.setenv(warm.TICK, "0.002")
     check(LATER_PEAKS, name, warm_python, tmp_path)
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 
+from tests.integration.later_peaks.causes import END
 from tests.integration.later_peaks.listing import Case, Peaks
 from tests.integration.later_peaks.measure import TOLERANCE, Answer
 
@@ -20,7 +21,8 @@ def verdict(case: Case, answer: Answer, true: Peaks) -> str:
     found = ratios(case, answer, true)
     if found and all(abs(ratio - 1) <= TOLERANCE for ratio in found.values()):
         return EXACT
-    named = bool(case.cause) and any(re.search(case.cause, reason, re.IGNORECASE) for reason in answer.reasons)
+    causes = f"{case.cause}|{END}"
+    named = bool(case.cause) and any(re.search(causes, reason, re.IGNORECASE) for reason in answer.reasons)
     doubted = answer.confidence != "high"
     if doubted and named:
         return SAID

@@ -267,6 +267,7 @@ DEVICE = (
     *_rows("torch:_C", "_cuda_memoryStats", "served", _CUDA_SOURCE, doubt=ESSENTIAL),
     *_BOTH,
     *_rows("torch.optim.optimizer:Optimizer", "__init__", "alive.watched"),
+    *_rows(_MEMORY, "memory_stats_as_nested_dict", "served.asked"),
     *_rows("torch:_C", "_cuda_resetPeakMemoryStats", "served.around_reset", _CUDA_SOURCE),
     *_rows("torch:_C", "_cuda_resetAccumulatedMemoryStats", "served.around_reset", _CUDA_SOURCE),
     *_rows("torch:_C", _RESET, "served.around_reset", "torch/csrc/DeviceAccelerator.cpp", since="2.9"),

@@ -90,6 +90,26 @@ class Served:
         """Whether anything was ever given back."""
         return any(self._torch._C._cuda_memoryStats(device)["allocation"]["all"]["freed"] for device in self.devices)
 
+    def asked(self, ask, _owner):
+        """Around what tells a script of the allocator: calls that were skipped count in what is allocated."""
+
+        @functools.wraps(ask)
+        def told(device=None):
+            stats, skipped = ask(device), self._journal
+            if skipped.numbers and self._index(device) == skipped.device:
+                for name in PEAKS:
+                    own = stats[name]["all"]
+                    if name != "reserved_bytes":
+                        own["current"] += skipped.allocated
+                    own["peak"] = max(own["peak"], own["current"], skipped.peak_since)
+            return stats
+
+        return told
+
+    def _index(self, device):
+        index = device if isinstance(device, int) or device is None else self._torch.device(device).index
+        return self._torch.cuda.current_device() if index is None else index
+
     def around_reset(self, reset, _owner):
         """Around what starts the allocator's statistics anew: what they were counts on."""
 
@@ -98,6 +118,7 @@ class Served:
             before = self.look()
             if "Peak" in reset.__name__:
                 self._resets.append(dict(self._since))
+                self._journal.peak_since = 0
             reset(*args, **kwargs)
             if self._torch is not None:
                 after = self.look()

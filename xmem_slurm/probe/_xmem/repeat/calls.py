@@ -11,6 +11,7 @@ the host, that write to their arguments or give them back, that give values whic
 and plain values; where hooks are on a module; where somebody traces, captures or looks on. Then their parts may be.
 """
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -124,14 +125,32 @@ class Calls:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
             self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, len(inputs) > 0)
-            recorded = [each for each in self._recorded if each.awaits_backward]
             try:
-                with BackwardWatch(roots, recorded, self._backward, self.position):
+                with self._watched(roots):
                     return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             finally:
                 self._backward = None
 
         return ran
+
+    @contextlib.contextmanager
+    def _watched(self, roots):
+        """Within this, the backward passes of calls that are recorded are watched."""
+        watch, recorded = None, [each for each in self._recorded if each.awaits_backward]
+        try:
+            if recorded:
+                watch = BackwardWatch(recorded, self._backward, self.position)
+                watch.begin(roots)
+        except Exception as error:
+            self._broken(error)
+        try:
+            yield
+        finally:
+            try:
+                if watch is not None:
+                    watch.end()
+            except Exception as error:
+                self._broken(error)
 
     def uncached(self, clear, _torch):
         """Around what empties autocast's cache: with it go the casts that skipped calls left there."""
@@ -247,10 +266,9 @@ class Calls:
             return make()
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
         needs = [each for each in state.parameters if each() is not None and each().requires_grad]
-        keeps_casts = torch.is_autocast_enabled("cuda") and torch.is_autocast_cache_enabled()
         before, references = self._state(modules, tensors), [_references(torch, each) for each in tensors]
         sequence = torch._C._autograd._get_sequence_nr
-        recorded = RecordedCall(known, needs, self.position(), sequence(), keeps_casts)
+        recorded = RecordedCall(known, needs, self.position(), sequence(), self._kinds.keeps_casts())
         out = self._inside_of(make)
         recorded.region.end, recorded.sequences[1] = self.position(), sequence()
         try:
@@ -390,7 +408,7 @@ class Calls:
 
     def note(self, number, events, gradient=None):
         """Note that a call is skipped, and what is allocated then; return what `Journal.note` does."""
-        self.journal.peak = max(self.journal.peak, self._process.level() + events.peak)
+        self.journal.reached(self._process.level() + events.peak)
         return self.journal.note(number, events, gradient)
 
     def let_go(self, number, blocks=None):

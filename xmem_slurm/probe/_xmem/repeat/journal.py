@@ -59,7 +59,9 @@ class Journal:
         self.allocated = 0
         """Bytes that skipped calls hold now."""
         self.peak = 0
-        """The most that was ever allocated while a call was skipped, all in all."""
+        """The most that was ever allocated while a call was skipped, all in all..."""
+        self.peak_since = 0
+        """...and since the script last had torch forget its peaks."""
         self.totals = (0, 0, 0, 0)
         """Allocations, bytes, requested bytes and freed bytes of skipped calls, as torch's statistics count them; less
         what their markers are counted for."""
@@ -96,6 +98,10 @@ class Journal:
             freed + events.freed - rounded(MARK),
         )
         return self._since[-1].got
+
+    def reached(self, level):
+        """So many bytes were allocated in all, while a call was skipped."""
+        self.peak, self.peak_since = max(self.peak, level), max(self.peak_since, level)
 
     def holds(self, number):
         """Return what a call holds."""

@@ -36,6 +36,8 @@ class Kinds:
         self._torch = torch
         self._plain = (*_SIMPLE, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
         self._switches = [getattr(torch._C, name) for name in _SWITCHES if hasattr(torch._C, name)]
+        cached = torch.is_autocast_cache_enabled
+        self._cached = getattr(cached, "__wrapped__", cached)  # torch's own: see Note [Inference mode]
         self._peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
         self._modes = (
             torch._C._len_torch_dispatch_stack,
@@ -89,9 +91,13 @@ class Kinds:
         return (
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
-            torch.is_autocast_enabled("cuda") and (torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),
+            torch.is_autocast_enabled("cuda") and (torch.get_autocast_dtype("cuda"), self._cached()),
             *[ask() for ask in self._switches],
         )
+
+    def keeps_casts(self):
+        """Whether autocast keeps what it casts just now."""
+        return self._torch.is_autocast_enabled("cuda") and self._cached()
 
     def state(self, modules):
         """Return all that a call of these modules could have changed in them: values, and which objects they have."""

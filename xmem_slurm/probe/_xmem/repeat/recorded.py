@@ -128,20 +128,20 @@ class Entered(NamedTuple):
 
 
 class BackwardWatch:
-    """Notes where the backward passes of recorded calls are, while torch's engine runs: a context."""
+    """Notes where the backward passes of recorded calls are, while torch's engine runs."""
 
-    def __init__(self, roots, recorded, asked, position):
+    def __init__(self, recorded, asked, position):
         self._recorded, self._asked, self._position = recorded, asked, position
-        edges = sorted(number for each in recorded for number in each.sequences)
-        self._nodes = _nodes_at(edges, roots) if recorded else ()
+        self._without = [[p.grad is None for p in each.parameters()] for each in recorded]
         self._met, self._handles = [], []
 
-    def __enter__(self):
-        self._without = [[p.grad is None for p in each.parameters()] for each in self._recorded]
-        for node in self._nodes:
+    def begin(self, roots):
+        """torch's engine is to run, from these tensors on."""
+        for node in _nodes_at(sorted(number for each in self._recorded for number in each.sequences), roots):
             self._handles.append(node.register_prehook(functools.partial(self._entered, _number(node))))
 
-    def __exit__(self, *_error):
+    def end(self):
+        """It has run."""
         for handle in self._handles:
             handle.remove()
         end = Entered(-1, self._position(), None)
