@@ -170,7 +170,10 @@ class History:
             self._kinds[kind] = max(began, kept or 0)
             self._asked.add(asked)
         begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
-        if self.folds and not new and not self._is_wanted():
+        if self.folds and not new:
+            if self._is_wanted():
+                notes = self._snapshot()["device_traces"][self._journal.device]
+                self._show(notes, self._sites.of(notes))
             self._forget(counts)
         elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
@@ -179,6 +182,10 @@ class History:
 
     def _is_wanted(self):
         return self.reader is not None and self.reader.waits
+
+    def _show(self, notes, sites):
+        """Have the reader take what it wants of torch's notes, while nobody allocates."""
+        self.reader.read(_served(notes, sites), self.reader.position())
 
     def untaken(self, counts):
         """Return how many allocations torch holds notes of."""
@@ -212,7 +219,7 @@ class History:
                 sites = self._sites.of(notes)
                 self._keep(device, notes, sites, allocated, record)
                 if at_rest and self._is_wanted() and device == self._journal.device:
-                    self.reader.read(_served(notes, sites), self.reader.position())
+                    self._show(notes, sites)
         if at_rest or self.untaken(counts) > SLICE:
             self._forget(counts)
         if at_rest:

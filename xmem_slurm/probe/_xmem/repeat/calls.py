@@ -26,6 +26,8 @@ from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, Recor
 
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
+MANY_KINDS = 32
+"""Where a module has more, as where lengths vary, a first call of a kind is made without being recorded."""
 MOST_KINDS = 4096
 """Kinds of calls of one module; more are as good as none."""
 
@@ -193,7 +195,8 @@ class Calls:
         known = self._known(state, (of_leaves, form), parameters)
         known.round = self._process.again(known.round)
         if not known.ready:
-            return functools.partial(self._record, state, known, leaves) if known.is_tried() else _made
+            tried = known.is_tried(len(state.known) > MANY_KINDS)
+            return functools.partial(self._record, state, known, leaves) if tried else _made
         state.small = known.small
         if state.small or (self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()):
             return self._inside_of

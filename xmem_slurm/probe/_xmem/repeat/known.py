@@ -90,10 +90,10 @@ class Known:
         """Whether the next one can be skipped."""
         return self._times >= TIMES
 
-    def is_tried(self):
-        """Whether to record another one, which is one try more."""
+    def is_tried(self, many):
+        """Whether to record another one, which is one try more; of `many` kinds most may never come again."""
         self._tried += 1
-        return self._tried <= TRIES
+        return many < self._tried <= TRIES
 
     def is_spared(self):
         """Whether the next one is made although it could be skipped, which is so for some of them."""
