@@ -139,14 +139,6 @@ class Noted:
         return self.doubt.code
 
 
-class Loop(NamedTuple):
-    """A loop of the script: its place, the iteration that it was in at the end, of how many; None: not known."""
-
-    where: str
-    done: int | None
-    of: int | None
-
-
 class Phase(NamedTuple):
     """A step, counted from 1, that was not like those before it, and how so."""
 
@@ -164,7 +156,6 @@ class Seen:
 
     steps: int
     end: bool = False
-    loops: Sequence[Loop] = ()
     evaluation: tuple[int, int | None] | None = None
     batches: tuple[int, int | None] | None = None
     checkpoints: int = 0

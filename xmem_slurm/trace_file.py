@@ -22,7 +22,6 @@ from xmem_slurm.trace import (
     Category,
     Event,
     File,
-    Loop,
     Mark,
     Noted,
     Op,
@@ -132,8 +131,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
 def _seen(raw: Any) -> Seen | None:
     if raw is None:
         return None
-    loops = [Loop(**dict(each)) for each in raw.loops]
-    return Seen(**{**dict(raw), "loops": loops, "phases": [Phase(**dict(each)) for each in raw.phases]})
+    return Seen(**{**dict(raw), "phases": [Phase(**dict(each)) for each in raw.phases]})
 
 
 def _counts(raw: Any) -> StepCounts | None:

@@ -14,7 +14,7 @@ PROBE = PACKAGE / "probe"
 PLAIN_LINES = 14
 """A function of so many lines says what it does, whoever it is for; ruff's D103 asks that of public ones alone."""
 
-FORMS = {"Estimate", "Failure", "Group", "Loop", "Option", "Phase", "Seen"}
+FORMS = {"Estimate", "Failure", "Group", "Option", "Phase", "Seen"}
 """Names of which one class is the form of another in a file, in the JSON report or in Python: one meaning for both."""
 
 MOST_VARIABLES = 4

@@ -58,14 +58,6 @@ class Counted(JsonPart):
         return dict(zip(("done", "of"), pair, strict=True)) if isinstance(pair, tuple) else pair
 
 
-class Loop(JsonPart):
-    """A loop of the script, by file and line: the iteration that it was in at the end, of how many."""
-
-    where: str
-    done: int | None
-    of: int | None
-
-
 class Phase(JsonPart):
     """An optimizer step, counted from 1, that was not like those before it, and how so."""
 
@@ -81,7 +73,6 @@ class Seen(JsonPart):
     """
 
     end: bool
-    loops: list[Loop]
     batches: Counted | None
     evaluation: Counted | None
     checkpoints: int

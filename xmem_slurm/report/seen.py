@@ -1,6 +1,6 @@
 """What of a script ran in its dry run, in one line of words."""
 
-from xmem_slurm.trace import Loop, Seen, Trace
+from xmem_slurm.trace import Seen, Trace
 
 
 def seen_words(trace: Trace) -> str:
@@ -17,8 +17,6 @@ def seen_words(trace: Trace) -> str:
     if seen.end:
         cut = any(part is not None and (part[1] or 0) > part[0] for part in (seen.batches, seen.evaluation))
         words.append("the script's end" + (", with loops over data cut short" if cut else ""))
-    else:
-        words += [f"{loop.where} at {_part(loop.done, loop.of)}" for loop in _known(seen)]
     return ", ".join(words)
 
 
@@ -30,10 +28,6 @@ def _steps(trace: Trace, seen: Seen) -> str:
     return (
         f"{_count(backward, 'backward pass', 'es')} and no optimizer" if backward else "forward passes and no training"
     )
-
-
-def _known(seen: Seen) -> list[Loop]:
-    return [loop for loop in seen.loops if loop.done is not None and loop.of is not None and loop.of > 1]
 
 
 def _part(done: int | None, of: int | None) -> str:

@@ -250,7 +250,7 @@ _TRAINERS = (
 _REPEATS = (
     *_rows("torch.utils", "_pytree", "calls", "torch/utils/_pytree.py"),
     *_rows("torch:_C._autograd", "_get_sequence_nr", "calls", _AUTOGRAD_SOURCE),
-    *_rows("torch:_C", "_storage_Use_Count _cuda_getCurrentRawStream _get_tracing_state", "calls", _CUDA_SOURCE),
+    *_rows("torch:_C", "_storage_Use_Count _cuda_getCurrentRawStream", "calls", _CUDA_SOURCE),
     *_rows("torch:_C", "_cuda_cudaCachingAllocator_raw_alloc", "calls", _CUDA_SOURCE),
     *_rows("torch:_C", "_cuda_cudaCachingAllocator_raw_delete", "calls", _CUDA_SOURCE),
     *_rows("torch:Tensor", "_use_count", "calls", "torch/csrc/autograd/python_variable.cpp"),

@@ -389,7 +389,6 @@ class Recorder(ProbeEngine):
             **self._course.seen,
             "steps": self._steps.number,
             "end": self._course.script_ended,
-            "loops": [],
             "whole_until": self._history.whole_until(device),
         }
 

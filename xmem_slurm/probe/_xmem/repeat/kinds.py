@@ -81,7 +81,7 @@ class Kinds:
             or function()
             or self._peek() is not None
             or hooks(False) is not None
-            or torch._C._get_tracing_state() is not None
+            or torch.jit.is_tracing()
             or torch.cuda.is_current_stream_capturing()
         )
 
