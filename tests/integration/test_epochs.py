@@ -104,8 +104,8 @@ def test_a_later_epoch_that_is_cut_short_does_not_forget_what_was_drawn(
     Where a later epoch's are larger, it counts alone.
     """
     own = "collate_fn=lambda samples: [torch.stack([each for (each,) in samples]).repeat(rows, 1)]"
-    script = "samples = 6_000" + TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1000)", "until_told()")
-    grow = f"rows = 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
+    script = TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1000)", "until_told()")
+    grow = f"samples, rows = 6_000, 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
     trace = dry_run(tmp_path, warm_python, grow + script)
     assert trace.seen is not None
     assert trace.seen.batches == ((4, 188) if growing else (188, 188))

@@ -136,12 +136,12 @@ class BackwardWatch:
         self._met, self._handles = [], []
 
     def begin(self, roots):
-        """torch's engine is to run, from these tensors on."""
+        """Watch torch's engine, which is to run from these tensors on."""
         for node in _nodes_at(sorted(number for each in self._recorded for number in each.sequences), roots):
             self._handles.append(node.register_prehook(functools.partial(self._entered, _number(node))))
 
     def end(self):
-        """It has run."""
+        """Take what was seen."""
         for handle in self._handles:
             handle.remove()
         end = Entered(-1, self._position(), None)
