@@ -82,12 +82,6 @@ class _SitesForm(BaseModel):
     of: Counts = []
 
 
-class _LoopForm(BaseModel):
-    where: Text
-    done: Count | None
-    of: Count | None
-
-
 class _PhaseForm(BaseModel):
     step: Count
     what: Text
@@ -99,7 +93,6 @@ class _SeenForm(BaseModel):
     evaluation: Pair | None
     batches: Pair | None
     checkpoints: Count
-    loops: list[_LoopForm]
     phases: list[_PhaseForm]
     whole_until: Count | None
 

@@ -105,8 +105,8 @@ def test_a_later_epoch_that_is_cut_short_does_not_forget_what_was_drawn(
     """
     own = "collate_fn=lambda samples: [torch.stack([each for (each,) in samples]).repeat(rows, 1)]"
     script = TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1000)", "until_told()")
-    grow = f"samples, rows = 6_000, 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
-    trace = dry_run(tmp_path, warm_python, grow + script)
+    grow = f"rows = 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
+    trace = dry_run(tmp_path, warm_python, f"samples = 6_000\n{grow}{script}")
     assert trace.seen is not None
     assert trace.seen.batches == ((4, 188) if growing else (188, 188))
     assert sorted({doubt.code for doubt in trace.doubts} & {"largest-drawn", "not-reached"}) == codes

@@ -86,6 +86,7 @@ def test_a_dry_run_without_a_hook_says_so(
     assert len(faults) > most
     left = traces(folder)
     for fault in faults:
+        assert fault["pid"] in left, (fault, ran.stderr[-2000:])
         trace, names = left[fault["pid"]], fault["names"]
         if any(code is None for _, code in names):
             assert trace.state == "failed"
