@@ -29,10 +29,10 @@ from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
 SHARE = 0.75
 """Of its budget that a run spends on the script as it is."""
-RUN_ON = 10.0
+RUN_ON = 5.0
 """So long a run goes on after what was new last, if its steps are really made, or..."""
 RUN_ON_SHARE = 0.3
-"""...for this share of what it took to get there: after a minute of loading a model, for eighteen."""
+"""...for this share of what it took to get there: after a minute of loading a model, for 18 seconds."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
