@@ -45,9 +45,12 @@ def is_there(row):
 
 
 def asked_otherwise(row):
-    """Return the row with a name that torch has not; as it is, where that name is to be taken away."""
+    """Return the row with a name that torch has not; as it is, where that name is to be taken away.
+
+    A class may have a name from its base, which is torch's C++.
+    """
     taken_away = row.is_read and row.name.startswith("_") and row.name not in OF_TORCH_ITSELF
-    return row if taken_away else row._replace(name=row.name + "_once")
+    return row if taken_away and row.name in vars(patches._owner(row)) else row._replace(name=row.name + "_once")
 
 
 def kinds(table):
