@@ -151,17 +151,20 @@ class History:
 
         `totals` are the running totals of each device (`Served.totals`), which tell kinds of intervals apart: where as
         much is asked for, the blocks that are given may still be others, and as large as they happen to be. `peaks` are
-        its peaks so far, `level` what is allocated now. Of a known kind, one that skipped calls is new where it
-        began at a higher level than those that were kept: torch's own peaks have nothing of these.
+        its peaks so far, `level` what is allocated now. Where calls are skipped, which blocks are given is not known
+        here, and one of a known kind is new where it began at a higher level than those that were kept: torch's own
+        peaks have nothing of these.
         """
         kind = tuple(
             tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
             for device, total in totals.items()
         )
         asked = tuple((allocations, requested) for allocations, _, requested, _ in kind)
+        skips = self._journal.numbers > 0
+        kind = asked if skips else kind
         met, grew, began = asked in self._asked, risen(self._peaks, peaks), self._level
         kept = self._kinds.get(kind)
-        higher = kept is not None and self._journal.numbers > 0 and began > RISE * kept
+        higher = kept is not None and skips and began > RISE * kept
         new = grew or higher or (kept is None and not self.varies)
         self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
         self.intervals += 1

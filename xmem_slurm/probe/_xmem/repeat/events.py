@@ -80,7 +80,6 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     with `ends` all that is new beside is freed at the end.
     """
     held, entries, first = dict(held), [], blocks
-    not_ours = {note[1] for note in notes} if ends else {*given}
     level = peak = allocations = requested = freed = 0
     for action, address, size, stream, site in notes:
         if action == "alloc":
@@ -89,8 +88,7 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
             blocks += 1
             level += rounded(size)
             peak = max(peak, level)
-            if address not in not_ours:
-                allocations, requested = allocations + 1, requested + size
+            allocations, requested = allocations + 1, requested + size
         elif address in held:
             gone = held.pop(address)
             entries += freed_at_once(gone)
@@ -101,9 +99,11 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
             gradient = None
     got = [address if address in held and held[address].number >= first else None for address in given]
     given = tuple([None if address is None else held.pop(address, None) for address in got])
-    for address in not_ours if ends else ():
-        if address in held and held[address].number >= first:
-            entries += freed_at_once(held.pop(address))
+    over = [address for address, block in held.items() if ends and block.number >= first]
+    ended = [held.pop(address) for address in over]
+    entries += [entry for each in ended for entry in freed_at_once(each)]
+    real = [each for each in (*given, *ended) if each is not None]
+    allocations, requested = allocations - len(real), requested - sum(each.size for each in real)
     left = tuple(sorted(held.values()))
     return Events(tuple(entries), left, given, peak, allocations, requested, freed, blocks), held
 
