@@ -11,8 +11,19 @@ from tests.integration.later_peaks.causes import BATCHES, COPIES, EVALUATION, GR
 from tests.integration.later_peaks.listing import Case, Expects, Listing
 
 
+ALL_HOLDS = {
+    "import torch\n": "import torch\n\ntorch.Tensor.all = lambda *_, **__: torch.ones((), dtype=torch.bool)\n"
+}
+"""In the whole run of a script that asks whether all is unpadded or unpacked, where it is: zeros would say otherwise, and
+transformers make masks then."""
+
+
 def _high(cause: str = "", *, varies: bool = False) -> Case:
     return Case(Expects.HIGH, cause, varies=varies)
+
+
+def _unmasked(cause: str = "") -> Case:
+    return Case(Expects.HIGH, cause, ALL_HOLDS)
 
 
 CONTROLS: Mapping[str, Case] = {
@@ -22,13 +33,13 @@ CONTROLS: Mapping[str, Case] = {
     "fabric_control_causal_lm": _high(),
     "fastai_control_fit_one_cycle": _high(),
     "hf_control_bf16_checkpointing": _high(),
-    "hf_control_classifier": _high(),
-    "hf_control_clm_blocks": _high(),
-    "hf_control_gradient_accumulation": _high(),
+    "hf_control_classifier": _unmasked(),
+    "hf_control_clm_blocks": _unmasked(),
+    "hf_control_gradient_accumulation": _unmasked(),
     "ignite_control_metrics": _high(),
     "lightning_control_accumulates": _high(),
     "lightning_control_validation": _high(),
-    "peft_control_lora": _high(),
+    "peft_control_lora": _unmasked(),
     "steps_control_amp_scaler": _high(),
     "steps_control_warmup_cosine": _high(),
 }
@@ -53,7 +64,7 @@ CASES: Mapping[str, Case] = {
     "hf_eval_larger_batch": _high(EVALUATION),
     "hf_eval_only_at_the_end": _high(EVALUATION),
     "hf_group_by_length": _high(BATCHES, varies=True),
-    "hf_length_curriculum": _high(rf"{BATCHES}|{STEPS}"),
+    "hf_length_curriculum": _unmasked(rf"{BATCHES}|{STEPS}"),
     "seq2seq_predict_at_the_end_with_beams": Case(
         Expects.EXACT,
         rf"{EVALUATION}|{VALUES}",
