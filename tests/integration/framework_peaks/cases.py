@@ -10,12 +10,9 @@ from pathlib import Path
 from tests.integration.later_peaks.causes import BATCHES, COPIES, EVALUATION, GROWS, KEPT, OPTIMIZERS, STEPS, VALUES
 from tests.integration.later_peaks.listing import Case, Expects, Listing
 
-
-ALL_HOLDS = {
-    "import torch\n": "import torch\n\ntorch.Tensor.all = lambda *_, **__: torch.ones((), dtype=torch.bool)\n"
-}
-"""In the whole run of a script that asks whether all is unpadded or unpacked, where it is: zeros would say otherwise, and
-transformers make masks then."""
+ALL_HOLDS = {"import torch\n": "import torch\n\ntorch.Tensor.all = lambda *_, **__: torch.ones((), dtype=torch.bool)\n"}
+"""In the whole run of a script that asks whether all is unpadded or unpacked, where it is: zeros would say otherwise,
+and transformers make masks then."""
 
 
 def _high(cause: str = "", *, varies: bool = False) -> Case:

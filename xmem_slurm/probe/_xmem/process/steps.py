@@ -54,6 +54,11 @@ class Steps:
                 each[2] = 0
         return seen[1]
 
+    @property
+    def all(self):
+        """Steps of all optimizers together."""
+        return self._all
+
     def least(self):
         """Return the steps of the optimizer that made the fewest of those that stepped at all."""
         return min((seen[1] for seen in self._seen.values()), default=0)

@@ -238,6 +238,10 @@ class Recorder(ProbeEngine):
                 self._end_if_enough()
         return self._history.intervals
 
+    def steps_made(self):
+        """Return how many steps were made, of all optimizers together."""
+        return self._steps.all
+
     def is_counted(self):
         """Whether what one step of training has the GPU do is known: two were made."""
         return self._steps.number >= COUNTED_STEPS

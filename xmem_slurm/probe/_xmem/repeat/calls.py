@@ -40,6 +40,7 @@ class State:
         self.refused = 0
         self.small = False
         self.casts = None  # the region of autocast in which it was last called
+        self.steps = -1  # how many steps of optimizers there were when it was last called
         self.version = None  # of all modules and hooks, when it was last looked at
         self.parameters = self.modules = self.configurations = ()
         self.settings = None
@@ -48,8 +49,8 @@ class State:
 class Calls:
     """The calls of one process.
 
-    `process` says how many bytes are allocated (`level`), how many values the host has read (`values_read`), and is
-    told that a call comes again (`again`); `values` has those that are known.
+    `process` says how many bytes are allocated (`level`), how many values the host has read (`values_read`), how many
+    steps were made (`steps_made`), and is told that a call comes again (`again`); `values` has those that are known.
     """
 
     def __init__(self, torch, journal, process, values):
@@ -242,6 +243,9 @@ class Calls:
         casts = self._torch.is_autocast_enabled("cuda") and state.casts == self._casts
         state.casts = self._casts
         first, without = parameters[0], self._torch.is_grad_enabled()
+        # Gradients may go between a call and its backward pass, which is so in the first one after a step (Lightning).
+        steps = self._process.steps_made() if without else state.steps
+        begins, state.steps = steps != state.steps, steps
         key = (
             *of_arguments,
             self._kinds.switches(),
@@ -251,6 +255,7 @@ class Calls:
             tuple([each.grad is None for each in parameters]) if without else None,
             (first.dtype, first.device, first.shape),
             casts,
+            begins,
         )
         known = state.known.get(key)
         if known is None:
