@@ -60,6 +60,7 @@ class Calls:
         self._thread = None
         self._inside = False  # of a call that is made, and whose parts are not looked at
         self._backward = None  # how the backward pass at hand was asked for
+        self._given_now = set()  # ids of parameters that had no gradient before it, and have one from a skipped call
         self._version = 0  # how often a module was changed
         self._recorded = []
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
@@ -133,6 +134,7 @@ class Calls:
                     return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             finally:
                 self._backward = None
+                self._given_now.clear()
 
         return ran
 
@@ -393,7 +395,9 @@ class Calls:
         asked = self._backward or BackwardCall(False, True, False, False)  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
-        back = known.backward(asked.kind([each.grad is None for each in parameters]))
+        # torch, too, gives a parameter its gradient once all of its uses have theirs
+        without = [each.grad is None or id(each) in self._given_now for each in parameters]
+        back = known.backward(asked.kind(without))
         if back is None:
             self._doubts.add("a backward pass of a kind that was not recorded")
             back = known.any_backward()
@@ -410,6 +414,7 @@ class Calls:
             made = found[-1]
             if like and made is None and each.grad is None:
                 made = each.grad = _empty(torch, like)  # torch would copy what Python holds, too
+                self._given_now.add(id(each))
             if made is not None and block is not None:
                 got[block.number] = _pointer(made)
         return found
