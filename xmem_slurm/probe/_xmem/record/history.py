@@ -27,6 +27,9 @@ MANY = 64
 """...so many in all, those that are not new are left out."""
 KINDS = 16
 """So many kinds of intervals are kept without a new peak: where all batches differ, the first of them."""
+AGAIN = 2
+"""So many of a kind are kept where calls are skipped: what is reserved may rise with a second one, and what torch then
+says of that is not so."""
 MOST = 40_000
 """Allocations, above which the trace is shortened, as the search for what is needed takes a second for so many: of
 intervals other than the first and those that hold a peak only what outlives them is kept."""
@@ -98,10 +101,11 @@ class History:
         self._pieces = {}  # device: its pieces, in order
         self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
-        self._kinds, self._asked = {}, set()  # kind: the highest level that one was kept from
+        self._kinds, self._asked = {}, set()  # kind: (the highest level that one was kept from, how many were kept)
         self._level = 0  # bytes allocated at the last boundary
         self._totals = {}  # at the last boundary
         self._peaks = {}  # above which one is new
+        self._rose = False  # whether one was, when notes were last taken in the middle of this interval
         self._record = {}  # at the end of the last piece
         self._forgotten = []  # how many allocations each device had served when torch last forgot
         self._read = {}  # device: how many of torch's notes were read since
@@ -162,15 +166,17 @@ class History:
         asked = tuple((allocations, requested) for allocations, _, requested, _ in kind)
         skips = self._journal.numbers > 0
         kind = asked if skips else kind
-        met, grew, began = asked in self._asked, risen(self._peaks, peaks), self._level
-        kept = self._kinds.get(kind)
-        higher = kept is not None and skips and began > RISE * kept
-        new = grew or higher or (kept is None and not self.varies)
+        met, grew, began = asked in self._asked, self._rose or risen(self._peaks, peaks), self._level
+        level_kept, times = self._kinds.get(kind, (0, 0))
+        higher = times > 0 and skips and began > RISE * level_kept
+        again = 0 < times < AGAIN and skips
+        new = grew or higher or again or (not times and not self.varies)
         self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
         self.intervals += 1
+        self._rose = False
         self._quiet = 0 if grew or higher else self._quiet + 1
         if new:
-            self._kinds[kind] = max(began, kept or 0)
+            self._kinds[kind] = max(began, level_kept), times + 1
             self._asked.add(asked)
         begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
         if self.folds and not new:
@@ -210,6 +216,7 @@ class History:
 
         Else torch keeps its notes, up to `SLICE`.
         """
+        self._rose = not at_rest and (self._rose or risen(self._peaks, peaks))
         snapshot = self._snapshot()
         self._marks += self._new_marks
         self._new_marks.clear()

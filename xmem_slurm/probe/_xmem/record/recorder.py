@@ -127,9 +127,7 @@ class Recorder(ProbeEngine):
         return parts
 
     def level(self):
-        """Return the bytes that are allocated: those of the last boundary, where steps are of few kinds."""
-        if self._history.folds and not self._history.varies:
-            return self._served.allocated
+        """Return the bytes that are allocated now, with those of skipped calls."""
         return self._served.current() + self._journal.allocated
 
     def values_read(self):
