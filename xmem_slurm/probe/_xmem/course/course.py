@@ -62,6 +62,7 @@ class Course:
         self._started = clock.now()
         self._began = self._cut_since = None
         self._newest, self._newest_at = 0, self._started  # the last step that was not like an earlier one
+        self._skipped_at = self._started
         self._epochs = 0  # loops over data with steps in them that came to their own end
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
@@ -234,8 +235,8 @@ class Course:
             self._phase("an optimizer's first step")
         elif self._began is not None and not met:
             self._phase("a step of another size")
-        if not met or begins:
-            self._newest, self._newest_at = self._steps + 1, clock.now()
+        if begins:
+            self.met_new()
         self._levels = [*self._levels[-GROWING_STEPS:], self._level(allocated)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
         self._batches_a_step = max(self._batches_a_step, self._fetched - self._fetched_at_step)
@@ -244,6 +245,10 @@ class Course:
         if self._steps == 1:
             self._began = self._cut_since = None  # what repeated itself before was something else
         self._peaks.note(self._steps, peak)
+
+    def met_new(self):
+        """Something is new: a step, or a batch without one, that was not like an earlier one."""
+        self._newest, self._newest_at = self._steps + 1, clock.now()
 
     def _phase(self, what):
         if len(self.seen["phases"]) < PHASES:
@@ -264,16 +269,18 @@ class Course:
     def enough(self, share, skips):
         """The script repeats itself: say whether the run can end; else go on.
 
-        `share` of the budget is spent; `skips`: the last round was not all made.
+        `share` of the budget is spent; `skips`: of the last round all was skipped that is worth it.
         """
         now = clock.now()
         if self._began is None:
             self._began = now
+        if skips:
+            self._skipped_at = now
         if self._cut_since is not None:
             return now - self._cut_since > CUT
         if not self._brief and share < SHARE and now - self._started < self._most:
-            last = max(self._began, self._newest_at)
-            if skips or now - last < max(RUN_ON, RUN_ON_SHARE * (last - self._started)):
+            last = max(self._began, self._newest_at, self._skipped_at)
+            if now - last < max(RUN_ON, RUN_ON_SHARE * (last - self._started)):
                 return False
         self._cut_since = now
         return self._loader is None or self._loader.ended

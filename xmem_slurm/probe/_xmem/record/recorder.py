@@ -68,7 +68,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
-        self._since_step = self._skipped = self._skipped_before = 0
+        self._since_step = self._skipped = self._spared_before = 0
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
@@ -216,7 +216,10 @@ class Recorder(ProbeEngine):
         """The script has come round: a step, or a batch without one. Tell whether it was like an earlier round."""
         with self._lock:
             counts = self._served.look()
-            return self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
+            met = self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
+        if not met:
+            self._course.met_new()
+        return met
 
     def fetching(self):
         """A batch is asked for; no step was made since the last one."""
@@ -270,8 +273,9 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
             return
-        skips, self._skipped_before = self._journal.numbers > self._skipped_before, self._journal.numbers
-        if self._course.enough(self._budget.share(), skips) and (self._rank is None or self._rank.all_steady()):
+        spared, before = self._journal.numbers + self._calls.small, self._spared_before
+        self._spared_before = spared
+        if self._course.enough(self._budget.share(), spared > before) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
 
     def _watch(self):
