@@ -29,13 +29,19 @@ _WATCHDOG_SECONDS = 0.12
 """How long that takes where the thread has no name, and..."""
 _MOST_SECONDS = 2.0
 """...at the most on a machine with too much to do."""
+_WAITS = 4
+"""Steps after which it is waited for in any case: the first make gradients, optimizer states, buckets."""
 
 
 class LoneRank:
-    """This process as one rank of many, which `leave` ends as steady; `known` has the values of its tensors."""
+    """This process as one rank of many, which `leave` ends as steady.
 
-    def __init__(self, torch, leave, known):
-        self._torch = torch
+    `known` has the values of its tensors, `level` says how many bytes are allocated.
+    """
+
+    def __init__(self, torch, leave, known, level):
+        self._torch, self._level = torch, level
+        self._waits, self._at_rest = _WAITS, 0
         self._left = []  # (rank, world size) of the groups of all ranks that were destroyed
         self._stores = []  # torch's C++ holds a store that was written in Python only as long as Python does
         self.collectives = Collectives(torch, known)
@@ -156,11 +162,16 @@ class LoneRank:
         return destroy_process_group
 
     def let_watchdog_pass(self, register, _owner):
-        """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once."""
+        """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once.
+
+        Where no more is allocated than after it last had its turn, there are none that it would let go of.
+        """
 
         def after_step(_optimizer, _args, _kwargs):
-            if self.rank_and_size()[1] > 1:
+            if self.rank_and_size()[1] > 1 and (self._waits or self._level() > self._at_rest):
+                self._waits = max(self._waits - 1, 0)
                 _wait_for_watchdog()
+                self._at_rest = self._level()
 
         register(after_step)
         return register

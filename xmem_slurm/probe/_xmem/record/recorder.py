@@ -121,7 +121,7 @@ class Recorder(ProbeEngine):
         self._calls = Calls(torch, self._journal, self, self._known)
         parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
         if torch.distributed.is_available():
-            self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known)
+            self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known, self.level)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
             parts.update(launch=launch, checkpoints=checkpoints)
         return parts
@@ -130,9 +130,9 @@ class Recorder(ProbeEngine):
         """Return the bytes that are allocated now, with those of skipped calls."""
         return self._served.current() + self._journal.allocated
 
-    def values_read(self):
-        """Return how often the host has read values."""
-        return self._reads.count + self._known.reads
+    def reads_unexplained(self):
+        """Return how much oftener the host has read zeros than values were asked for."""
+        return self._reads.count - self._known.reads
 
     def _look_at_host(self):
         self._host.look()  # of a fork it is another one
@@ -275,7 +275,9 @@ class Recorder(ProbeEngine):
             return
         spared, before = self._journal.numbers + self._calls.small, self._spared_before
         self._spared_before = spared
-        if self._course.enough(self._budget.share(), spared > before) and (self._rank is None or self._rank.all_steady()):
+        if self._course.enough(self._budget.share(), spared > before) and (
+            self._rank is None or self._rank.all_steady()
+        ):
             self.leave("steady")
 
     def _watch(self):

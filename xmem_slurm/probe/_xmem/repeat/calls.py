@@ -20,9 +20,11 @@ from _xmem.repeat import kinds
 from _xmem.repeat.events import freeing
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
-from _xmem.repeat.known import Gave, Known, View
+from _xmem.repeat.known import Gave, Known
+from _xmem.repeat.layout import Layout, pointer
 from _xmem.repeat.node import Held, SkippedGraph, node_class
-from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address, layout
+from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address
+from _xmem.repeat.sharded import as_gradient, local, sharding
 
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
@@ -43,13 +45,15 @@ class State:
         self.steps = -1  # how many steps of optimizers there were when it was last called
         self.version = None  # of all modules and hooks, when it was last looked at
         self.parameters = self.modules = self.configurations = ()
-        self.settings = None
+        self.settings = self.sharding = None
+        self.reads = None  # of what its calls read: (places of arguments, references to buffers)
+        self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
 
 
 class Calls:
     """The calls of one process.
 
-    `process` says how many bytes are allocated (`level`), how many values the host has read (`values_read`), how many
+    `process` says how many bytes are allocated (`level`), how many values the host has read past `values` (`reads_unexplained`), how many
     steps were made (`steps_made`), and is told that a call comes again (`again`); `values` has those that are known.
     """
 
@@ -191,22 +195,25 @@ class Calls:
         if state.small:
             self.small += 1
             return self._inside_of
+        made = _made if state.sharding is None else self._inside_of
         if state.refused >= REFUSALS or not self._kinds.applies():
-            return _made
+            return made
         leaves, form = self._leaves(args, kwargs)
         of_leaves = self._kinds.of_all(leaves)
         parameters = () if of_leaves is None else self._looked_at(module, state)
         if not parameters:  # an activation, a loss; or something among its arguments has no kind
             return _made
-        known = self._known(state, (of_leaves, form), parameters)
+        if state.sharding is not None and not self._rests(state):
+            return self._inside_of
+        known = self._known(state, leaves, (of_leaves, form), parameters)
         known.round = self._process.again(known.round)
         if not known.ready:
             tried = known.is_tried(len(state.known) > MANY_KINDS)
-            return functools.partial(self._record, state, known, leaves) if tried else _made
+            return functools.partial(self._record, state, known, leaves) if tried else made
         state.small = known.small
         if state.small or (self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()):
             return self._inside_of
-        given = self._skip(known, leaves, parameters)
+        given = self._skip(state, known, leaves, parameters)
         return lambda _make: given
 
     def _broken(self, error):
@@ -238,12 +245,13 @@ class Calls:
             state.modules = [weakref.ref(each) for each in modules]
             own = list(module.parameters())
             state.parameters = [weakref.ref(each) for each in own] if all(map(self.is_here, own)) else ()
+            state.sharding = sharding(modules)
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
             state.version = version
         return _alive(state.parameters)
 
-    def _known(self, state, of_arguments, parameters):
+    def _known(self, state, leaves, of_arguments, parameters):
         """Return what is known of calls of this kind."""
         casts = self._torch.is_autocast_enabled("cuda") and state.casts == self._casts
         state.casts = self._casts
@@ -261,6 +269,8 @@ class Calls:
             (first.dtype, first.device, first.shape),
             casts,
             begins,
+            state.sharding and state.sharding.gathered(),
+            state.reads and self._read_by(state, leaves),
         )
         known = state.known.get(key)
         if known is None:
@@ -274,23 +284,32 @@ class Calls:
     def _record(self, state, known, leaves, make):
         """Make a call, and have torch's notes of it read; unless it is one that must not be skipped."""
         torch, modules = self._torch, _alive(state.modules)
-        if any(map(kinds.hooked, modules)):
+        own = state.sharding.hooks() if state.sharding is not None else ()
+        if any(kinds.hooked(module, own) for module in modules):
             state.refused += 1
             return make()
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
         needs = [each for each in state.parameters if each() is not None and each().requires_grad]
-        before, references = self._state(modules, tensors), [_references(torch, each) for each in tensors]
+        before, references = self._state(state, modules, tensors), [_references(torch, each) for each in tensors]
         sequence = torch._C._autograd._get_sequence_nr
-        recorded = RecordedCall(known, needs, self.position(), sequence(), self._kinds.keeps_casts())
-        out = self._inside_of(make)
+        recorded = RecordedCall(torch, known, needs, self.position(), sequence(), self._kinds.keeps_casts())
+        blind = self._process.reads_unexplained()
+        with self._values.origins() as origins:
+            out = self._inside_of(make)
         recorded.region.end, recorded.sequences[1] = self.position(), sequence()
         try:
-            fit = self._state(modules, tensors) == before and self._describe(recorded, out, modules, tensors, state)
+            fit = self._state(state, modules, tensors) == before and self._describe(
+                recorded, out, modules, tensors, state
+            )
+            reads = self._reads(leaves, modules, origins) if self._process.reads_unexplained() <= blind else None
         except Exception as error:
             self._broken(error)
             return out
-        if not fit:
+        if not fit or reads is None:
             state.refused += 1
+            return out
+        if any(reads) and state.reads != reads:
+            state.reads = reads  # from now on they are of a call's kind
             return out
         places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
         recorded.held = tuple(
@@ -298,13 +317,49 @@ class Calls:
             for place, each, count in zip(places, tensors, references)  # noqa: B905 - since Python 3.10
             if _references(torch, each) > count
         )
-        state.refused = 0
+        state.refused, state.recorded = 0, recorded
         self.wanted(recorded)
         return out
 
-    def _state(self, modules, tensors):
-        """Return what a call must leave as it is: attributes, arguments, what is drawn and read on the host."""
-        return self._kinds.state(modules), [each._version for each in tensors], self._process.values_read()
+    def _reads(self, leaves, modules, origins):
+        """Return what of a call was read, from these storages on, as `State.reads`; None where it was something else."""
+        where = {}
+        for place, each in enumerate(leaves):
+            if self._torch.is_tensor(each) and each.is_cuda:
+                where.setdefault(pointer(each), []).append(place)
+        buffers = [each for module in modules for each in module._buffers.values() if each is not None]
+        found = [each for each in buffers if each.is_cuda and pointer(each) in origins]
+        places = [place for address in origins for place in where.get(address, ())]
+        if origins - {pointer(each) for each in found} - where.keys():
+            return None
+        return sorted(places), [weakref.ref(each) for each in found]
+
+    def _read_by(self, state, leaves):
+        """Return the values that a call reads of its arguments, and the versions of what else it reads."""
+        places, buffers = state.reads
+        values = [self._values.fingerprint(leaves[place]) for place in places if place < len(leaves)]
+        return tuple(values), tuple([each._version for each in _alive(buffers)])
+
+    def _state(self, state, modules, tensors):
+        """Return what a call must leave as it is: attributes, arguments, what is drawn on the host.
+
+        Which parameters are gathered is no matter where a backward pass follows, after which none are.
+        """
+        but = ("_parameters",) if state.sharding is not None and self._torch.is_grad_enabled() else ()
+        return self._kinds.state(modules, but), [each._version for each in tensors]
+
+    def _rests(self, state):
+        """Whether a call of a sharded root can stand for another, or be recorded.
+
+        It cannot where an earlier one has gathered what this one would have to, and waits for its backward pass.
+        """
+        if self._torch.is_grad_enabled():
+            skipped, recorded = state.last is not None and self.journal.holds(state.last), state.recorded
+            if skipped or (recorded is not None and recorded.awaits_backward):
+                state.refused = REFUSALS
+            if any(state.sharding.gathered()):
+                return False
+        return state.refused < REFUSALS and state.sharding.rests()
 
     def _describe(self, recorded, out, modules, tensors, state):
         """Note what a call gave; return whether it can be made again."""
@@ -315,24 +370,20 @@ class Calls:
         except NoFormError:
             return False
         own = [each for module in modules for each in (*module._parameters.values(), *module._buffers.values())]
-        taken = {_pointer(each) for each in (*tensors, *own) if each is not None}
-        views, storages, differentiable = [], {}, []
+        taken = {pointer(local(each)) for each in (*tensors, *own) if each is not None}
+        storages, differentiable = {}, []
         for place, each in enumerate(leaves):
             if not isinstance(each, torch.Tensor):
-                views.append(View(None, each))
                 continue
             plain = type(each) is torch.Tensor and each.layout is torch.strided and self.is_here(each)
             if not plain or not each.is_floating_point() or self._values.of(each) is not None:
                 return False
-            pointer = _pointer(each)
-            if pointer in taken:
+            if pointer(each) in taken:
                 return False
-            storages.setdefault(pointer, []).append(each)
+            storages.setdefault(pointer(each), []).append(each)
             differentiable += [place] if each.requires_grad else []
-            number = list(storages).index(pointer)
-            views.append(View(number, each.shape, each.stride(), each.storage_offset(), each.dtype, each.device))
-        sizes = [(some[0].untyped_storage().nbytes(), self._is_held(some)) for some in storages.values()]
-        recorded.gave, recorded.addresses = Gave(form, views, sizes, differentiable), tuple(storages)
+        held = [self._is_held(some) for some in storages.values()]
+        recorded.gave = Gave(form, Layout(torch, leaves), held, differentiable)
         if differentiable:
             leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
         return True
@@ -348,19 +399,16 @@ class Calls:
 
     # -- a call that is skipped ----------------------------------------------------------------------------------------
 
-    def _skip(self, known, leaves, parameters):
+    def _skip(self, state, known, leaves, parameters):
         """Return what a call gives, without making it."""
         torch, gave, number = self._torch, known.gave, self.journal.number()
-        got, blocks = self.note(number, known.forward), known.forward.given
-        storages, held = {}, []
-        given = [self._given(gave, place, storages) for place in range(len(gave.views))]
-        for view, tensor in zip(gave.views, given):  # noqa: B905 - since Python 3.10
-            if view.storage is None:
-                continue
-            if blocks[view.storage] is not None:
-                got[blocks[view.storage].number] = _pointer(tensor)
-            if gave.storages[view.storage][1]:
-                held.append(tensor.detach())
+        state.last = number
+        given = self._like(gave.leaves, self.note(number, known.forward), known.forward.given)
+        held = [
+            tensor.detach()
+            for view, tensor in zip(gave.leaves.views, given)  # noqa: B905 - since Python 3.10
+            if view.storage is not None and gave.held[view.storage]
+        ]
         if gave.differentiable:
             inputs = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
             needs = [each for each in parameters if each.requires_grad]
@@ -374,18 +422,29 @@ class Calls:
             self._left_casts.append((number, casts))
         return put_together(self._tree, given, gave.form)
 
-    def _given(self, gave, place, storages):
-        """Return a leaf of what a call gives; `storages` has those that leaves share."""
-        torch, view = self._torch, gave.views[place]
-        if view.storage is None:
-            return view.value
-        if gave.whole[place]:
-            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=view.device)
-        if view.storage not in storages:
-            size, _ = gave.storages[view.storage]
-            storages[view.storage] = torch.empty(size, dtype=torch.uint8, device=view.device).untyped_storage()
-        empty = torch.empty(0, dtype=view.dtype, device=view.device)
-        return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
+    def _like(self, layout, got, blocks, wanted=None):
+        """Return the like of tensors and plain values, of which only some may be `wanted`, by their places.
+
+        `got` is told where the blocks lie that they have in the trace, one for each storage.
+        """
+        torch, storages, made = self._torch, {}, []
+        for place, view in enumerate(layout.views):
+            if wanted is not None and place not in wanted:
+                made.append(None)
+                continue
+            block = blocks[view.storage] if view.storage is not None and blocks else None
+            with self._on(block.stream) if block is not None else contextlib.nullcontext():
+                made.append(layout.like(torch, place, storages))
+            if block is not None:
+                got[block.number] = pointer(made[-1])
+        return made
+
+    def _on(self, stream):
+        """Within this, tensors are allocated on the stream of this address."""
+        torch = self._torch
+        if stream == torch._C._cuda_getCurrentRawStream(self.journal.device):
+            return contextlib.nullcontext()
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.journal.device))
 
     @property
     def keeps_graph(self):
@@ -404,22 +463,28 @@ class Calls:
         if back is None:
             self._doubts.add("a backward pass of a kind that was not recorded")
             back = known.any_backward()
-        got, blocks = {}, [None] * len(parameters)
+        got, blocks, layout = {}, (), None
         if back is not None:
-            done, blocks = known.went_back(back, self.journal.holds(number), asked.keep_graph), back.events.given
+            done, blocks, layout = (
+                known.went_back(back, self.journal.holds(number), asked.keep_graph),
+                back.events.given,
+                back.gradients,
+            )
             got = self.note(number, done, gradient_address(gradients) if done.gives_back else None)
         through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
-        found = [_empty(torch, each) for each in ctx.layouts]
-        layouts = back.gradients if back is not None else [layout(each) for each in parameters]
-        for each, like, block in zip(parameters, layouts, blocks):  # noqa: B905 - since Python 3.10
+        passed, wanted = [], set()
+        for place, each in enumerate(parameters):
             hooks = each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None)
-            found.append(_empty(torch, like) if like and (through or hooks or each.grad_fn is not None) else None)
-            made = found[-1]
-            if like and made is None and each.grad is None:
-                made = each.grad = _empty(torch, like)  # torch would copy what Python holds, too
+            passed.append(local(each) is each and bool(through or hooks or each.grad_fn is not None))
+            if passed[place] or each.grad is None:
+                wanted.add(place)
+        made = self._like(layout or Layout(torch, list(map(local, parameters))), got, blocks, wanted)
+        found = [_empty(torch, each) for each in ctx.layouts]
+        for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
+            found.append(part if passes else None)
+            if part is not None and not passes:
+                each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
                 self._given_now.add(id(each))
-            if made is not None and block is not None:
-                got[block.number] = _pointer(made)
         return found
 
     def note(self, number, events, gradient=None):
@@ -473,10 +538,6 @@ def _alive(references):
 def _empty(torch, like):
     shape, stride, dtype, device = like
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-
-
-def _pointer(tensor):
-    return tensor.untyped_storage().data_ptr()
 
 
 def _uses(torch, tensor):

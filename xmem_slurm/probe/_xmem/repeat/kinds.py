@@ -7,6 +7,8 @@ and the parameters: which need a gradient, and which have one. A call with anyth
 """
 
 import collections
+import dis
+import functools
 import random
 import sys
 
@@ -14,6 +16,8 @@ MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
 _INTERNAL = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_REACHING = {"LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "IMPORT_NAME", "MAKE_FUNCTION"}
+"""Of Python's instructions those by which a function without closure gets hold of something that outlives it."""
 _CONTAINERS = (list, dict, set, tuple, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 _SWITCHES = (
@@ -99,9 +103,14 @@ class Kinds:
         """Whether autocast keeps what it casts just now."""
         return self._torch.is_autocast_enabled("cuda") and self._cached()
 
-    def state(self, modules):
+    def state(self, modules, but=()):
         """Return all that a call of these modules could have changed in them: values, and which objects they have."""
-        found = [(id(module), name, self._look(value)) for module in modules for name, value in vars(module).items()]
+        found = [
+            (id(module), name, self._look(value))
+            for module in modules
+            for name, value in vars(module).items()
+            if name not in but
+        ]
         return found, self._of_host()
 
     def settings(self, modules):
@@ -149,6 +158,24 @@ class Kinds:
         return random.getstate(), of_torch, str(numpy.random.get_state()[1:3]) if numpy is not None else ""
 
 
-def hooked(module):
-    """Whether somebody is told of calls of this module."""
-    return any(getattr(module, name, None) for name in _HOOKS)
+def hooked(module, but=()):
+    """Whether somebody is told of calls of this module; hooks of these numbers do not count."""
+    return any(
+        number not in but and not _is_pure(hook)
+        for name in _HOOKS
+        for number, hook in (getattr(module, name, None) or {}).items()
+    )
+
+
+def _is_pure(hook):
+    """Whether a hook is a function that reaches nothing but its arguments, as one that has inputs need gradients.
+
+    What it does to those is noticed as if the module did it.
+    """
+    code = getattr(hook, "__code__", None)
+    return code is not None and not (hook.__closure__ or hook.__defaults__ or hook.__kwdefaults__) and _stays(code)
+
+
+@functools.lru_cache(maxsize=256)
+def _stays(code):
+    return not any(each.opname in _REACHING for each in dis.get_instructions(code))

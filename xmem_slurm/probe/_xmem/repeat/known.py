@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, Tuple
 
 from _xmem.repeat.events import Events, LeftBlock, alike
+from _xmem.repeat.layout import Layout
 
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
@@ -14,49 +15,21 @@ WORTH = 24
 """Events of a call, and of its backward pass, from which on it costs less to skip it than to make it."""
 
 
-class View(NamedTuple):
-    """How a tensor lies in a storage, `storage` by its number; of a plain value `storage` is None."""
-
-    storage: Any
-    shape: Any
-    stride: Any = None
-    offset: int = 0
-    dtype: Any = None
-    device: Any = None
-
-    @property
-    def value(self):
-        """The plain value."""
-        return self.shape
-
-
 class Gave:
-    """What a call gave: its form, a `View` for each leaf, and for each storage (bytes, whether the graph holds it)."""
+    """What a call gave: its form, its leaves, and of each storage whether the graph holds it."""
 
-    def __init__(self, form, views, storages, differentiable):
-        self.form, self.views, self.storages = form, views, storages
-        self.differentiable = differentiable
-        """The places of leaves that need a gradient."""
-        used = [view.storage for view in views if view.storage is not None]
-        self.whole = [
-            view.storage is not None and used.count(view.storage) == 1 and self._fills(view) for view in views
-        ]
-        """Of each leaf whether it is all of a storage of its own."""
-
-    def _fills(self, view):
-        """Whether a tensor of this shape and these strides has a storage of just this size."""
-        reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905
-        size, _ = self.storages[view.storage]
-        return view.offset == 0 and 0 not in view.shape and reach * view.dtype.itemsize == size
+    def __init__(self, form, leaves, held, differentiable):
+        self.form, self.leaves, self.held, self.differentiable = form, leaves, held, differentiable
+        """`differentiable`: the places of leaves that need a gradient."""
 
     def same(self, other):
         """Whether another call gave the same."""
-        mine, others = ((each.views, each.storages, each.differentiable, each.form) for each in (self, other))
+        mine, others = ((each.leaves, each.held, each.differentiable, each.form) for each in (self, other))
         return mine == others
 
 
 class BackwardPass(NamedTuple):
-    """A backward pass through calls of one kind; `gradients` are the layouts of parameters' gradients after it.
+    """A backward pass through calls of one kind; `gradients` is the layout of parameters' gradients after it.
 
     `held` are the blocks of the call that are allocated when it begins.
     """
@@ -64,7 +37,7 @@ class BackwardPass(NamedTuple):
     kind: Any
     held: Tuple[LeftBlock, ...]
     events: Events
-    gradients: Tuple[Any, ...]
+    gradients: Layout
 
     def same(self, other):
         """Whether another one did the same."""

@@ -13,6 +13,8 @@ from typing import NamedTuple, Optional
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
+from _xmem.repeat.layout import Layout, pointer
+from _xmem.repeat.sharded import local
 
 BOUNDARIES = 3
 """A call whose graph still stands so many boundaries later is not waited for."""
@@ -37,17 +39,17 @@ class BackwardCall(NamedTuple):
 class RecordedCall:
     """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
 
-    def __init__(self, known, parameters, position, sequence, casts):
-        self._known, self._parameters = known, parameters
+    def __init__(self, torch, known, parameters, position, sequence, casts):
+        self._torch, self._known, self._parameters = torch, known, parameters
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave = None
-        self.held, self.addresses = (), ()
-        """Which of its arguments the graph holds, by their places among all; where what it gave lies."""
+        self.held = ()
+        """Which of its arguments the graph holds, by their places among all."""
         self.gone = False
         """Whether its graph is gone; None where it is no example."""
         self.forward = self.back = None
-        self._back, self._kind, self.gradients, self._given = None, None, (), ()
+        self._back, self._kind, self.gradients = None, None, None
         self._gradient = None  # the address of the one that its backward pass begins with
         self.casts = ()
         """Blocks that the call leaves and that are given back before its backward pass: in autocast's cache."""
@@ -70,9 +72,7 @@ class RecordedCall:
             return
         first, end = own
         self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
-        gradients = [each.grad for each in self.parameters()]
-        self.gradients = tuple(map(layout, gradients))
-        self._given = tuple(None if each is None else each.untyped_storage().data_ptr() for each in gradients)
+        self.gradients = Layout(self._torch, [local(each.grad) for each in self.parameters()])
 
     def read(self, notes, first):
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
@@ -81,7 +81,7 @@ class RecordedCall:
             mine = self.region.of(notes, first)
             if mine is None:
                 return True  # they were forgotten
-            self.forward, self._blocks = events(mine, {}, self.addresses, 0)
+            self.forward, self._blocks = events(mine, {}, self.gave.leaves.pointers, 0)
             self._followed = self.region.end
         if self._back is not None:
             mine = self._back.of(notes, first)
@@ -89,7 +89,9 @@ class RecordedCall:
                 return True
             self._follow(notes, first, self._back.begin)
             held = tuple(sorted(self._blocks.values()))
-            done, _ = events(mine, self._blocks, self._given, self.forward.blocks, gradient=self._gradient, ends=True)
+            done, _ = events(
+                mine, self._blocks, self.gradients.pointers, self.forward.blocks, gradient=self._gradient, ends=True
+            )
             self.back = BackwardPass(self._kind, held, done, self.gradients)
         elif self.gone is False:
             self._follow(notes, first, first + len(notes))
@@ -161,12 +163,7 @@ class BackwardWatch:
 def gradient_address(gradients):
     """Return where the gradient lies that a node is given, None where it is not given one alone."""
     given = [each for each in gradients if each is not None]
-    return given[0].untyped_storage().data_ptr() if len(given) == 1 else None
-
-
-def layout(tensor):
-    """Return (shape, strides, dtype, device) of a tensor, None of none."""
-    return None if tensor is None else (tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+    return pointer(given[0]) if len(given) == 1 else None
 
 
 def _nodes_at(edges, roots):

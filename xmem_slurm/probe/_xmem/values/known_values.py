@@ -69,6 +69,14 @@ class KnownValues:
             return tensor
         return self.table.of(tensor) if self.table is not None else None
 
+    def origins(self):
+        """Return a context that gives a set, and fills it with the origins of what is read: see `values/table`."""
+        return self.table.origins() if self.table is not None else contextlib.nullcontext(set())
+
+    def fingerprint(self, tensor):
+        """Return what tells the values of a tensor on the device from others; None: they are not known."""
+        return self.table.fingerprint(tensor) if self.table is not None else None
+
     def forget(self, arguments):
         """Whichever of these are tensors have been written to: what they hold is not known any more."""
         for each in arguments:

@@ -58,7 +58,8 @@ class Rules:
             for index in tensors:
                 if index < len(args) and type(args[index]) in _NUMBERS:
                     args = self._with_tensors(args, tensors)
-            return kernel(functools.partial(redispatch, keys & below), *args, **kwargs)
+            real = functools.partial(redispatch, keys & below)
+            return self._values.within(functools.partial(kernel, real, *args, **kwargs), self.assumed.looked)
 
         self._library.impl(operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True)
 

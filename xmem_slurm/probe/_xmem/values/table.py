@@ -32,7 +32,9 @@ def computed(function, *args, **kwargs):
 
 
 class Values:
-    """The table: by the address of a device storage, (weak reference to it, host storage, version, mark, type).
+    """The table: by the address of a device storage, (weak reference, host storage, version, mark, type, origins).
+
+    The reference is to the storage; the origins are those of Note [Where a value comes from].
 
     Only what is kept is asked for its storage: autograd does not add to a gradient in place once Python has had that in
     its hands (torch 2.11, can_accumulate_inplace), and the job would allocate more.
@@ -48,6 +50,7 @@ class Values:
         self._storages = torch.UntypedStorage
         self._budget = lazy.LookQuota()
         self._here = threading.local()
+        self._kernels, self._origins = [], None
         self._marked = False  # most scripts make up nothing: then nobody looks for marks
 
     def applies(self, tensor):
@@ -104,7 +107,7 @@ class Values:
     def _entry(self, tensor):
         if not self._known or not self.applies(tensor) or tensor.layout is not self._torch.strided:
             return None
-        key = _address(tensor)
+        key = address(tensor)
         found = self._known.get(key)
         if found is None or found[0].expired() or tensor.is_inference():
             return None
@@ -113,7 +116,44 @@ class Values:
             if version > found[2]:
                 self._known.pop(key, None)
             return None
+        if self._kernels:
+            known_here = found[5] is not None and found[5][0] is self._origins
+            self._kernels[-1].update(found[5][1] if known_here else (key,))
         return found
+
+    @contextlib.contextmanager
+    def origins(self):
+        """Within this, fill the set that is given with the origins of what is read.
+
+        Note [Where a value comes from]: a call may read what it has made itself (positions, a mask of them) and be the
+        same each time, whatever it is given. So while one is watched, each value that is noted has its origins: the
+        addresses of the storages, known before, that it was computed from.
+        """
+        outer, self._origins = self._origins, set()
+        try:
+            yield self._origins
+        finally:
+            self._origins = outer
+
+    def within(self, kernel, looks):
+        """Run a kernel; `looks` says how often values were read."""
+        if self._origins is None:
+            return kernel()
+        before = looks()
+        self._kernels.append(set())
+        try:
+            return kernel()
+        finally:
+            found = self._kernels.pop()
+            if looks() != before:
+                self._origins |= found
+
+    def fingerprint(self, tensor):
+        """Return what tells the values of a tensor from others; None where they are not known."""
+        if self._entry(tensor) is None:
+            return None
+        values = self.seen(tensor) if self.small(tensor) else None
+        return object() if values is None else hash(tuple(values.flatten().tolist()))
 
     def small(self, tensor):
         """Whether values of such a tensor are kept."""
@@ -224,11 +264,11 @@ class Values:
     def loaded(self, storage, host):
         """A storage was copied to the device: the tensor that torch.load makes over it by `set_` has these bytes."""
         if storage.nbytes() <= LOADED:
-            self._known[storage.data_ptr()] = (self._weak(storage), host.clone(), 1, None, self._torch.uint8)
+            self._keep(storage.data_ptr(), self._weak(storage), host.clone(), 1, None, self._torch.uint8)
 
     def _put(self, tensor, storage, host, mark):
         self._marked = self._marked or mark is not None
-        self._known[_address(tensor)] = (self._weak(storage), host, tensor._version, mark, tensor.dtype)
+        self._keep(address(tensor), self._weak(storage), host, tensor._version, mark, tensor.dtype)
         if len(self._known) > self._purge_at:
             for key, each in list(self._known.items()):  # other threads note, too
                 if each[0].expired():
@@ -237,18 +277,24 @@ class Values:
 
     def wrote(self, tensor, mark=None):
         """The host values of `tensor` were changed as the device's were: they are those of its new version."""
-        key = _address(tensor)
+        key = address(tensor)
         found = self._known.get(key)
         if found is not None:
             if tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size():
                 mark = found[3] if mark is None else mark
             self._marked = self._marked or mark is not None
-            self._known[key] = (found[0], found[1], tensor._version, mark, found[4])
+            self._keep(key, found[0], found[1], tensor._version, mark, found[4])
+
+    def _keep(self, key, *entry):
+        origins = None
+        if self._origins is not None:
+            origins = self._origins, frozenset(self._kernels[-1] if self._kernels else ())
+        self._known[key] = (*entry, origins)
 
     def forget(self, tensor):
         """What `tensor` holds is not known any more: as `x.data`, it may have a version counter of its own."""
         if self.applies(tensor) and tensor.layout is self._torch.strided:
-            self._known.pop(_address(tensor), None)
+            self._known.pop(address(tensor), None)
 
     def on_host(self, args):
         """Return the arguments with host tensors for those on the device, or None where one is not known."""
@@ -270,6 +316,6 @@ class Values:
         return out
 
 
-def _address(tensor):
+def address(tensor):
     """Return where the storage of a tensor on the device begins."""
     return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()

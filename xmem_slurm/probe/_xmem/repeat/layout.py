@@ -1,0 +1,67 @@
+"""How tensors lie in storages: it is noted of those that a call gave, and the like of them are made from it."""
+
+from typing import Any, NamedTuple
+
+
+class View(NamedTuple):
+    """How a tensor lies in a storage, `storage` by its number; of a plain value `storage` is None."""
+
+    storage: Any
+    shape: Any
+    stride: Any = None
+    offset: int = 0
+    dtype: Any = None
+    device: Any = None
+
+    @property
+    def value(self):
+        """The plain value."""
+        return self.shape
+
+
+class Layout:
+    """A list of tensors and plain values: a `View` of each, and the bytes of each storage, by their numbers."""
+
+    def __init__(self, torch, leaves):
+        self.views, self.sizes, numbers = [], [], {}
+        for each in leaves:
+            if not isinstance(each, torch.Tensor):
+                self.views.append(View(None, each))
+                continue
+            number = numbers.setdefault(pointer(each), len(numbers))
+            if number == len(self.sizes):
+                self.sizes.append(each.untyped_storage().nbytes())
+            place = number, each.shape, each.stride(), each.storage_offset()
+            self.views.append(View(*place, each.dtype, each.device))
+        self.pointers = tuple(numbers)
+        """Where the storages lie."""
+        used = [view.storage for view in self.views]
+        self._whole = [
+            view.storage is not None and used.count(view.storage) == 1 and self._fills(view) for view in self.views
+        ]
+
+    def _fills(self, view):
+        """Whether a tensor of this shape and these strides has a storage of just this size."""
+        reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905 - 3.9
+        return view.offset == 0 and 0 not in view.shape and reach * view.dtype.itemsize == self.sizes[view.storage]
+
+    def __eq__(self, other):
+        return (self.views, self.sizes) == (other.views, other.sizes)
+
+    def like(self, torch, place, storages):
+        """Return a tensor like the one at this place, or the plain value; `storages` has those that tensors share."""
+        view = self.views[place]
+        if view.storage is None:
+            return view.value
+        if self._whole[place]:
+            return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=view.device)
+        if view.storage not in storages:
+            size = self.sizes[view.storage]
+            storages[view.storage] = torch.empty(size, dtype=torch.uint8, device=view.device).untyped_storage()
+        empty = torch.empty(0, dtype=view.dtype, device=view.device)
+        return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
+
+
+def pointer(tensor):
+    """Return where the storage of a tensor lies."""
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,76 @@
+"""Modules that FSDP2 shards (torch's `fully_shard`): a call of the root is skipped with its backward pass, as one.
+
+Between two steps all parameters are sharded, and nothing is under way. A call of the root gathers them, module by
+module, its backward pass frees them and scatters the gradients, and after that all is as it was. So of a root that is
+at rest a call, and its backward pass, can stand for another one; those of the modules within it cannot, as what one
+does hangs on what the ones before have left (torch/distributed/fsdp/_fully_shard, 2.6 to 2.11).
+"""
+
+import sys
+import weakref
+
+_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
+
+
+def sharding(modules):
+    """Return the `Sharding` of the first of these modules, a root of FSDP2's, and all within; None where it is none."""
+    fsdp = sys.modules.get(_MODULE)
+    states = [] if fsdp is None else [fsdp._get_module_fsdp_state(module) for module in modules]
+    found = list({id(state): state for state in states if state is not None}.values())
+    return Sharding(found) if found and states[0] is not None and states[0]._is_root else None
+
+
+class Sharding:
+    """The states that FSDP2 keeps of a root and the modules within it, none of which this keeps alive."""
+
+    def __init__(self, states):
+        self._references = [weakref.ref(each) for each in states]
+
+    @property
+    def _states(self):
+        return [each for each in [reference() for reference in self._references] if each is not None]
+
+    @property
+    def _groups(self):
+        return [each._fsdp_param_group for each in self._states if each._fsdp_param_group]
+
+    def hooks(self):
+        """Return the numbers of FSDP2's own hooks."""
+        names = ("_pre_forward_hook_handle", "_post_forward_hook_handle")
+        handles = [getattr(state, name) for state in self._states for name in names]
+        return {each.id for handle in handles for each in getattr(handle, "handles", (handle,))}
+
+    def rests(self):
+        """Whether nothing is under way, and a backward pass would leave it so."""
+        states = self._states
+        context, stream = states[0]._state_ctx, states[0]._comm_ctx  # all of a root's share them
+        return (
+            (context.iter_forward_root, stream.all_gather_state, stream.reduce_scatter_state) == (None, None, None)
+            and context.is_last_backward
+            and all(state._training_state.name == "IDLE" for state in states)
+            and all(map(_rests, self._groups))
+        )
+
+    def gathered(self):
+        """Return which groups of parameters are gathered."""
+        return tuple([group.is_unsharded for group in self._groups])
+
+
+def _rests(group):
+    reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
+    hooks = any(getattr(each.sharded_param, "_post_accumulate_grad_hooks", None) for each in group.fsdp_params)
+    under_way = group._all_gather_result is not None or group._partial_reduce_output is not None
+    return reduces and not hooks and not under_way and group._all_reduce_hook is None
+
+
+def local(tensor):
+    """Return what of a tensor is here: of a sharded one (torch.distributed.tensor.DTensor) its part."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def as_gradient(parameter, part):
+    """Return a gradient of a parameter, of which this is what is here."""
+    if local(parameter) is parameter:
+        return part
+    like = {"shape": parameter.shape, "stride": parameter.stride()}
+    return type(parameter).from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **like)
