@@ -104,6 +104,34 @@ SCRIPTS = {
                 for p in model.parameters(): p.requires_grad_(True)
             step(model(data()).square().mean())
         """,
+    "values of its own and of an argument are read": """
+        class Masked(torch.nn.Module):
+            def __init__(self): super().__init__(); self.inner = net()
+            def forward(self, x, mask):
+                assert torch.arange(len(x), device="cuda").cumsum(0)[-1].item() > 0
+                return self.inner(x if mask.all() else torch.cat([x, x]))
+        model = Masked()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40):
+            mask = torch.ones(64, dtype=torch.bool)
+            mask[0] = i < 30
+            step(model(data(), mask.cuda()).square().mean())
+        """,
+    "sharded by FSDP2": """
+        import os
+        from torch.distributed.fsdp import fully_shard
+        os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")
+        torch.distributed.init_process_group("nccl")
+        model = torch.nn.Sequential(*[net(deep=2) for _ in range(3)], torch.nn.Linear(128, 128, device="cuda"))
+        for layer in model[:3]: fully_shard(layer)
+        fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40):
+            model.set_requires_gradient_sync(i < 20 or i % 2 == 1)
+            loss = model(data(64 if i < 30 else 256)).square().mean()
+            if i < 20 or i % 2: step(loss)
+            else: loss.backward()
+        """,
     "a hook that comes late": """
         seen = []
         for i in range(30):
@@ -174,6 +202,20 @@ def test_nothing_holds_what_is_the_scripts(run: Run) -> None:
     ran = run(script(code), seconds=SECONDS)
     assert ran.returncode == 0, ran.stderr
     assert all(ran.out)
+
+
+COUNTED = """
+from _xmem.repeat.calls import Calls
+skipped, skip = [], Calls._skip
+Calls._skip = lambda self, state, *args: skipped.append(list(state.modules)[0]().__class__) or skip(self, state, *args)
+"""
+
+
+@pytest.mark.parametrize("name", ["values of its own and of an argument are read", "sharded by FSDP2"])
+def test_calls_that_read_and_sharded_roots_are_skipped_whole(name: str, run: Run) -> None:
+    counted = COUNTED + SCRIPTS[name] + "print(json.dumps(sum(each is type(model) for each in skipped)))"
+    ran = run(script(counted.replace("\n        ", "\n")), seconds=SECONDS)
+    assert ran.out > 10, ran.stderr
 
 
 def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_was_made(run: Run) -> None:

@@ -235,7 +235,7 @@ class Course:
             self._phase("an optimizer's first step")
         elif self._began is not None and not met:
             self._phase("a step of another size")
-        if begins:
+        if not met or begins:
             self.met_new()
         self._levels = [*self._levels[-GROWING_STEPS:], self._level(allocated)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]

@@ -216,17 +216,12 @@ class Recorder(ProbeEngine):
         """The script has come round: a step, or a batch without one. Tell whether it was like an earlier round."""
         with self._lock:
             counts = self._served.look()
-            met = self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
-        if not met:
-            self._course.met_new()
-        return met
+            return self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
 
     def fetching(self):
         """A batch is asked for; no step was made since the last one."""
         if self._history.recording and not self._finished:
-            self.boundary()
-            if self._steps.number == 0 and self._history.folds and not self._accumulates():
-                self._end_if_enough()
+            self._came_round()
 
     def again(self, last):
         """A call comes, and the last of its kind came in round `last`; return the round that this one is in.
@@ -234,10 +229,15 @@ class Recorder(ProbeEngine):
         Where there are neither steps nor batches, a script has come round when it makes the same call again.
         """
         if last == self._history.intervals and self._steps.number == 0:
-            self.boundary()
-            if self._ends and self._history.folds and not self._accumulates():
-                self._end_if_enough()
+            self._came_round()
         return self._history.intervals
+
+    def _came_round(self):
+        """The script has come round without a step; end where nothing new is to come."""
+        if not self.boundary():
+            self._course.met_new()
+        if self._ends and self._steps.number == 0 and self._history.folds and not self._accumulates():
+            self._end_if_enough()
 
     def steps_made(self):
         """Return how many steps were made, of all optimizers together."""

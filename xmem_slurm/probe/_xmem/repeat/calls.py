@@ -21,7 +21,7 @@ from _xmem.repeat.events import freeing
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known
-from _xmem.repeat.layout import Layout, pointer
+from _xmem.repeat.layout import StorageLayout, pointer
 from _xmem.repeat.node import Held, SkippedGraph, node_class
 from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address
 from _xmem.repeat.sharded import as_gradient, local, sharding
@@ -53,8 +53,9 @@ class State:
 class Calls:
     """The calls of one process.
 
-    `process` says how many bytes are allocated (`level`), how many values the host has read past `values` (`reads_unexplained`), how many
-    steps were made (`steps_made`), and is told that a call comes again (`again`); `values` has those that are known.
+    `process` says how many bytes are allocated (`level`), how many values the host has read past `values`
+    (`reads_unexplained`), how many steps were made (`steps_made`), and is told that a call comes again (`again`);
+    `values` has those that are known.
     """
 
     def __init__(self, torch, journal, process, values):
@@ -322,7 +323,7 @@ class Calls:
         return out
 
     def _reads(self, leaves, modules, origins):
-        """Return what of a call was read, from these storages on, as `State.reads`; None where it was something else."""
+        """Return what of a call was read, from these storages on, as `State.reads`; None: it was something else."""
         where = {}
         for place, each in enumerate(leaves):
             if self._torch.is_tensor(each) and each.is_cuda:
@@ -383,7 +384,7 @@ class Calls:
             storages.setdefault(pointer(each), []).append(each)
             differentiable += [place] if each.requires_grad else []
         held = [self._is_held(some) for some in storages.values()]
-        recorded.gave = Gave(form, Layout(torch, leaves), held, differentiable)
+        recorded.gave = Gave(form, StorageLayout(torch, leaves), held, differentiable)
         if differentiable:
             leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
         return True
@@ -478,7 +479,7 @@ class Calls:
             passed.append(local(each) is each and bool(through or hooks or each.grad_fn is not None))
             if passed[place] or each.grad is None:
                 wanted.add(place)
-        made = self._like(layout or Layout(torch, list(map(local, parameters))), got, blocks, wanted)
+        made = self._like(layout or StorageLayout(torch, list(map(local, parameters))), got, blocks, wanted)
         found = [_empty(torch, each) for each in ctx.layouts]
         for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
             found.append(part if passes else None)

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Tuple
 
 from _xmem.repeat.events import Events, LeftBlock, alike
-from _xmem.repeat.layout import Layout
+from _xmem.repeat.layout import StorageLayout
 
 TIMES = 2
 """A call is skipped once so many of its kind, one after another, did the same."""
@@ -37,7 +37,7 @@ class BackwardPass(NamedTuple):
     kind: Any
     held: Tuple[LeftBlock, ...]
     events: Events
-    gradients: Layout
+    gradients: StorageLayout
 
     def same(self, other):
         """Whether another one did the same."""

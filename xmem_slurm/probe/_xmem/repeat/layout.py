@@ -19,7 +19,7 @@ class View(NamedTuple):
         return self.shape
 
 
-class Layout:
+class StorageLayout:
     """A list of tensors and plain values: a `View` of each, and the bytes of each storage, by their numbers."""
 
     def __init__(self, torch, leaves):

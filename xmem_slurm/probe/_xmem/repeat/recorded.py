@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
-from _xmem.repeat.layout import Layout, pointer
+from _xmem.repeat.layout import StorageLayout, pointer
 from _xmem.repeat.sharded import local
 
 BOUNDARIES = 3
@@ -72,7 +72,7 @@ class RecordedCall:
             return
         first, end = own
         self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
-        self.gradients = Layout(self._torch, [local(each.grad) for each in self.parameters()])
+        self.gradients = StorageLayout(self._torch, [local(each.grad) for each in self.parameters()])
 
     def read(self, notes, first):
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""

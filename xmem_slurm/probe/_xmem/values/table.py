@@ -105,6 +105,7 @@ class Values:
         return found
 
     def _entry(self, tensor):
+        """Return the entry of a tensor's storage, where it holds still; that it was looked up is noted."""
         if not self._known or not self.applies(tensor) or tensor.layout is not self._torch.strided:
             return None
         key = address(tensor)
