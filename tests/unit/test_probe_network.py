@@ -29,7 +29,7 @@ def stopped(script: Callable[[], object]) -> BaseException:
 
 def test_an_error_elsewhere_is_not_put_down_to_what_was_asked_for_and_not_minded(network: ModuleType) -> None:
     def script() -> None:
-        network._hook("socket.getaddrinfo", ("counts.test", 443))
+        network._looked_up("counts.test", 443)
         raise AttributeError("TPU")
 
     assert not network.may_explain(stopped(script))
@@ -37,7 +37,7 @@ def test_an_error_elsewhere_is_not_put_down_to_what_was_asked_for_and_not_minded
 
 def test_an_error_of_the_line_that_asked_is(network: ModuleType) -> None:
     def script() -> None:
-        raise ValueError(network._hook("socket.getaddrinfo", ("hub.test", 443)))
+        raise ValueError(network._looked_up("hub.test", 443))
 
     assert network.may_explain(stopped(script))
     assert "hub.test" in network.missing()
@@ -46,7 +46,7 @@ def test_an_error_of_the_line_that_asked_is(network: ModuleType) -> None:
 def test_so_is_what_was_raised_in_its_place(network: ModuleType) -> None:
     def script() -> None:
         try:
-            raise KeyError(network._hook("socket.getaddrinfo", ("hub.test", 443)))
+            raise KeyError(network._looked_up("hub.test", 443))
         except KeyError:
             raise RuntimeError("no data") from None
 
@@ -54,10 +54,10 @@ def test_so_is_what_was_raised_in_its_place(network: ModuleType) -> None:
 
 
 def test_so_is_a_file_that_is_not_there(network: ModuleType) -> None:
-    network._hook("urllib.Request", ("https://hub.test/data.bin", None, {}, "GET"))
+    network._requested("https://hub.test/data.bin", None, {}, "GET")
     assert network.may_explain(FileNotFoundError("data.bin"))
 
 
 def test_so_is_an_end_without_an_exception(network: ModuleType) -> None:
-    network._hook("urllib.Request", ("https://hub.test/data.bin", None, {}, "GET"))
+    network._requested("https://hub.test/data.bin", None, {}, "GET")
     assert network.may_explain(None)

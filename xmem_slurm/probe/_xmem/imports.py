@@ -9,6 +9,8 @@ import os
 import sys
 import threading
 
+from _xmem.process import audit
+
 
 class _Loader:
     """A module's own loader, with something done around it. Everything else is asked of the original."""
@@ -39,9 +41,9 @@ class _Finder:
         self._around = {"torch": self._around_torch}  # by a module's name: what is called with it and what executes it
         self._after = {}  # by a module's name: what is called with it once it is there
 
-    def hook(self, event, args):
-        """Stay the first finder: others that came later (comet_ml) may not ask those after them. Takes audit events."""
-        if event == "import" and args[0] in self._around and sys.meta_path[:1] != [self]:
+    def importing(self, name, *_rest):
+        """Stay the first finder: others that came later (comet_ml) may not ask those after them."""
+        if name in self._around and sys.meta_path[:1] != [self]:
             sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
 
     def find_spec(self, fullname, path=None, target=None):
@@ -114,7 +116,7 @@ def install(folder):
     finder = _Finder(folder)
     _finders.append(finder)
     sys.meta_path.insert(0, finder)
-    sys.addaudithook(finder.hook)
+    audit.take(("import",), finder.importing)
     atexit.register(finder.at_exit)
 
 

@@ -12,14 +12,27 @@ _FILE = "/proc/self/schedstat"
 """CPU time and time spent waiting for a CPU of the main thread, ns (Linux, Documentation/scheduler/sched-stats.rst)."""
 
 
+LOOK_SECONDS = 0.01
+"""How long an answer holds: a step that is skipped is shorter."""
+
+_last = [float("-inf"), 0.0]  # when it was last looked, and what was found
+
+
 def now():
     """Return seconds since some point in the past; of wall time, where the kernel keeps no such account."""
+    wall = time.monotonic()
+    if wall - _last[0] > LOOK_SECONDS:
+        _last[:] = wall, wall - _waited()
+    return _last[1]
+
+
+def _waited():
+    """Return the seconds for which the main thread was ready to run and did not."""
     try:
         file = os.open(_FILE, os.O_RDONLY)
         try:
-            waited = int(os.read(file, 128).split()[1])
+            return int(os.read(file, 128).split()[1]) * 1e-9
         finally:
             os.close(file)
     except (OSError, IndexError, ValueError):
-        waited = 0
-    return time.monotonic() - waited * 1e-9
+        return 0.0

@@ -13,14 +13,16 @@ meets a path, written at once, as a process may be ended at any time. A line is 
 In a container only what lies outside of its image is noted, under its path there; the image itself was noted by who
 started it.
 
-Source of the events: the audit events table of Python's documentation. The limits of it: what native code opens itself
-(a tokenizer in Rust), and os.path.exists, which has no event.
+The limits of Python's audit events: what native code opens itself (a tokenizer in Rust), and os.path.exists, which has
+none.
 """
 
 import json
 import os
 import re
 import sys
+
+from _xmem.process import audit
 
 LOG = "files.log"
 MOST = 40_000
@@ -87,20 +89,20 @@ class _Notes:
         self._log = None
         self._pid = None
 
-    def hook(self, event, args):
-        """Take an audit event; it must neither raise nor be slow, as Python raises them all the time."""
-        if event == "open":
-            path, _, flags = args
-            self._note(path, "W" if flags & _WRITING else "R")
-        elif event == "import" and args[1]:
-            self._note(args[1], "R")
-        elif event in ("os.listdir", "os.scandir"):
-            caller = sys._getframe(1).f_code.co_filename
-            folder = args[0] or "."
-            if not any(name in caller for name in _IMPORTING) or _has_packages(folder):
-                self._note(folder, "D")
-        elif event == "os.rename":
-            self._note(args[1], "W")
+    def opened(self, path, _mode, flags):
+        self._note(path, "W" if flags & _WRITING else "R")
+
+    def imported(self, _module, path, *_rest):
+        if path:
+            self._note(path, "R")
+
+    def listed(self, folder="."):
+        caller, folder = sys._getframe(2).f_code.co_filename, folder or "."
+        if not any(name in caller for name in _IMPORTING) or _has_packages(folder):
+            self._note(folder, "D")
+
+    def renamed(self, _old, new, *_folders):
+        self._note(new, "W")
 
     def _note(self, path, kind):
         """Write a line for a path that is met for the first time."""
@@ -145,4 +147,8 @@ def _line(kind, path, outside=None):
 
 def install(folder):
     """Note files from here on; `folder` is where the traces go."""
-    sys.addaudithook(_Notes(folder).hook)
+    notes = _Notes(folder)
+    audit.take(("open",), notes.opened)
+    audit.take(("import",), notes.imported)
+    audit.take(("os.listdir", "os.scandir"), notes.listed)
+    audit.take(("os.rename",), notes.renamed)

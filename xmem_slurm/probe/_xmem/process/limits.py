@@ -9,7 +9,8 @@ import functools
 import json
 import os
 import re
-import sys
+
+from _xmem.process import audit
 
 _OF_TORCH = re.compile("PYTORCH_(CUDA_)?ALLOC_CONF")
 _DROPPED = re.compile(r"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment|-u\s*\w*ALLOC_CONF)\s|\bunset\s[^;\n]*ALLOC_CONF")
@@ -22,7 +23,9 @@ class ShareLimits:
         self._expected = json.loads(environ.get("XMEM_LIMITS", "{}"))
         self._broken = {}  # code: by what, the first time
         if self._expected:
-            sys.addaudithook(self._hook)
+            audit.take(("subprocess.Popen",), lambda _executable, words, _folder, environ: self._child(words, environ))
+            audit.take(("os.exec", "os.posix_spawn", "os.spawn"), lambda *found: self._child(*found[-2:]))
+            audit.take(("os.system",), lambda command: self._child(command, None))
             self._look()
 
     def doubt(self, note):
@@ -48,12 +51,6 @@ class ShareLimits:
         for name in (n for n, value in self._expected.items() if _spelled(os.environ.get(n)) != _spelled(value)):
             code = "own-allocator" if _OF_TORCH.fullmatch(name) else "own-environment"
             self._note(code, "the job sets %s itself" % name)
-
-    def _hook(self, event, args):
-        if event in ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn"):
-            self._child(args[1] if event == "subprocess.Popen" else args[-2], args[-1])
-        elif event == "os.system":
-            self._child(args[0], None)
 
     def _child(self, words, environ):
         """A child is started by these words; `environ` is None where it has this process's environment."""

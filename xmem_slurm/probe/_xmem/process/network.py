@@ -1,13 +1,10 @@
-"""Notes which host or address this Python asked for last: a dry run has no network, and what fails then says less.
-
-Source of the events: the audit events table of Python's documentation.
-"""
+"""Notes which host or address this Python asked for last: a dry run has no network, and what fails then says less."""
 
 import os
 import sys
 import traceback
 
-from _xmem.process import ends
+from _xmem.process import audit, ends
 
 _HERE = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
 
@@ -19,17 +16,18 @@ _asked = []  # host or address, (code, line) of the script's innermost line that
 
 def install():
     """Note from here on."""
-    sys.addaudithook(_hook)
+    audit.take(("urllib.Request",), _requested)
+    audit.take(("socket.getaddrinfo",), _looked_up)
 
 
-def _hook(event, args):
-    """Take an audit event; it must neither raise nor be slow, as Python raises them all the time."""
-    if event == "urllib.Request":
-        _note(str(args[0]))
-    elif event == "socket.getaddrinfo" and args[0]:
-        host = args[0].decode(errors="replace") if isinstance(args[0], bytes) else str(args[0])
-        if host not in _HERE and not (_asked and host in _asked[0]):
-            _note(host)
+def _requested(address, *_rest):
+    _note(str(address))
+
+
+def _looked_up(host, *_rest):
+    host = host.decode(errors="replace") if isinstance(host, bytes) else str(host or "")
+    if host and host not in _HERE and not (_asked and host in _asked[0]):
+        _note(host)
 
 
 def _note(what):

@@ -205,17 +205,16 @@ class Recorder(ProbeEngine):
             self._tags.optimizer(self._torch, optimizer, first)
         if first:
             self._tags.modules(self._torch)
-        met = self.boundary() if number > most else True
+        met = self._boundary(counts) if number > most else True
         self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
         if self._ends and self._steps.repeat(self._course.steady_steps()):
             self._end_if_enough()
         if number > most and number in CHECKPOINT_STEPS:
             self.write("running")
 
-    def boundary(self):
+    def _boundary(self, counts):
         """The script has come round: a step, or a batch without one. Tell whether it was like an earlier round."""
         with self._lock:
-            counts = self._served.look()
             return self._history.boundary(counts, self._served.totals, self._served.peaks, self._served.allocated)
 
     def fetching(self):
@@ -234,7 +233,7 @@ class Recorder(ProbeEngine):
 
     def _came_round(self):
         """The script has come round without a step; end where nothing new is to come."""
-        if not self.boundary():
+        if not self._boundary(self._served.look()):
             self._course.met_new()
         if self._ends and self._steps.number == 0 and self._history.folds and not self._accumulates():
             self._end_if_enough()

@@ -265,7 +265,8 @@ class Calls:
             self._kinds.switches(),
             state.settings,
             self._kinds.configured(state.configurations),
-            tuple([(id(each), each.requires_grad) for each in parameters]),
+            tuple([each.requires_grad for each in parameters]),
+            tuple(map(id, parameters)),
             tuple([each.grad is None for each in parameters]) if without else None,
             (first.dtype, first.device, first.shape),
             casts,
@@ -496,9 +497,10 @@ class Calls:
     def let_go(self, number, blocks=None):
         """What a skipped call holds is held no more; of its blocks only these."""
         held = self.journal.holds(number)
-        gone = [each for each in held if blocks is None or each in blocks]
+        wanted = set(held if blocks is None else blocks)
+        gone = [each for each in held if each in wanted]
         if gone and self._thread is not None:
-            self.journal.note(number, freeing(gone, [each for each in held if each not in gone]))
+            self.journal.note(number, freeing(gone, [each for each in held if each not in wanted]))
 
     # -- what is recorded ----------------------------------------------------------------------------------------------
 

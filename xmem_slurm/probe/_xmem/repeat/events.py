@@ -40,7 +40,7 @@ class Events(NamedTuple):
 
     `peak` is how far they go above the level before the call; `allocations`, `requested` and `freed` bytes are those of
     blocks that the script does not get; `blocks` is how many there were so far. `given` are the blocks of what the
-    script gets, None where that is none of them.
+    script gets, None where that is none of them; `held` is how many bytes those take that are left.
     """
 
     entries: Tuple[Entry, ...]
@@ -51,6 +51,7 @@ class Events(NamedTuple):
     requested: int
     freed: int
     blocks: int
+    held: int
 
     @property
     def gives_back(self):
@@ -105,13 +106,13 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     real = [each for each in (*given, *ended) if each is not None]
     allocations, requested = allocations - len(real), requested - sum(each.size for each in real)
     left = tuple(sorted(held.values()))
-    return Events(tuple(entries), left, given, peak, allocations, requested, freed, blocks), held
+    return Events(tuple(entries), left, given, peak, allocations, requested, freed, blocks, taken(left)), held
 
 
 def freeing(gone, left=()):
     """Return the events of giving blocks back, after which others are left."""
     entries = tuple(entry for each in gone for entry in freed_at_once(each))
-    return Events(entries, tuple(left), (), 0, 0, 0, sum(rounded(each.size) for each in gone), 0)
+    return Events(entries, tuple(left), (), 0, 0, 0, taken(gone), 0, taken(left))
 
 
 def alike(one, other):
@@ -127,6 +128,11 @@ def alike(one, other):
 def rounded(size):
     """Return the bytes that a block of so many takes."""
     return -(-size // UNIT) * UNIT
+
+
+def taken(blocks):
+    """Return the bytes that all of these blocks take."""
+    return sum([rounded(each.size) for each in blocks])
 
 
 def freed_at_once(each):

@@ -47,7 +47,7 @@ class Journal:
     def __init__(self):
         self._torch = self._alloc = self._free = None
         self._since = []  # what was skipped since torch last forgot its notes
-        self._held = {}  # number of a call: what it holds
+        self._held = {}  # number of a call: what it holds, and how many bytes that takes
         self.numbers = 0
         """How many calls were skipped."""
         self.read = 0
@@ -84,11 +84,11 @@ class Journal:
         """
         marker = self._alloc(MARK, self._torch._C._cuda_getCurrentRawStream(self.device))
         self._free(marker)
-        before = self._held.pop(number, ())
+        before, took = self._held.pop(number, ((), 0))
         self._since.append(Skipped(marker, number, events, before, gradient, {}))
         if events.left:
-            self._held[number] = events.left
-        grown = sum(rounded(each.size) for each in events.left) - sum(rounded(each.size) for each in before)
+            self._held[number] = events.left, events.held
+        grown = events.held - took
         self.allocated += grown
         count, size, requested, freed = self.totals
         self.totals = (
@@ -105,13 +105,13 @@ class Journal:
 
     def holds(self, number):
         """Return what a call holds."""
-        return self._held.get(number, ())
+        return self._held.get(number, ((), 0))[0]
 
     # -- for who reads torch's notes -----------------------------------------------------------------------------------
 
     def at_first(self):
         """Return {address: (size, stream, False)} of what calls held when torch last forgot its notes."""
-        held = dict(self._held)
+        held = {number: left for number, (left, _) in self._held.items()}
         for each in reversed(list(self._since)):
             held[each.number] = each.before
         return {

@@ -20,6 +20,8 @@ _REACHING = {"LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "IMPORT_NAME", "MAKE_FU
 """Of Python's instructions those by which a function without closure gets hold of something that outlives it."""
 _CONTAINERS = (list, dict, set, tuple, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None))
+_SIMPLEST = frozenset(_SIMPLE)
+"""By which most are told sooner: of a configuration there are a hundred, and each call asks."""
 _SWITCHES = (
     "_get_flash_sdp_enabled",
     "_get_mem_efficient_sdp_enabled",
@@ -135,7 +137,8 @@ class Kinds:
 
     def configured(self, objects):
         """Return the plain values in these objects."""
-        return tuple(value for each in objects for value in list(vars(each).values()) if isinstance(value, _SIMPLE))
+        values = [value for each in objects for value in list(vars(each).values())]
+        return tuple([value for value in values if type(value) in _SIMPLEST or isinstance(value, _SIMPLE)])
 
     def _look(self, value):
         if isinstance(value, _SIMPLE):

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Tuple
 
-from _xmem.repeat.events import Events, LeftBlock, alike
+from _xmem.repeat.events import Events, LeftBlock, alike, taken
 from _xmem.repeat.layout import StorageLayout
 
 TIMES = 2
@@ -111,4 +111,5 @@ class Known:
         staying = {*range(self.forward.blocks)} - (set() if keeps_graph else {each.number for each in held})
         entries = tuple(each for each in back.events.entries if each.block not in staying)
         gone = {each.block for each in entries if each.action != "alloc"}
-        return back.events._replace(entries=entries, left=tuple(each for each in held if each.number not in gone))
+        left = tuple(each for each in held if each.number not in gone)
+        return back.events._replace(entries=entries, left=left, held=taken(left))
