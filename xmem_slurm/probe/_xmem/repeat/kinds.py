@@ -130,7 +130,7 @@ class Kinds:
         found = {}
         for module in modules:
             for value in vars(module).values():
-                other = isinstance(value, (*self._plain, type, self._torch.Tensor)) or callable(value)
+                other = isinstance(value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)) or callable(value)
                 if hasattr(value, "__dict__") and not other:
                     found[id(value)] = value
         return list(found.values())

@@ -90,5 +90,5 @@ def _kind(optimizer):
     for group in optimizer.param_groups:
         options += [(name, value) for name, value in group.items() if name not in _RATES]
         options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
-        gradients += [(id(each), each.grad is None) for each in group["params"]]
+        gradients += [tuple(map(id, group["params"])), tuple([each.grad is None for each in group["params"]])]
     return str(options), tuple(gradients), len(optimizer.state)
