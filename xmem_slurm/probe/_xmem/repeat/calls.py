@@ -429,22 +429,23 @@ class Calls:
 
         `got` is told where the blocks lie that they have in the trace, one for each storage.
         """
-        torch, storages, made = self._torch, {}, []
+        storages, made, streams = {}, [None] * len(layout.views), {}
         for place, view in enumerate(layout.views):
-            if wanted is not None and place not in wanted:
-                made.append(None)
-                continue
-            block = blocks[view.storage] if view.storage is not None and blocks else None
-            with self._on(block.stream) if block is not None else contextlib.nullcontext():
-                made.append(layout.like(torch, place, storages))
-            if block is not None:
-                got[block.number] = pointer(made[-1])
+            if wanted is None or place in wanted:
+                block = blocks[view.storage] if view.storage is not None and blocks else None
+                streams.setdefault(block and block.stream, []).append((place, block))
+        for stream, places in streams.items():
+            with self._on(stream):
+                for place, block in places:
+                    made[place] = layout.like(self._torch, place, storages)
+                    if block is not None:
+                        got[block.number] = pointer(made[place])
         return made
 
     def _on(self, stream):
-        """Within this, tensors are allocated on the stream of this address."""
+        """Within this, tensors are allocated on the stream of this address; None: on the one of now."""
         torch = self._torch
-        if stream == torch._C._cuda_getCurrentRawStream(self.journal.device):
+        if stream is None or stream == torch._C._cuda_getCurrentRawStream(self.journal.device):
             return contextlib.nullcontext()
         return torch.cuda.stream(torch.cuda.ExternalStream(stream, self.journal.device))
 

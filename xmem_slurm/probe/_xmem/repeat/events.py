@@ -40,7 +40,8 @@ class Events(NamedTuple):
 
     `peak` is how far they go above the level before the call; `allocations`, `requested` and `freed` bytes are those of
     blocks that the script does not get; `blocks` is how many there were so far. `given` are the blocks of what the
-    script gets, None where that is none of them; `held` is how many bytes those take that are left.
+    script gets, None where that is none of them; `held` is how many bytes those take that are left; `gives_back` is
+    whether the gradient that a backward pass begins with ends within it.
     """
 
     entries: Tuple[Entry, ...]
@@ -52,11 +53,7 @@ class Events(NamedTuple):
     freed: int
     blocks: int
     held: int
-
-    @property
-    def gives_back(self):
-        """Whether the gradient that a backward pass begins with ends within it."""
-        return any(each.block == GRADIENT for each in self.entries)
+    gives_back: bool
 
 
 class Region:
@@ -82,6 +79,7 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     """
     held, entries, first = dict(held), [], blocks
     level = peak = allocations = requested = freed = 0
+    given_back = False
     for action, address, size, stream, site in notes:
         if action == "alloc":
             held[address] = LeftBlock(blocks, size, stream)
@@ -95,9 +93,9 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
             entries += freed_at_once(gone)
             level -= rounded(gone.size)
             freed += rounded(gone.size)
-        elif address == gradient:
+        elif address == gradient and not given_back:
             entries += freed_at_once(LeftBlock(GRADIENT, size, stream))
-            gradient = None
+            given_back = True
     got = [address if address in held and held[address].number >= first else None for address in given]
     given = tuple([None if address is None else held.pop(address, None) for address in got])
     over = [address for address, block in held.items() if ends and block.number >= first]
@@ -106,13 +104,15 @@ def events(notes, held, given, blocks, *, gradient=None, ends=False):
     real = [each for each in (*given, *ended) if each is not None]
     allocations, requested = allocations - len(real), requested - sum(each.size for each in real)
     left = tuple(sorted(held.values()))
-    return Events(tuple(entries), left, given, peak, allocations, requested, freed, blocks, taken(left)), held
+    return Events(
+        tuple(entries), left, given, peak, allocations, requested, freed, blocks, taken(left), given_back
+    ), held
 
 
 def freeing(gone, left=()):
     """Return the events of giving blocks back, after which others are left."""
     entries = tuple(entry for each in gone for entry in freed_at_once(each))
-    return Events(entries, tuple(left), (), 0, 0, 0, taken(gone), 0, taken(left))
+    return Events(entries, tuple(left), (), 0, 0, 0, taken(gone), 0, taken(left), False)
 
 
 def alike(one, other):

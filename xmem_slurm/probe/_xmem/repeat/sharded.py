@@ -72,5 +72,6 @@ def as_gradient(parameter, part):
     """Return a gradient of a parameter, of which this is what is here."""
     if local(parameter) is parameter:
         return part
-    like = {"shape": parameter.shape, "stride": parameter.stride()}
-    return type(parameter).from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **like)
+    return type(parameter)(
+        part, parameter._spec, requires_grad=False
+    )  # as FSDP2 does; from_local takes 20 times as long
