@@ -1,8 +1,7 @@
 """How far a run goes: to the script's own end. Where that is too far, as far as it may, then on with less data.
 
 What was met before costs next to nothing (`repeat/`), so a run goes on as it is until the script ends. Where most of
-its budget is spent before (`SHARE`), or no call can be skipped and nothing new comes for a while (`RUN_ON`), what would
-come after is looked for, which is no more than a scout's report:
+its budget is spent before (`SHARE`), what would come after is looked for, which is no more than a scout's report:
 
 1. data loaders are cut short: a loop over one in which steps were made ends as at the end of its data, and what
    follows (evaluation, checkpoint, the next epoch) comes at once. A loop without steps is an evaluation: it runs in
@@ -29,10 +28,6 @@ from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
 SHARE = 0.75
 """Of its budget that a run spends on the script as it is."""
-RUN_ON = 5.0
-"""So long a run goes on after what was new last, if its steps are really made, or..."""
-RUN_ON_SHARE = 0.3
-"""...for this share of what it took to get there: after a minute of loading a model, for 18 seconds."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -61,8 +56,7 @@ class Course:
         self._most = SHARE * float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self._started = clock.now()
         self._began = self._cut_since = None
-        self._newest, self._newest_at = 0, self._started  # the last step that was not like an earlier one
-        self._skipped_at = self._started
+        self._newest = 0  # the last step that was not like an earlier one
         self._epochs = 0  # loops over data with steps in them that came to their own end
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
@@ -236,7 +230,7 @@ class Course:
         elif self._began is not None and not met:
             self._phase("a step of another size")
         if not met or begins:
-            self.met_new()
+            self._newest = self._steps + 1
         self._levels = [*self._levels[-GROWING_STEPS:], self._level(allocated)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
         self._batches_a_step = max(self._batches_a_step, self._fetched - self._fetched_at_step)
@@ -245,10 +239,6 @@ class Course:
         if self._steps == 1:
             self._began = self._cut_since = None  # what repeated itself before was something else
         self._peaks.note(self._steps, peak)
-
-    def met_new(self):
-        """Something is new: a step, or a batch without one, that was not like an earlier one."""
-        self._newest, self._newest_at = self._steps + 1, clock.now()
 
     def _phase(self, what):
         if len(self.seen["phases"]) < PHASES:
@@ -266,22 +256,15 @@ class Course:
         """Whether training was seen to repeat itself."""
         return self._began is not None
 
-    def enough(self, share, skips):
-        """The script repeats itself: say whether the run can end; else go on.
-
-        `share` of the budget is spent; `skips`: of the last round all was skipped that is worth it.
-        """
+    def enough(self, share):
+        """The script repeats itself, and `share` of its budget is spent: say whether the run can end; else go on."""
         now = clock.now()
         if self._began is None:
             self._began = now
-        if skips:
-            self._skipped_at = now
         if self._cut_since is not None:
             return now - self._cut_since > CUT
         if not self._brief and share < SHARE and now - self._started < self._most:
-            last = max(self._began, self._newest_at, self._skipped_at)
-            if now - last < max(RUN_ON, RUN_ON_SHARE * (last - self._started)):
-                return False
+            return False
         self._cut_since = now
         return self._loader is None or self._loader.ended
 

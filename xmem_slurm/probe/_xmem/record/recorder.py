@@ -68,7 +68,7 @@ class Recorder(ProbeEngine):
         super()._begin()
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
-        self._since_step = self._skipped = self._spared_before = 0
+        self._since_step = self._skipped = 0
         self._sites = Sites()
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
@@ -233,8 +233,7 @@ class Recorder(ProbeEngine):
 
     def _came_round(self):
         """The script has come round without a step; end where nothing new is to come."""
-        if not self._boundary(self._served.look()):
-            self._course.met_new()
+        self._boundary(self._served.look())
         if self._ends and self._steps.number == 0 and self._history.folds and not self._accumulates():
             self._end_if_enough()
 
@@ -272,11 +271,7 @@ class Recorder(ProbeEngine):
             self.leave("budget")
         if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
             return
-        spared, before = self._journal.numbers + self._calls.small, self._spared_before
-        self._spared_before = spared
-        if self._course.enough(self._budget.share(), spared > before) and (
-            self._rank is None or self._rank.all_steady()
-        ):
+        if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
 
     def _watch(self):

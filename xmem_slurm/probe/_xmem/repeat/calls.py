@@ -70,8 +70,6 @@ class Calls:
         self._recorded = []
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
         self._doubts = set()
-        self.small = 0
-        """How many calls were made that are not worth skipping."""
         self.failed = False
         """Whether an error has left a call of a module, whoever caught it then."""
 
@@ -194,7 +192,6 @@ class Calls:
         if state is None:
             state = self._states[module] = State()
         if state.small:
-            self.small += 1
             return self._inside_of
         made = _made if state.sharding is None else self._inside_of
         if state.refused >= REFUSALS or not self._kinds.applies():
