@@ -183,6 +183,60 @@ def test_a_backward_pass_that_was_not_recorded_is_a_doubt_and_nothing_less(run: 
     ]
 
 
+DRAWN = """
+from torch.utils.data import DataLoader, Dataset
+from _xmem.course import drawing
+drawing.SECONDS, drawing.SAME = 0.01, 32
+drawn = []
+class Pictures(Dataset):
+    rows = 64
+    calls = 0
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        drawn.append(index)
+        {own}
+        return {{"x": sum(torch.randn(self.rows, 128) for _ in range(20))[:1], "n": index}}
+pictures = Pictures()
+for epoch in range(10):
+    {change}
+    for batch in DataLoader(pictures, batch_size=8, shuffle=True, num_workers={workers}):
+        x = batch.pop("x").cuda().flatten(0, 1)
+        step(model(x).square().mean())
+print(json.dumps(len(drawn)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "change", "drawn", "workers"),
+    [
+        pytest.param("", "", range(400, 1200), 0, id="alike"),
+        pytest.param("", "", None, 2, id="in workers"),  # who draws in processes of their own
+        pytest.param("self.calls += 1", "", range(4000, 4001), 0, id="a data set that counts"),
+        pytest.param("", "pictures.seed = epoch", range(400, 1200), 0, id="changed between loops"),
+    ],
+)
+def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
+    own: str, change: str, drawn: range | None, workers: int, run: Run
+) -> None:
+    ran = run(HEAD + DRAWN.format(own=own, change=change, workers=workers), seconds=SECONDS)
+    assert ran.returncode == 0, ran.stderr
+    trace = ran.traces[-1]
+    assert (trace.state, trace.steps) == ("exit", 500)
+    assert drawn is None or ran.out in drawn
+    said = [noted.detail for noted in trace.doubts if noted.code == "data-repeated"]
+    assert all(each.endswith(" of 500 batches drawn, all of one shape") for each in said)
+    assert len(said) == (0 if own else 1)
+
+
+def test_a_batch_of_another_shape_ends_it(run: Run) -> None:
+    code = DRAWN.format(own="", change="pictures.more = 1 if epoch < 8 else 6", workers=0).replace(
+        "[:1]", "[:self.more]"
+    )
+    whole, ran = run(HEAD + code), run(HEAD + code, seconds=SECONDS)
+    true = whole.traces[0].recorded["allocated_bytes"]
+    assert replay(ran.traces[-1]).peak_allocated_bytes == pytest.approx(true, rel=0.001)
+
+
 def test_nothing_holds_what_is_the_scripts(run: Run) -> None:
     code = """
         for i in range(12):

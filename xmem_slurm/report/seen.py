@@ -1,5 +1,6 @@
 """What of a script ran in its dry run, in one line of words."""
 
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.trace import Seen, Trace
 
 
@@ -9,6 +10,7 @@ def seen_words(trace: Trace) -> str:
     words = [] if seen.evaluation is not None and not seen.steps else [f"{_steps(trace, seen)} seen"]
     if seen.batches is not None:
         words.append(f"{_part(*seen.batches)} batches")
+    words += [noted.detail for noted in trace.doubts if noted.doubt is Doubt.DATA_REPEATED]
     if seen.evaluation is not None:
         batches, of = seen.evaluation
         words.append(f"an evaluation ({_part(batches, of)} batches)" if batches else "an evaluation")

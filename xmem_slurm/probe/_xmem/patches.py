@@ -275,6 +275,7 @@ DEVICE = (
     *_rows(_CUDA, "set_per_process_memory_fraction", "limits.set_by_job", "torch/cuda/memory.py"),
     *_rows("torch.utils.data.dataloader:DataLoader", "_get_iterator", "course.begun"),
     *_rows("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given"),
+    *_rows("torch.utils.data._utils.fetch:_MapDatasetFetcher", "fetch", "course.fetched"),
     *_rows(_MODULE, "train", "course.trained"),
     *_rows("torch", "save", "course.saved", "torch/serialization.py"),
     *_REPEATS,

@@ -56,8 +56,7 @@ class Iteration:
 
     def may_vary(self):
         """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size at a time."""
-        own = getattr(self._collate, "__module__", "").startswith("torch.utils.data")
-        return len(self.sizes) > 1 or not own
+        return len(self.sizes) > 1 or not is_of_torch(self._collate)
 
     def asked(self, allocated):
         """A batch is asked for, with so many bytes allocated."""
@@ -70,7 +69,7 @@ class Iteration:
 
     def note(self, batch, number):
         """Note batch `number`; return its bytes."""
-        found = list(_tensors(batch))
+        found = list(tensors(batch))
         size = sum(each.numel() * each.element_size() for each in found)
         self.sizes.add(tuple(tuple(each.shape) for each in found))
         self.records.note(number, size)
@@ -106,20 +105,32 @@ def minds_the_end(frame):
     return code.co_code[frame.f_lasti] in _LOOPS or "StopIteration" in code.co_names
 
 
-def _tensors(batch):
+def tensors(batch):
     """Yield the tensors of a batch, in lists, tuples, dicts and what has their form."""
     if hasattr(batch, "numel") and hasattr(batch, "shape"):
         yield batch
     elif hasattr(batch, "values") and hasattr(batch, "keys"):
         for each in batch.values():
-            yield from _tensors(each)
+            yield from tensors(each)
     elif isinstance(batch, (list, tuple)):
         for each in batch:
-            yield from _tensors(each)
+            yield from tensors(each)
     elif hasattr(batch, "__dict__"):  # a graph's batch, a dataclass
         for each in vars(batch).values():
             if hasattr(each, "numel") and hasattr(each, "shape"):
                 yield each
+
+
+def shapes_of_samples(batch):
+    """Return the shapes of a batch's tensors, without the number of samples if that is the first length of all."""
+    found = [tuple(each.shape) for each in tensors(batch)]
+    alike = len({shape[:1] for shape in found}) == 1 and found[0]
+    return tuple(shape[1:] if alike else shape for shape in found)
+
+
+def is_of_torch(collate):
+    """Whether a collate_fn is torch's own."""
+    return getattr(collate, "__module__", "").startswith("torch.utils.data")
 
 
 def _batch_size(loader):

@@ -17,12 +17,14 @@ A loader has no more workers than there are CPUs here: more of them only make th
 All seconds are those of `process/clock`.
 """
 
+import contextlib
 import functools
 import os
 import sys
 
 from _xmem import doubts
 from _xmem.course import batches
+from _xmem.course.drawing import Drawing
 from _xmem.process import clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
@@ -72,6 +74,7 @@ class Course:
         """What was seen, as in a trace."""
         self.script_ended = False
         """Whether the script came to its own end."""
+        self._drawings = {}  # by the id of the data set
         self._doubts = {}
 
     # -- what takes the place of torch's own (`patches`): data loaders, what switches to evaluation, checkpoints -------
@@ -81,9 +84,24 @@ class Course:
 
         def begun(loader):
             loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
+            known = self._drawings.get(id(loader.dataset))
+            if known is None or not known.is_of(loader.dataset):
+                with contextlib.suppress(TypeError):
+                    self._drawings[id(loader.dataset)] = Drawing(loader)
             return begin(loader)
 
         return begun
+
+    def fetched(self, fetch, _fetcher_class):
+        """Samples are drawn and put together; in a worker, where there are such."""
+
+        def noted_fetch(fetcher, index):
+            drawing = self._drawings.get(id(fetcher.dataset))
+            if drawing is None or not drawing.is_of(fetcher.dataset) or not fetcher.auto_collation:
+                return fetch(fetcher, index)
+            return drawing.fetch(fetch, fetcher, index)
+
+        return noted_fetch
 
     def given(self, give, _iterator_class):
         """Each batch comes through here, unless this torch's iterators have other names for what is asked of them."""
@@ -149,6 +167,9 @@ class Course:
         self._loader = state
         state.given += 1
         state.note(batch, state.given)
+        drawing = self._drawings.get(id(loader._dataset))
+        if drawing is not None and drawing.is_of(loader._dataset):
+            drawing.note(batch, not any(self._unmet))
         return batch
 
     def _cuts(self, state, now):
@@ -309,6 +330,10 @@ class Course:
         """Say what was not seen, where the script has not come to its own end."""
         for (code, detail), share in self._doubts.items():
             note(code, detail, share=share)
+        for each in self._drawings.values():
+            if each.repeated:
+                drawn = "{:,} of {:,} batches drawn, all of one shape"
+                note("data-repeated", drawn.format(each.given - each.repeated, each.given))
         if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
             return
         seen = "{:,} steps".format(self._steps) if self._steps else "{:,} batches".format(self._fetched)

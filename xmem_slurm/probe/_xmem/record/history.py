@@ -102,6 +102,7 @@ class History:
         self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
         self._kinds, self._asked = {}, set()  # kind: (the highest level that one was kept from, how many were kept)
+        self._highest = 0  # the highest level that any was kept from
         self._level = 0  # bytes allocated at the last boundary
         self._totals = {}  # at the last boundary
         self._peaks = {}  # above which one is new
@@ -156,8 +157,8 @@ class History:
         `totals` are the running totals of each device (`Served.totals`), which tell kinds of intervals apart: where as
         much is asked for, the blocks that are given may still be others, and as large as they happen to be. `peaks` are
         its peaks so far, `level` what is allocated now. Where calls are skipped, which blocks are given is not known
-        here, and one of a known kind is new where it began at a higher level than those that were kept: torch's own
-        peaks have nothing of these.
+        here, and one is new where it began at a higher level than those of its kind that were kept, or than all where
+        its kind is not known, as where an evaluation keeps what it is given: torch's own peaks have nothing of these.
         """
         kind = tuple(
             tuple(now - before for now, before in zip(total, self._totals.get(device, total)))  # noqa: B905 - 3.9
@@ -168,7 +169,7 @@ class History:
         kind = asked if skips else kind
         met, grew, began = asked in self._asked, self._rose or risen(self._peaks, peaks), self._level
         level_kept, times = self._kinds.get(kind, (0, 0))
-        higher = times > 0 and skips and began > RISE * level_kept
+        higher = skips and began > RISE * (level_kept if times else self._highest)
         again = 0 < times < AGAIN and skips
         new = grew or higher or again or (not times and not self.varies)
         self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
@@ -177,6 +178,7 @@ class History:
         self._quiet = 0 if grew or higher else self._quiet + 1
         if new:
             self._kinds[kind] = max(began, level_kept), times + 1
+            self._highest = max(began, self._highest)
             self._asked.add(asked)
         begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
         if self.folds and not new:

@@ -193,21 +193,19 @@ class Calls:
             state = self._states[module] = State()
         if state.small:
             return self._inside_of
-        made = _made if state.sharding is None else self._inside_of
         if state.refused >= REFUSALS or not self._kinds.applies():
-            return made
+            return self._made_by(state)
         leaves, form = self._leaves(args, kwargs)
         of_leaves = self._kinds.of_all(leaves)
         parameters = () if of_leaves is None else self._looked_at(module, state)
-        if not parameters:  # an activation, a loss; or something among its arguments has no kind
-            return _made
-        if state.sharding is not None and not self._rests(state):
-            return self._inside_of
+        # An activation, a loss, or something among its arguments that has no kind; a sharded root that is under way.
+        if not parameters or (state.sharding is not None and not self._rests(state)):
+            return self._made_by(state)
         known = self._known(state, leaves, (of_leaves, form), parameters)
         known.round = self._process.again(known.round)
         if not known.ready:
             tried = known.is_tried(len(state.known) > MANY_KINDS)
-            return functools.partial(self._record, state, known, leaves) if tried else made
+            return functools.partial(self._record, state, known, leaves) if tried else self._made_by(state)
         state.small = known.small
         if state.small or (self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()):
             return self._inside_of
@@ -225,6 +223,10 @@ class Calls:
         if any(isinstance(each, (list, tuple, dict)) for each in leaves):
             return self._tree.tree_flatten((args, kwargs))
         return leaves, (len(args), *kwargs)
+
+    def _made_by(self, state):
+        """Return what makes a call, whose parts may be skipped unless the module is a sharded root."""
+        return _made if state.sharding is None else self._inside_of
 
     def _inside_of(self, make):
         """Make a call whose parts are not looked at."""
@@ -291,7 +293,7 @@ class Calls:
         needs = [each for each in state.parameters if each() is not None and each().requires_grad]
         before, references = self._state(state, modules, tensors), [_references(torch, each) for each in tensors]
         sequence = torch._C._autograd._get_sequence_nr
-        recorded = RecordedCall(torch, known, needs, self.position(), sequence(), self._kinds.keeps_casts())
+        recorded = RecordedCall(known, needs, self.position(), sequence(), self._kinds.keeps_casts())
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
             out = self._inside_of(make)
@@ -382,7 +384,7 @@ class Calls:
             storages.setdefault(pointer(each), []).append(each)
             differentiable += [place] if each.requires_grad else []
         held = [self._is_held(some) for some in storages.values()]
-        recorded.gave = Gave(form, StorageLayout(torch, leaves), held, differentiable)
+        recorded.gave = Gave(form, StorageLayout(leaves), held, differentiable)
         if differentiable:
             leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
         return True
@@ -478,7 +480,7 @@ class Calls:
             passed.append(local(each) is each and bool(through or hooks or each.grad_fn is not None))
             if passed[place] or each.grad is None:
                 wanted.add(place)
-        made = self._like(layout or StorageLayout(torch, list(map(local, parameters))), got, blocks, wanted)
+        made = self._like(layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted)
         found = [_empty(torch, each) for each in ctx.layouts]
         for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
             found.append(part if passes else None)

@@ -22,10 +22,10 @@ class View(NamedTuple):
 class StorageLayout:
     """A list of tensors and plain values: a `View` of each, and the bytes of each storage, by their numbers."""
 
-    def __init__(self, torch, leaves):
+    def __init__(self, leaves):
         self.views, self.sizes, numbers = [], [], {}
         for each in leaves:
-            if not isinstance(each, torch.Tensor):
+            if not hasattr(each, "untyped_storage"):
                 self.views.append(View(None, each))
                 continue
             number = numbers.setdefault(pointer(each), len(numbers))
@@ -45,7 +45,8 @@ class StorageLayout:
         reach = 1 + sum((length - 1) * step for length, step in zip(view.shape, view.stride))  # noqa: B905 - 3.9
         return view.offset == 0 and 0 not in view.shape and reach * view.dtype.itemsize == self.sizes[view.storage]
 
-    def __eq__(self, other):
+    def same(self, other):
+        """Whether others lie the same way."""
         return (self.views, self.sizes) == (other.views, other.sizes)
 
     def like(self, torch, place, storages):

@@ -39,8 +39,8 @@ class BackwardCall(NamedTuple):
 class RecordedCall:
     """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
 
-    def __init__(self, torch, known, parameters, position, sequence, casts):
-        self._torch, self._known, self._parameters = torch, known, parameters
+    def __init__(self, known, parameters, position, sequence, casts):
+        self._known, self._parameters = known, parameters
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave = None
@@ -72,7 +72,7 @@ class RecordedCall:
             return
         first, end = own
         self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
-        self.gradients = StorageLayout(self._torch, [local(each.grad) for each in self.parameters()])
+        self.gradients = StorageLayout([local(each.grad) for each in self.parameters()])
 
     def read(self, notes, first):
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
