@@ -183,6 +183,47 @@ def test_a_backward_pass_that_was_not_recorded_is_a_doubt_and_nothing_less(run: 
     ]
 
 
+BEFORE = {
+    "class weights are counted before training": (
+        """
+        import time
+        counts = sum((x.sum(0) for x, in loader), torch.zeros(128))
+        until = time.process_time() + 0.7
+        while time.process_time() < until: counts.sort()
+        for x, in loader: step((model(x.cuda()) * counts.cuda()).square().mean())
+        """,
+        200,
+    ),
+    "an evaluation before training": (
+        """
+        with torch.no_grad():
+            for x, in loader: model(x.cuda())
+        for x, in loader: step(model(x.cuda()).square().mean())
+        """,
+        200,
+    ),
+    "nothing but an evaluation": (
+        """
+        with torch.no_grad():
+            for x, in loader: model(x.cuda())
+        """,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_comes_before_training_is_not_the_job(name: str, run: Run) -> None:
+    loader = """
+        from torch.utils.data import DataLoader, TensorDataset
+        loader = DataLoader(TensorDataset(torch.randn(12800, 128)), batch_size=64)
+        """
+    code, steps = BEFORE[name]
+    whole, ran = run(script(loader + code)), run(script(loader + code), seconds=SECONDS).traces[-1]
+    assert (ran.state, ran.steps, [noted.code for noted in ran.doubts]) == ("exit", steps, [])
+    assert replay(ran).peak_allocated_bytes == whole.traces[0].recorded["allocated_bytes"]
+
+
 DRAWN = """
 from torch.utils.data import DataLoader, Dataset
 from _xmem.course import drawing

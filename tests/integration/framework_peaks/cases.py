@@ -56,7 +56,7 @@ CASES: Mapping[str, Case] = {
         varies=True,
     ),
     "hf_eval_keeps_logits": Case(
-        Expects.HIGH, rf"{EVALUATION}|{GROWS}", {"Sentences(6400)": "Sentences(320)"}, varies=True
+        Expects.HIGH, rf"{EVALUATION}|{GROWS}", {**ALL_HOLDS, "Sentences(6400)": "Sentences(320)"}, varies=True
     ),
     "hf_eval_larger_batch": _high(EVALUATION),
     "hf_eval_only_at_the_end": _high(EVALUATION),

@@ -27,9 +27,11 @@ MANY = 64
 """...so many in all, those that are not new are left out."""
 KINDS = 16
 """So many kinds of intervals are kept without a new peak: where all batches differ, the first of them."""
-AGAIN = 2
-"""So many of a kind are kept where calls are skipped: what is reserved may rise with a second one, and what torch then
-says of that is not so."""
+AGAIN, AGAIN_MANY = 2, 24
+"""So many of a kind are kept where calls are skipped: what is reserved may rise as like ones follow each other (Lightning
+unfreezing a backbone: by 4 % in the 12th), and what torch then says of that is not so. Of many..."""
+ROOM = 20_000
+"""...as long as fewer allocations than that are kept."""
 MOST = 40_000
 """Allocations, above which the trace is shortened, as the search for what is needed takes a second for so many: of
 intervals other than the first and those that hold a peak only what outlives them is kept."""
@@ -170,7 +172,8 @@ class History:
         met, grew, began = asked in self._asked, self._rose or risen(self._peaks, peaks), self._level
         level_kept, times = self._kinds.get(kind, (0, 0))
         higher = skips and began > RISE * (level_kept if times else self._highest)
-        again = 0 < times < AGAIN and skips
+        has_room = times < AGAIN or max(map(self.allocations, self.devices()), default=0) < ROOM
+        again = 0 < times < AGAIN_MANY and skips and has_room
         new = grew or higher or again or (not times and not self.varies)
         self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
         self.intervals += 1
