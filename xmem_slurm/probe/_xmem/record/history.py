@@ -28,10 +28,10 @@ MANY = 64
 KINDS = 16
 """So many kinds of intervals are kept without a new peak: where all batches differ, the first of them."""
 AGAIN, AGAIN_MANY = 2, 24
-"""So many of a kind are kept where calls are skipped: what is reserved may rise as like ones follow each other (Lightning
-unfreezing a backbone: by 4 % in the 12th), and what torch then says of that is not so. Of many..."""
+"""So many of a kind are kept where calls are skipped, the second number as long as there is room: what is reserved may
+rise as like ones follow each other (a backbone that thaws: by 4 % in the 12th), and what torch says of it is not so."""
 ROOM = 20_000
-"""...as long as fewer allocations than that are kept."""
+"""Allocations, from which on there is none."""
 MOST = 40_000
 """Allocations, above which the trace is shortened, as the search for what is needed takes a second for so many: of
 intervals other than the first and those that hold a peak only what outlives them is kept."""
