@@ -117,8 +117,8 @@ def test_a_run_that_was_cut_is_never_certain(events: ModuleType) -> None:
     course = importlib.import_module("_xmem.course.course").Course(None, {})
     for number in range(9000):
         course.stepped(0, 0, met=number > 2, begins=not number)
-    assert not course.enough(0.1, True)
-    assert course.enough(0.9, True)
+    assert not course.enough(0.1)
+    assert course.enough(0.9)
     noted: list[tuple[object, ...]] = []
     for ended in (False, True):
         course.script_ended = ended

@@ -18,13 +18,19 @@ def _chain():
         sys.modules["sitecustomize"] = ours
 
 
-if os.environ.get("XMEM_TRACE_DIR"):
+def _install():
     from _xmem import clients, imports
     from _xmem.process import files, network
+    from _xmem.process.audit import Listener
 
-    files.install(os.environ["XMEM_TRACE_DIR"])
-    network.install()
-    imports.install(_HERE)
+    listener = Listener()
+    files.install(os.environ["XMEM_TRACE_DIR"], listener)
+    network.install(listener)
+    imports.install(_HERE, listener)
     clients.install()
+
+
+if os.environ.get("XMEM_TRACE_DIR"):
+    _install()
 
 _chain()

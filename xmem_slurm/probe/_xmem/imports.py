@@ -9,8 +9,6 @@ import os
 import sys
 import threading
 
-from _xmem.process import audit
-
 
 class _Loader:
     """A module's own loader, with something done around it. Everything else is asked of the original."""
@@ -111,7 +109,7 @@ def _is_torch(origin):
 _finders = []
 
 
-def install(folder):
+def install(folder, audit):
     """Wait for `import torch`; `folder` is this one. What is registered first at exit runs last, after the script's."""
     finder = _Finder(folder)
     _finders.append(finder)

@@ -2,8 +2,6 @@
 
 import opcode
 
-from _xmem.process import clock
-
 DRAW, DRAW_MORE = 1.0, 5.0
 """How long batches are drawn without training: where all are of one size, and where they are not."""
 GROWING = 4
@@ -41,12 +39,12 @@ class Records:
 class Iteration:
     """One loop over a data loader: `given` batches so far, of sizes `sizes`, between them `steps` optimizer steps."""
 
-    def __init__(self, loader, steps):
+    def __init__(self, loader, steps, now):
         self._collate = loader._collate_fn
         self.kind = id(loader._dataset), length(loader)
         """What tells data sets apart, and sizes of batches."""
         self.batch_size = _batch_size(loader)
-        self.began, self.steps = clock.now(), steps
+        self.began, self.steps = now, steps
         self.given = self.drawn = 0
         self.sizes = set()
         self.largest = []  # batches that were drawn, still to be given
@@ -76,7 +74,7 @@ class Iteration:
         return size
 
 
-def draw(loader, give, state):
+def draw(loader, give, state, clock):
     """Draw what is left of an iteration without training on it; keep the largest batch."""
     began, largest = clock.now(), (0, None)
     while True:

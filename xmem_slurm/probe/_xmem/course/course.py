@@ -25,7 +25,7 @@ import sys
 from _xmem import doubts
 from _xmem.course import batches
 from _xmem.course.drawing import Drawing
-from _xmem.process import clock
+from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
 SHARE = 0.75
@@ -56,7 +56,8 @@ class Course:
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
         self._most = SHARE * float(environ.get("XMEM_CPU_SECONDS", "inf"))
-        self._started = clock.now()
+        self.clock = Clock()
+        self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
         self._epochs = 0  # loops over data with steps in them that came to their own end
@@ -145,10 +146,10 @@ class Course:
 
     def _give(self, loader, give, frame):
         """Give the next batch to a loop in `frame`, or end it where the loader is cut short."""
-        now = clock.now()
+        now = self.clock.now()
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:
-            state = loader._xmem_iteration = batches.Iteration(loader, self._steps)
+            state = loader._xmem_iteration = batches.Iteration(loader, self._steps, now)
         if self._fetched_at_step != self._fetched or not self._steps:
             self._recorder.fetching()
         if self._steps > state.steps:
@@ -183,7 +184,7 @@ class Course:
         """Return the largest of the batches that are left, then end."""
         if self._steps > state.steps and state.kind not in self._drawn:
             self._drawn[state.kind] = 0, 0
-            batches.draw(loader, give, state)
+            batches.draw(loader, give, state, self.clock)
             self._largest_drawn(loader, state)  # the run may end with the next step
         if state.largest:
             state.given += 1
@@ -279,7 +280,7 @@ class Course:
 
     def enough(self, share):
         """The script repeats itself, and `share` of its budget is spent: say whether the run can end; else go on."""
-        now = clock.now()
+        now = self.clock.now()
         if self._began is None:
             self._began = now
         if self._cut_since is not None:

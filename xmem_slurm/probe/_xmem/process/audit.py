@@ -5,17 +5,19 @@ Source of the events: the audit events table of Python's documentation. Who take
 
 import sys
 
-_takers = {}
 
+class Listener:
+    """Hears all audit events of this process from now on, and hands on those that somebody takes."""
 
-def take(events, act):
-    """Call `act` with the arguments of each of these events, from here on."""
-    if not _takers:
-        sys.addaudithook(_heard)
-    for event in events:
-        _takers[event] = (*_takers.get(event, ()), act)
+    def __init__(self):
+        self._takers = {}
+        sys.addaudithook(self._heard)
 
+    def take(self, events, act):
+        """Call `act` with the arguments of each of these events."""
+        for event in events:
+            self._takers[event] = (*self._takers.get(event, ()), act)
 
-def _heard(event, arguments):
-    for act in _takers.get(event, ()):
-        act(*arguments)
+    def _heard(self, event, arguments):
+        for act in self._takers.get(event, ()):
+            act(*arguments)

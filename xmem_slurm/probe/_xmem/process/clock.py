@@ -11,19 +11,22 @@ import time
 _FILE = "/proc/self/schedstat"
 """CPU time and time spent waiting for a CPU of the main thread, ns (Linux, Documentation/scheduler/sched-stats.rst)."""
 
-
 LOOK_SECONDS = 0.01
 """How long an answer holds: a step that is skipped is shorter."""
 
-_last = [float("-inf"), 0.0]  # when it was last looked, and what was found
 
+class Clock:
+    """Seconds since some point in the past; of wall time, where the kernel keeps no such account."""
 
-def now():
-    """Return seconds since some point in the past; of wall time, where the kernel keeps no such account."""
-    wall = time.monotonic()
-    if wall - _last[0] > LOOK_SECONDS:
-        _last[:] = wall, wall - _waited()
-    return _last[1]
+    def __init__(self):
+        self._looked, self._found = float("-inf"), 0.0
+
+    def now(self):
+        """Return the time of now, or of a moment ago."""
+        wall = time.monotonic()
+        if wall - self._looked > LOOK_SECONDS:
+            self._looked, self._found = wall, wall - _waited()
+        return self._found
 
 
 def _waited():

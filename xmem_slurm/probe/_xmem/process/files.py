@@ -22,8 +22,6 @@ import os
 import re
 import sys
 
-from _xmem.process import audit
-
 LOG = "files.log"
 MOST = 40_000
 """Paths noted by one process. A job of torch and transformers opens about 4,000."""
@@ -145,7 +143,7 @@ def _line(kind, path, outside=None):
     return None if path is None else b"%s %d %d %s\0" % (kind.encode(), size, mtime, os.fsencode(path))
 
 
-def install(folder):
+def install(folder, audit):
     """Note files from here on; `folder` is where the traces go."""
     notes = _Notes(folder)
     audit.take(("open",), notes.opened)

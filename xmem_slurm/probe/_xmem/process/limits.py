@@ -10,7 +10,7 @@ import json
 import os
 import re
 
-from _xmem.process import audit
+from _xmem.process.audit import Listener
 
 _OF_TORCH = re.compile("PYTORCH_(CUDA_)?ALLOC_CONF")
 _DROPPED = re.compile(r"\benv\s+(-\S+\s+)*(-i|-|--ignore-environment|-u\s*\w*ALLOC_CONF)\s|\bunset\s[^;\n]*ALLOC_CONF")
@@ -23,6 +23,7 @@ class ShareLimits:
         self._expected = json.loads(environ.get("XMEM_LIMITS", "{}"))
         self._broken = {}  # code: by what, the first time
         if self._expected:
+            audit = Listener()
             audit.take(("subprocess.Popen",), lambda _executable, words, _folder, environ: self._child(words, environ))
             audit.take(("os.exec", "os.posix_spawn", "os.spawn"), lambda *found: self._child(*found[-2:]))
             audit.take(("os.system",), lambda command: self._child(command, None))

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 
-from _xmem.process import audit, ends
+from _xmem.process import ends
 
 _HERE = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
 
@@ -14,8 +14,8 @@ _OF_WHAT_IS_NOT_THERE = (OSError, EOFError, ImportError)
 _asked = []  # host or address, (code, line) of the script's innermost line that led there
 
 
-def install():
-    """Note from here on."""
+def install(audit):
+    """Note from here on what this listener hears."""
     audit.take(("urllib.Request",), _requested)
     audit.take(("socket.getaddrinfo",), _looked_up)
 

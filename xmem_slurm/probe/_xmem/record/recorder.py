@@ -10,7 +10,7 @@ from _xmem import patches
 from _xmem.advice import JobChange
 from _xmem.course.course import Course
 from _xmem.engine import ProbeEngine
-from _xmem.process import alive, clock, description, ends, network, stand_ins
+from _xmem.process import alive, description, ends, network, stand_ins
 from _xmem.ranks import checkpoints, launch, rank
 from _xmem.ranks.rank import LoneRank
 from _xmem.record.garbage import Garbage
@@ -192,7 +192,7 @@ class Recorder(ProbeEngine):
         if self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
             self._look_at_host()
         self._exit = None  # whoever called sys.exit was not heeded
-        counts, now = self._served.look(), clock.now()
+        counts, now = self._served.look(), self._course.clock.now()
         first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
         number = self._steps.stepped(optimizer, grew, now)
         self.says("step %d" % max(number, most), self._rank_and_size)
@@ -269,7 +269,7 @@ class Recorder(ProbeEngine):
     def _end_if_enough(self):
         if self._too_long():
             self.leave("budget")
-        if self._steps.waits(self._torch.optim.Optimizer, clock.now()):
+        if self._steps.waits(self._torch.optim.Optimizer, self._course.clock.now()):
             return
         if self._course.enough(self._budget.share()) and (self._rank is None or self._rank.all_steady()):
             self.leave("steady")
@@ -290,7 +290,7 @@ class Recorder(ProbeEngine):
                     self.finish("steady" if self._course.repeats() else "budget")
                 elif self._too_long():
                     self.leave("budget")
-                elif self._course.overdue(clock.now()):
+                elif self._course.overdue(self._course.clock.now()):
                     self.leave("steady")
                 elif now >= due:
                     self.write("running")
