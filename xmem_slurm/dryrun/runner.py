@@ -235,6 +235,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",  # a thread that waits for the others would spend the budget
         **fetchers.ONCE,
         "XMEM_ACTIVE": "1",
         "XMEM_SHIMS": str(shim_folder),

@@ -30,7 +30,7 @@ _OF_PODMAN = "containers/storage/*-images/images.json"
 """Where Podman lists its images: it changes with each of them."""
 _PACKAGE = Path(__file__).resolve().parents[2]
 _PSEUDO = ("/proc", "/sys", "/dev")
-_CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", *fetchers.ONCE)
+_CARRIED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_WAIT_POLICY", *fetchers.ONCE)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where runtimes look in an image that says nothing."""
 _ENROOT_CONF = """hooks() {{
