@@ -46,7 +46,7 @@ class State:
         self.version = None  # of all modules and hooks, when it was last looked at
         self.parameters = self.modules = self.configurations = ()
         self.settings = self.sharding = None
-        self.reads = None  # of what its calls read: (places of arguments, references to buffers)
+        self.reads = None  # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
 
 
@@ -244,8 +244,9 @@ class Calls:
             modules = list(module.modules())
             state.modules = [weakref.ref(each) for each in modules]
             own = list(module.parameters())
-            state.parameters = [weakref.ref(each) for each in own] if all(map(self.is_here, own)) else ()
             state.sharding = sharding(modules)
+            whole = state.sharding is not None or all(local(each) is each for each in own)
+            state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
             state.version = version
@@ -270,7 +271,7 @@ class Calls:
             (first.dtype, first.device, first.shape),
             casts,
             begins,
-            state.sharding and state.sharding.gathered(),
+            state.sharding and state.sharding.kind(),
             state.reads and self._read_by(state, leaves),
         )
         known = state.known.get(key)
@@ -309,8 +310,7 @@ class Calls:
         if not fit or reads is None:
             state.refused += 1
             return out
-        if any(reads) and state.reads != reads:
-            state.reads = reads  # from now on they are of a call's kind
+        if not self._has_read_before(state, *reads):
             return out
         places = [place for place, each in enumerate(leaves) if isinstance(each, torch.Tensor)]
         recorded.held = tuple(
@@ -330,16 +330,23 @@ class Calls:
                 where.setdefault(pointer(each), []).append(place)
         buffers = [each for module in modules for each in module._buffers.values() if each is not None]
         found = [each for each in buffers if each.is_cuda and pointer(each) in origins]
-        places = [place for address in origins for place in where.get(address, ())]
-        if origins - {pointer(each) for each in found} - where.keys():
-            return None
-        return sorted(places), [weakref.ref(each) for each in found]
+        places = {place for address in origins for place in where.get(address, ())}
+        known = not origins - {pointer(each) for each in found} - where.keys()
+        return (places, {id(each): weakref.ref(each) for each in found}) if known else None
+
+    def _has_read_before(self, state, places, buffers):
+        """Whether calls of this module had read all of that before; from now on it is of a call's kind."""
+        before, known = state.reads or (set(), {})
+        if places <= before and buffers.keys() <= known.keys():
+            return True
+        state.reads = before | places, {**known, **buffers}
+        return False
 
     def _read_by(self, state, leaves):
         """Return the values that a call reads of its arguments, and the versions of what else it reads."""
         places, buffers = state.reads
-        values = [self._values.fingerprint(leaves[place]) for place in places if place < len(leaves)]
-        return tuple(values), tuple([each._version for each in _alive(buffers)])
+        values = [self._values.fingerprint(leaves[place]) for place in sorted(places) if place < len(leaves)]
+        return tuple(values), tuple([each._version for each in _alive(buffers.values())])
 
     def _state(self, state, modules, tensors):
         """Return what a call must leave as it is: attributes, arguments, what is drawn on the host.

@@ -55,6 +55,10 @@ class Sharding:
         """Return which groups of parameters are gathered."""
         return tuple([group.is_unsharded for group in self._groups])
 
+    def kind(self):
+        """Return what of it can change what a call does."""
+        return self.gathered(), tuple([group.post_forward_mesh_info is None for group in self._groups])
+
 
 def _rests(group):
     reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
