@@ -38,7 +38,7 @@ data = TensorDataset(torch.zeros(samples, 256))
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(data, batch_size=32, {loader})
-for epoch in range(1000):
+for epoch in range(1_000_000):
     model.train()
     for index, (batch,) in enumerate(loader):
         model(batch.cuda()).sum().backward()
@@ -104,7 +104,7 @@ def test_a_later_epoch_that_is_cut_short_does_not_forget_what_was_drawn(
     Where a later epoch's are larger, it counts alone.
     """
     own = "collate_fn=lambda samples: [torch.stack([each for (each,) in samples]).repeat(rows, 1)]"
-    script = TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1000)", "until_told()")
+    script = TRAIN.format(loader=own, accumulate=1, after="pass").replace("range(1_000_000)", "until_told()")
     grow = f"rows = 1\ndef until_told():\n  global rows\n  while True:\n    yield 0\n    rows += {growing}\n"
     trace = dry_run(tmp_path, warm_python, f"samples = 6_000\n{grow}{script}")
     assert trace.seen is not None

@@ -36,11 +36,12 @@ def same(trace: Trace) -> None:
     assert found.peak_reserved_bytes == trace.recorded["reserved_bytes"]
 
 
-@pytest.mark.parametrize("steps", [30, 400])
-def test_equal_steps_are_kept_once(run: Run, steps: int) -> None:
+@pytest.mark.parametrize("steps", [60, 400])
+def test_of_equal_steps_some_are_kept(run: Run, steps: int) -> None:
+    """Of each kind 24 at the most: each asks for 16 blocks."""
     trace = in_full(run, f"for i in range({steps}): step(32)\nstep(64)\nprint(model)")
     assert (trace.state, trace.steps) == ("exit", steps + 1)
-    assert len(trace.allocations) < 350
+    assert len(trace.allocations) < 600
     same(trace)
 
 
@@ -48,7 +49,7 @@ def test_a_peak_within_a_long_run_is_kept(run: Run) -> None:
     trace = in_full(
         run, "for i in range(300):\n  step(32)\n  if i == 200: step(9999)\n  if i == 250: step(99999)\nstep(32)"
     )
-    assert len(trace.allocations) < 400
+    assert len(trace.allocations) < 700
     assert trace.recorded["allocated_bytes"] > 99999 * 4 * (256 + 512 + 256)
     same(trace)
 
@@ -68,7 +69,7 @@ for i in range(300):
     )
     found = replay(trace)
     assert found.peak_allocated_bytes == trace.recorded["allocated_bytes"]
-    assert len(trace.allocations) < 500
+    assert len(trace.allocations) < 800
 
 
 def test_batches_of_all_sizes_leave_a_trace_that_holds_the_largest(run: Run) -> None:
