@@ -18,7 +18,8 @@ by the probe, so that a reader sees either the last complete state of a process 
                     (torch.cuda.memory._snapshot()["device_traces"][0]); sizes are the bytes that were asked for.
                     Steps that repeat others are left out, and calls that were skipped stand as the events of those
                     before, at addresses of their own. What steps left at another address stands as "moved_from"
-                    for each such allocation, then as "moved_to" for each, in the same order
+                    for each such allocation, then as "moved_to" for each, in the same order. "left_out" says that what
+                    stands in the `size` rows before it came `address` times more, and is left out there
     sites           {found, called_from, of}: `found` are [file, line, function, module], the lines of the script that
                     allocated and the modules that they did it for, and the lines that called those; `called_from` has
                     the number of the caller of each, 0 where there is none (earlier releases did not write it); `of`
@@ -208,6 +209,14 @@ class Event(NamedTuple):
     allocation: int
 
 
+class Repeat(NamedTuple):
+    """Steps left out: the events from `first` on, up to `end`, came so many `times` more, one after another."""
+
+    first: int
+    end: int
+    times: int
+
+
 @dataclass(frozen=True, slots=True)
 class ShownGpu:
     """The GPU that the process was shown."""
@@ -287,6 +296,8 @@ class Trace(Process):
     """The number of each allocation's site."""
     counts: StepCounts | None = None
     """What one optimizer step did; None where no two were seen, or nobody counted."""
+    repeats: Sequence[Repeat] = ()
+    """Where steps are left out that were like the one before, in order."""
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
 

@@ -28,6 +28,7 @@ from xmem_slurm.trace import (
     Origin,
     Phase,
     Process,
+    Repeat,
     ScriptFailure,
     Seen,
     ShownGpu,
@@ -103,7 +104,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
     """Give what was checked its meaning: numbers for addresses, categories, origins."""
     columns = raw.events
     history = list(zip(columns.action, columns.address, columns.size, columns.stream, strict=True))
-    requests, events, freed_at = _number(history)
+    requests, events, freed_at, begun = _number(history)
     marks = [Mark(mark.kind, mark.allocations) for mark in raw.marks]
     tagged, names = _resolve_tags(history, raw.tags)
     allocations = [
@@ -117,6 +118,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         **{name: getattr(raw, name) for name in same},
         allocations=allocations,
         events=events,
+        repeats=_repeats(history, begun),
         marks=marks,
         training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
@@ -141,11 +143,12 @@ def _counts(raw: Any) -> StepCounts | None:
     return StepCounts(raw.launches, raw.backwards, rows)
 
 
-def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int]]:
+def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], dict[int, int], list[int]]:
     """Give each allocation its number, in place of an address that is used again and again.
 
-    Returns the requests (size, stream), the events on them, and for each freed allocation how many had been made by
-    then. The device of a dry run has no limit, so segments are only given back when the job says empty_cache().
+    Returns the requests (size, stream), the events on them, for each freed allocation how many had been made by then,
+    and for each row how many events come before it. The device of a dry run has no limit, so segments are only given
+    back when the job says empty_cache().
     """
     requests: list[tuple[int, int]] = []
     events: list[Event] = []
@@ -153,8 +156,10 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
     live: dict[int, int] = {}
     moving: deque[int] = deque()
     streams: dict[int, int] = {0: 0}
+    begun: list[int] = []
     releasing = False
     for action, address, size, stream in history:
+        begun.append(len(events))
         if action in ("segment_free", "segment_unmap"):
             if not releasing:
                 events.append(Event(Op.EMPTY_CACHE, -1))
@@ -177,7 +182,17 @@ def _number(history: list[_Entry]) -> tuple[list[tuple[int, int]], list[Event], 
         elif address in live and action == "free_completed":
             events.append(Event(Op.FREE_COMPLETED, live.pop(address)))
         releasing = False
-    return requests, events, freed_at
+    return requests, events, freed_at, begun
+
+
+def _repeats(history: list[_Entry], begun: Sequence[int]) -> list[Repeat]:
+    """Return where steps are left out; no event is in two of them, however many rows a file says."""
+    repeats: list[Repeat] = []
+    for row, (action, times, rows, _) in enumerate(history):
+        if action == "left_out" and times > 0:
+            first = begun[max(0, row - rows)]
+            repeats.append(Repeat(max(first, repeats[-1].end if repeats else 0), begun[row], times))
+    return repeats
 
 
 def _move(action: str, address: int, live: dict[int, int], moving: deque[int]) -> None:

@@ -14,7 +14,7 @@ from xmem_slurm.allocator.fit import RESOLUTION, smallest_capacity
 from xmem_slurm.allocator.replay import Run, replay
 from xmem_slurm.allocator.snapshot import snapshot
 from xmem_slurm.errors import UsageError
-from xmem_slurm.trace import Category, Mark, Trace
+from xmem_slurm.trace import Category, Mark, Repeat, Trace
 from xmem_slurm.trace_file import read
 from xmem_slurm.units import MIB
 
@@ -158,6 +158,42 @@ def test_once_in_a_while_does_not_count() -> None:
     found = replay(steps_of(["+a:40 -a"] * 3))
     assert dataclasses.replace(found, repeated_steps=10, short_steps=1).suffices
     assert not dataclasses.replace(found, repeated_steps=9, short_steps=1).suffices
+
+
+def keeping_one(sizes: Sequence[int], count: int) -> Trace:
+    """Write steps that each keep a block until the next one is under way; sizes in MiB."""
+    g, a, b, c = sizes
+    rest = [f"+a{k}:{a} +g{k}:{g} -g{k - 1} -a{k} +b{k}:{b} +c{k}:{c} -b{k} -c{k}" for k in range(1, count)]
+    return steps_of([f"+g0:{g} +a0:{a} -a0", *rest])
+
+
+@pytest.mark.parametrize("sizes", [(36, 31, 42, 17), (36, 22, 50, 16), (11, 29, 59, 33), (11, 16, 37, 18)])
+def test_steps_that_a_trace_leaves_out_are_as_if_they_stood_there(sizes: Sequence[int]) -> None:
+    whole, kept = keeping_one(sizes, 200), keeping_one(sizes, 4)
+    left_out = Repeat(len(keeping_one(sizes, 3).events), len(kept.events), 196)
+    unlimited, short = replay(whole), set()
+    for capacity in (None, *range(unlimited.peak_allocated_bytes, unlimited.peak_reserved_bytes, 2 * MIB)):
+        full, repeated = replay(whole, capacity), replay(dataclasses.replace(kept, repeats=[left_out]), capacity)
+        same = ["fits", "peak_allocated_bytes", "peak_reserved_bytes", "segments"]
+        same += ["repeated_steps", "short_steps"] if full.fits else []
+        assert [getattr(repeated, name) for name in same] == [getattr(full, name) for name in same]
+        short.add(full.short_steps)
+    assert len(short) > 2
+
+
+def test_whether_a_job_lives_on_freeing_its_cache_does_not_hang_on_how_many_steps_were_kept() -> None:
+    steps = ["+a:40 -a +b:50 -b"] * 3
+    trace = steps_of(steps)
+    on_two_streams = [each._replace(stream=number % 2) for number, each in enumerate(trace.allocations)]
+    left_out = [Repeat(len(steps_of(steps[:2]).events), len(trace.events), 97)]
+    short = replay(dataclasses.replace(trace, allocations=on_two_streams, repeats=left_out), 60 * MIB)
+    assert (short.repeated_steps, short.short_steps) == (99, 99)
+
+
+def test_a_step_that_leaves_more_than_it_frees_is_not_repeated() -> None:
+    trace = steps_of(["+a:10 +b:20 -b"] * 3)
+    repeated = dataclasses.replace(trace, repeats=[Repeat(8, 12, 50)])
+    assert replay(repeated) == replay(trace)
 
 
 def test_the_smallest_capacity_stands_above_the_gaps_of_luck() -> None:

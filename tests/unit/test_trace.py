@@ -68,6 +68,13 @@ def test_an_allocation_is_asked_back_once(tmp_path: Path) -> None:
     assert [event.op for event in found.events] == [Op.ALLOC, Op.FREE_REQUESTED]
 
 
+def test_steps_that_are_left_out_name_the_events_of_one_and_no_event_twice(tmp_path: Path) -> None:
+    once = [("alloc", 4096, 100, 0), ("free_requested", 4096, 100, 0), ("free_completed", 4096, 100, 0)]
+    found = read(tmp_path, [*once, ("left_out", 7, 3, 0), *once, ("left_out", 9, 1 << 40, 0), ("left_out", -1, 3, 0)])
+    assert found.repeats == [trace.Repeat(0, 3, 7), trace.Repeat(3, 6, 9)]
+    assert len(found.events) == 6
+
+
 def test_frees_of_what_was_allocated_before_recording_are_left_out(tmp_path: Path) -> None:
     found = read(tmp_path, [("free_requested", 7, 10, 0), ("free_completed", 7, 10, 0), ("alloc", 7, 20, 0)])
     assert [event.op for event in found.events] == [Op.ALLOC]

@@ -8,6 +8,11 @@ in shape, steps ask for what none did before, and being short there is how fragm
 A recorded free is replayed as torch did it: FREE_REQUESTED directly followed by its FREE_COMPLETED is an ordinary free;
 if other events stand between, other streams used the block (record_stream), and it stays active_pending_free until its
 FREE_COMPLETED, unless the model's own out-of-memory path or an EMPTY_CACHE synchronises before.
+
+Note [Steps that are left out]: a trace says how many steps like one that it has are left out behind that. They are made
+here from that one: what it frees of earlier steps stands for what it leaves itself. So the cache is that of the job,
+and whether it lives on freeing its cache does not hang on how many equal steps were kept. Once they find their blocks
+where an earlier one of them did, the rest of them does, too.
 """
 
 from bisect import bisect_right
@@ -20,7 +25,7 @@ from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 from xmem_slurm.allocator.config import Settings, parse
 from xmem_slurm.allocator.device import Device
 from xmem_slurm.allocator.events import complete
-from xmem_slurm.trace import Category, Op, Trace
+from xmem_slurm.trace import Category, Event, Op, Repeat, Trace
 
 if TYPE_CHECKING:
     from xmem_slurm.allocator.blocks import Block
@@ -31,6 +36,8 @@ _OTHER_STREAM = -1
 
 TOLERATED = 10
 """Of so many steps that repeat an earlier one, one may be short of memory: if that costs it 60 %, all lose 6 %."""
+MOST_REPEATS = 64
+"""So many of the steps that are left out are made one after another, before the rest is taken to be like them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ class Replay:
     at_peak_allocated: UsagePoint
     oom: OutOfMemory | None
     repeated_steps: int
-    """Steps of the trace that ask for the same sizes as an earlier one."""
+    """Steps that ask for the same sizes as an earlier one, those included that the trace leaves out."""
     short_steps: int
     """Those of them that were short of memory, whether freeing cached blocks helped or not."""
 
@@ -116,8 +123,8 @@ def replay(
         retries=allocator.num_alloc_retries,
         at_peak_allocated=run.moment(allocator.allocated_peak_at),
         oom=oom,
-        repeated_steps=len(repeated),
-        short_steps=len(repeated & {bisect_right(ends, number) for number in allocator.short_at}),
+        repeated_steps=len(repeated) + run.repeated,
+        short_steps=len(repeated & {bisect_right(ends, number) for number in allocator.short_at}) + run.repeated_short,
     )
 
 
@@ -156,15 +163,31 @@ class Run:
         self.blocks: dict[int, Block] = {}
         self.block_sizes = [0] * len(trace.allocations)
         """Bytes of the block that each allocation got."""
+        self.repeated = self.repeated_short = 0
+        """Steps that the trace leaves out, and how many of them were short of memory."""
+        self._deferred: dict[int, int] = {}
 
     def to_event(self, last: int | None) -> int | None:
         """Replay the events up to and with `last` (None: all); return the allocation that failed, if one did."""
+        events = self.trace.events if last is None else self.trace.events[: last + 1]
+        done = 0
+        for repeat in self.trace.repeats:
+            if repeat.end > len(events):
+                break
+            failed = self._replay(events[done : repeat.end])
+            done = repeat.end
+            if failed is None:
+                failed = self._repeat(repeat)
+            if failed is not None:
+                return failed
+        return self._replay(events[done:])
+
+    def _replay(self, events: Sequence[Event]) -> int | None:
         allocator, blocks, block_sizes = self.allocator, self.blocks, self.block_sizes
         malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
-        events = self.trace.events if last is None else self.trace.events[: last + 1]
         # Plain integers: the members of an IntEnum are slow to look up and compare.
         served, asked_back, given_back = int(Op.ALLOC), int(Op.FREE_REQUESTED), int(Op.FREE_COMPLETED)
-        deferred: dict[int, int] = {}
+        deferred = self._deferred
         requested = -1
         for op, number in events:
             if op == given_back:
@@ -175,7 +198,7 @@ class Run:
                     complete(allocator, blocks[number], _OTHER_STREAM)
                 continue
             if requested >= 0:
-                self._defer(requested, deferred)
+                self._defer(requested)
                 requested = -1
             if op == served:
                 size, stream, _ = allocations[number]
@@ -189,14 +212,49 @@ class Run:
             else:
                 allocator.empty_cache()
         if requested >= 0:
-            self._defer(requested, deferred)
+            self._defer(requested)
         return None
 
-    def _defer(self, number: int, deferred: dict[int, int]) -> None:
+    def _repeat(self, repeat: Repeat) -> int | None:
+        """Replay steps that are left out; what is counted of them is not where, but how many were short of memory."""
+        trace, allocator, history = self.trace, self.allocator, self.allocator.history
+        events = trace.events[repeat.first : repeat.end]
+        pairs = _handed_on(trace, events)
+        if pairs is None:
+            return None
+        made = [number for op, number in events if op == Op.ALLOC]
+        served, noted = allocator.allocations, len(history or ())
+        met: dict[int, int] = {}
+        short: list[bool] = []
+        failed = None
+        while failed is None and len(short) < min(repeat.times, MOST_REPEATS):
+            for old, left in pairs:
+                self.blocks[old] = self.blocks[left]
+                if left in self._deferred:
+                    self._deferred[old] = self._deferred.pop(left)
+            allocator.allocations = served - len(
+                made
+            )  # the moments of a repeated step are those of the one in the trace
+            before = len(allocator.short_at)
+            failed = self._replay(events)
+            short.append(len(allocator.short_at) > before)
+            del allocator.short_at[before:]
+            places = hash((allocator.reserved_bytes, *[self.blocks[number].ptr for number in made]))
+            if places in met:
+                break
+            met[places] = len(short)
+        if history is not None:  # whoever follows it knows the events of the trace alone
+            history[noted:] = [entry for entry in history[noted:] if entry.action.startswith("segment")]
+        cycle = short[met.get(places, 0) :] or short
+        self.repeated += repeat.times
+        self.repeated_short += sum(short) + (repeat.times - len(short)) * sum(cycle) // len(cycle)
+        return failed
+
+    def _defer(self, number: int) -> None:
         block = self.blocks[number]
         self.allocator.record_stream(block, _OTHER_STREAM)
         self.allocator.free(block)
-        deferred[number] = self.allocator.num_sync_all_streams
+        self._deferred[number] = self.allocator.num_sync_all_streams
 
     def moment(self, served: int) -> UsagePoint:
         """Say what was allocated when `served` allocations had been made, the last of them included."""
@@ -216,3 +274,21 @@ class Run:
             category = self.trace.allocations[number].category
             totals[category] = totals.get(category, 0) + self.block_sizes[number]
         return UsagePoint(event, totals)
+
+
+def _handed_on(trace: Trace, events: Sequence[Event]) -> list[tuple[int, int]] | None:
+    """Return what a step frees of earlier ones, each with what it leaves in its place; None: it leaves something else.
+
+    Of two that are alike the one that was allocated first stands for the first. What still waits for another stream is
+    alike only to what waits, too.
+    """
+    made = {number for op, number in events if op == Op.ALLOC}
+    requested = {number for op, number in events if op == Op.FREE_REQUESTED}
+    freed = {number for op, number in events if op == Op.FREE_COMPLETED}
+    if requested - freed - made:
+        return None
+    allocations = trace.allocations
+    old = sorted((*allocations[number][:2], number not in requested, number) for number in freed - made)
+    left = sorted((*allocations[number][:2], number in requested, number) for number in made - freed)
+    alike = [each[:3] for each in old] == [each[:3] for each in left]
+    return [(before[3], after[3]) for before, after in zip(old, left, strict=True)] if alike else None

@@ -6,8 +6,8 @@ peak that there was not before, or one of the first of its kind (as many allocat
 thrown away unread: torch is told to forget them. What they left behind is found out when the next one is kept: torch's
 snapshot says what is allocated at its end, its events undone say what was at its start, and the difference to what the
 intervals before had left stands in the trace between the two: an allocation of the same size is the old one, moved;
-the others are freed and allocated. So what is alive at any moment of a kept interval is exact; the cache of the
-allocator is that of the kept intervals alone.
+the others are freed and allocated. So what is alive at any moment of a kept interval is exact. Where one was kept whole
+and like ones follow it, the trace says how many: a replay repeats it, so that the allocator's cache is theirs, too.
 
 Another thread writes the trace meanwhile, and torch cannot be told to forget just what was read: what was allocated and
 freed between the two would be lost. So torch forgets at the end of an interval, where nobody allocates, and is read on
@@ -28,8 +28,8 @@ MANY = 64
 KINDS = 16
 """So many kinds of intervals are kept without a new peak: where all batches differ, the first of them."""
 AGAIN, AGAIN_MANY = 2, 24
-"""So many of a kind are kept where calls are skipped, the second number as long as there is room: what is reserved may
-rise as like ones follow each other (a backbone that thaws: by 4 % in the 12th), and what torch says of it is not so."""
+"""Where calls are skipped so many of a kind are kept between others, the second number as long as there is room: what
+is reserved may rise as kinds follow each other, and what torch says of it is not so."""
 ROOM = 20_000
 """Allocations, from which on there is none."""
 MOST = 40_000
@@ -52,12 +52,22 @@ class _Piece:
     """A stretch of one device's history, and how many allocations that device had served by its end.
 
     `entries` are (action, address, size, stream). For each "alloc" of them `numbers` has how many the device had served
-    before, and `sites` its site. `record` names the peaks that were raised in it.
+    before, and `sites` its site. `record` names the peaks that were raised in it. Those of `interval` are what torch
+    noted, which may be all of an interval; `repeats` is how many like it followed and are left out.
     """
 
-    def __init__(self, entries, numbers, sites, served, record=frozenset()):
+    def __init__(self, entries, numbers, sites, served, *, record=frozenset(), interval=slice(0, 0)):
         self.entries, self.numbers, self.sites = entries, numbers, sites
-        self.served, self.record = served, record
+        self.served, self.record, self.interval = served, record, interval
+        self.repeats = 0
+
+    def rows(self):
+        """Return its entries as they stand in a trace."""
+        length, end = self.interval.stop - self.interval.start, self.interval.stop
+        if not self.repeats or not length:
+            return self.entries
+        left_out = ("left_out", self.repeats, length, 0)
+        return [*self.entries[:end], left_out, *self.entries[end:]]
 
     def joined(self, other):
         """Return both as one, without the allocations that are freed in it."""
@@ -104,6 +114,9 @@ class History:
         self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
         self._kinds, self._asked = {}, set()  # kind: (the highest level that one was kept from, how many were kept)
+        self._whole = set()  # kinds of which one was kept whole: all that was noted from its begin to its end
+        self._repeated = None, ()  # the kind of the last interval, if it was kept whole or like that; and that one
+        self._begins = False  # whether torch's notes begin where this interval does
         self._highest = 0  # the highest level that any was kept from
         self._level = 0  # bytes allocated at the last boundary
         self._totals = {}  # at the last boundary
@@ -172,8 +185,10 @@ class History:
         met, grew, began = asked in self._asked, self._rose or risen(self._peaks, peaks), self._level
         level_kept, times = self._kinds.get(kind, (0, 0))
         higher = skips and began > RISE * (level_kept if times else self._highest)
+        repeated, whole_pieces = self._repeated
+        follows = kind == repeated
         has_room = times < AGAIN or max(map(self.allocations, self.devices()), default=0) < ROOM
-        again = 0 < times < AGAIN_MANY and skips and has_room
+        again = not follows and times and (kind not in self._whole or (skips and has_room and times < AGAIN_MANY))
         new = grew or higher or again or (not times and not self.varies)
         self._totals, self._peaks, self._level = dict(totals), dict(peaks) if grew else self._peaks, level
         self.intervals += 1
@@ -184,13 +199,21 @@ class History:
             self._highest = max(began, self._highest)
             self._asked.add(asked)
         begins = not self.folds and self._may_fold and (self._quiet >= QUIET or self.intervals >= MANY)
+        whole = self._begins and not self._read
         if self.folds and not new:
             if self._is_wanted():
                 notes = self._snapshot()["device_traces"][self._journal.device]
                 self._show(notes, self._sites.of(notes))
             self._forget(counts)
+            self._repeated = (kind, whole_pieces) if follows else (None, ())
+            for piece in self._repeated[1]:
+                piece.repeats += 1
         elif self.folds or begins or self.untaken(counts) > SLICE or self._is_wanted():
             self.take(counts, peaks, at_rest=True)
+            self._repeated = (kind, [pieces[-1] for pieces in self._pieces.values()]) if whole else (None, ())
+            self._whole |= {kind} if whole else set()
+        else:
+            self._repeated, self._begins = (None, ()), False
         self.folds = self.folds or begins
         return met
 
@@ -205,8 +228,9 @@ class History:
         """Return how many allocations torch holds notes of."""
         return sum(counts) - sum(self._forgotten)
 
-    def _forget(self, counts):
+    def _forget(self, counts, at_rest=True):
         """Have torch forget what it noted."""
+        self._begins = at_rest
         self._clear()
         self._sites.forget()
         self._journal.forget()
@@ -236,7 +260,7 @@ class History:
                 if at_rest and self._is_wanted() and device == self._journal.device:
                     self._show(notes, sites)
         if at_rest or self.untaken(counts) > SLICE:
-            self._forget(counts)
+            self._forget(counts, at_rest)
         if at_rest:
             self._journal.awaited.clear()
         self._peaks = self._record = dict(peaks)
@@ -286,7 +310,10 @@ class History:
             of += made_at
             number += 1
         self._read[device] = len(notes)
-        self._pieces.setdefault(device, []).append(_Piece(missed + entries, numbers, of, number, record))
+        interval = slice(len(missed), len(missed) + len(entries))
+        self._pieces.setdefault(device, []).append(
+            _Piece(missed + entries, numbers, of, number, record=record, interval=interval)
+        )
         self._live[device] = _done(start, entries)
         if self._may_fold and self.allocations(device) > MOST:
             self._shorten(device)
@@ -330,7 +357,7 @@ class History:
 
     def columns(self, device):
         """Return `events` of a trace."""
-        entries = [entry for piece in self._pieces.get(device, ()) for entry in piece.entries]
+        entries = [row for piece in self._pieces.get(device, ()) for row in piece.rows()]
         return {
             "action": [entry[0] for entry in entries],
             "address": [entry[1] for entry in entries],
