@@ -97,6 +97,11 @@ SCRIPTS = {
             slope, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
             step(slope.square().sum())
         """,
+    "sparse gradients": """
+        bag = torch.nn.Sequential(torch.nn.EmbeddingBag(1000, 64, sparse=True), torch.nn.Linear(64, 1)).cuda()
+        optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)
+        for i in range(30): step(bag(torch.randint(1000, (32, 4)).cuda()).sum() + model(data()).mean())
+        """,
     "parameters thawed": """
         for p in model[:9].parameters(): p.requires_grad_(False)
         for i in range(40):

@@ -84,6 +84,7 @@ class Calls:
     def end(self):
         """No call is skipped any more."""
         self._thread = None
+        self._recorded = []
 
     def is_here(self, tensor):
         """Whether a tensor is on the one device whose calls are skipped: the first that is met."""
@@ -528,7 +529,10 @@ class Calls:
     def read(self, notes, last):
         """Take from torch's notes, which end at position `last` and are forgotten then, what was recorded."""
         first = last - len(notes)
-        self._recorded = [each for each in self._recorded if not each.read(notes, first)]
+        try:
+            self._recorded = [each for each in self._recorded if not each.read(notes, first)]
+        except Exception as error:
+            self._broken(error)
 
     def doubt(self, note):
         """Say what skipped calls could not stand for."""

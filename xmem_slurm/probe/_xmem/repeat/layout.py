@@ -63,6 +63,11 @@ class StorageLayout:
         return empty.set_(storages[view.storage], view.offset, view.shape, view.stride)
 
 
+def is_strided(tensor):
+    """Whether a tensor lies in one storage, as sparse ones do not."""
+    return str(tensor.layout) == "torch.strided"
+
+
 def pointer(tensor):
     """Return where the storage of a tensor lies."""
     return tensor.untyped_storage().data_ptr()

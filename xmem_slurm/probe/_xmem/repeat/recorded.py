@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
-from _xmem.repeat.layout import StorageLayout, pointer
+from _xmem.repeat.layout import StorageLayout, is_strided, pointer
 from _xmem.repeat.sharded import local
 
 BOUNDARIES = 3
@@ -67,12 +67,13 @@ class RecordedCall:
 
     def went_back(self, asked, without, own):
         """Note its backward pass: `own` are the node that it began with, and where it ended; None: in parts."""
-        if asked.create_graph or own is None:
-            self.gone = None  # it is differentiated again, or cannot be told from what is around it
+        gradients = [local(each.grad) for each in self.parameters()]
+        if asked.create_graph or own is None or not all(each is None or is_strided(each) for each in gradients):
+            self.gone = None  # it is differentiated again, cannot be told from what is around it, or has sparse ones
             return
         first, end = own
         self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
-        self.gradients = StorageLayout([local(each.grad) for each in self.parameters()])
+        self.gradients = StorageLayout(gradients)
 
     def read(self, notes, first):
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
