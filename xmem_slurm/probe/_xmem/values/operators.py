@@ -74,6 +74,9 @@ OF_SEVERAL = {
 }
 """Kernels that are given the operator first."""
 
+OF_THE_DEVICE = {"aten::_local_scalar_dense"}
+"""Operators that need no kernel of ours for tensors on the host."""
+
 
 def of(aten):
     """Yield (rule, name, operator) for each operator of the table; the last is None where torch has none so named."""

@@ -47,7 +47,9 @@ class Rules:
     def _wrap(self, operator, kernel):
         """Put a kernel where torch dispatches the operator to below autograd."""
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
-        past = "(none)" in _line(self._torch._C._dispatch_dump(operator.name()), "Autograd[alias]")
+        # So is what gives no tensor, as a key of the device's alone: an optimizer reads its steps on the host.
+        none = "(none)" in _line(self._torch._C._dispatch_dump(operator.name()), "Autograd[alias]")
+        past = none or operator.name() in operators.OF_THE_DEVICE
         redispatch, below = operator.redispatch, self._torch._C._after_autograd_keyset if past else self._below
         tensors = [
             index for index, each in enumerate(operator._schema.arguments) if str(each.type) in ("Tensor", "Tensor?")
