@@ -13,7 +13,7 @@ from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import Planned
 from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import known
+from xmem_slurm.submission import evidence
 from xmem_slurm.submission.answer import Wishes, answer
 
 JOB = Submission(("job.sh",), {"XMEM_SITE": str(EXAMPLE_SITE)}, SCRIPT.encode())
@@ -33,7 +33,7 @@ def found(mib: int) -> Planned:
 def having_read(estimate: Estimate | None, path: Path) -> Estimate | None:
     if estimate is None:
         return None
-    read = [known.as_it_is(path)]
+    read = [evidence.as_it_is(path)]
     return replace(estimate, ranks=[replace(rank, trace=replace(rank.trace, files=read)) for rank in estimate.ranks])
 
 
@@ -62,7 +62,7 @@ def test_a_plan_is_made_once_until_what_its_dry_runs_read_changes(
     plan, data, asked = found(3000), tmp_path / "data", []
     data.write_text("1")
     rows = [replace(row, estimate=having_read(row.estimate, data)) for row in plan.plan.rows]
-    base = replace(plan.plan.base, trace=replace(plan.plan.base.trace, files=[known.as_it_is(data)]))
+    base = replace(plan.plan.base, trace=replace(plan.plan.base.trace, files=[evidence.as_it_is(data)]))
     whole = replace(plan, plan=replace(plan.plan, rows=rows, base=base))
     monkeypatch.setattr(on_site, "plan", lambda *_: asked.append("") or whole)
     first, second = (answer(JOB, WISHES, print) for _ in range(2))

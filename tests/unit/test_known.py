@@ -14,7 +14,7 @@ from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.dryrun.containers import images
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import known
+from xmem_slurm.submission import evidence, known
 from xmem_slurm.trace import File
 
 JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
@@ -29,9 +29,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.py"
 
 
-def keep(*files: File, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
+def keep(*files: evidence.Noted, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
     name = known.key(job, [])
-    known.keep(name, DECISION._replace(written=job), files, days)
+    known.keep(name, DECISION._replace(written=job), evidence.lasting(files), days)
     return name
 
 
@@ -40,7 +40,7 @@ def entry(name: str) -> Path:
 
 
 def test_an_answer_comes_back_whole(model: Path) -> None:
-    name = keep(known.as_it_is(model))
+    name = keep(evidence.as_it_is(model))
     found = known.look_up(name, JOB)
     assert found is not None
     assert found.known_since is not None
@@ -51,21 +51,19 @@ def test_an_answer_comes_back_whole(model: Path) -> None:
 
 
 def test_what_it_is_kept_in_is_private(model: Path) -> None:
-    path = entry(keep(known.as_it_is(model)))
+    path = entry(keep(evidence.as_it_is(model)))
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("change", ["longer", "same length", "older", "gone", "a folder in its place"])
+@pytest.mark.parametrize("change", ["longer", "same length", "gone", "a folder in its place"])
 def test_an_edited_file_ends_it(change: str, model: Path) -> None:
-    name = keep(known.as_it_is(model))
+    name = keep(evidence.as_it_is(model))
     if change == "longer":
         model.write_text("layers = 100\n")
     elif change == "same length":
         model.write_text("layers = 2\n")
         os.utime(model, ns=(0, model.stat().st_mtime_ns + 1))
-    elif change == "older":
-        os.utime(model, (0, 0))
     else:
         model.unlink()
         if change != "gone":
@@ -73,9 +71,111 @@ def test_an_edited_file_ends_it(change: str, model: Path) -> None:
     assert known.look_up(name, JOB) is None
 
 
+def test_a_file_with_another_time_and_the_same_content_does_not(model: Path) -> None:
+    name = keep(evidence.as_it_is(model))
+    os.utime(model, (0, 0))
+    assert known.look_up(name, JOB) is not None
+
+
+def test_of_a_large_file_the_time_counts(model: Path) -> None:
+    model.write_bytes(bytes(evidence.MOST_DIGESTED + 1))
+    name = keep(evidence.as_it_is(model))
+    os.utime(model, (0, 0))
+    assert known.look_up(name, JOB) is None
+
+
+def test_what_the_job_leaves_in_a_folder_that_it_lists_does_not_end_it(model: Path) -> None:
+    """Its output as sbatch names it, and what the script wrote: earlier runs left them there."""
+    folder = model.with_name("runs")
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+    wrote = File("W", 0, 0, str(folder / "model[1].pt"))
+    name = keep(evidence.as_it_is(folder), wrote, *evidence.made_by_slurm(["%x-%4j.out"], folder))
+    (folder / "gpt-0017.out").touch()
+    (folder / "model[1].pt").touch()
+    assert known.look_up(name, JOB) is not None
+    (folder / "model1.pt").touch()
+    assert known.look_up(name, JOB) is None
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root can write everywhere")
+def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) -> None:
+    package = model.parent / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    read = [package / f"{number}.py" for number in range(50)]
+    for file in read:
+        file.touch()
+    package.chmod(0o555)
+    name = keep(*map(evidence.as_it_is, read))
+    assert len(json.loads(entry(name).read_text())["files"]) == 1
+    assert known.look_up(name, JOB) is not None
+    package.chmod(0o755)
+    (package / "new.py").touch()
+    assert known.look_up(name, JOB) is None
+
+
+NAMED = JOB.but(argv=("-J", "one", "--gres=gpu:h200:1", "--comment=first", "-o", "%x.out", "job.sh", "--comment=its"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "ready"),
+    [
+        (("--gres=gpu:h200:1", "job.sh", "--comment=its"), ("--gres=gpu:l4:1", "job.sh", "--comment=its")),
+        (
+            ("--gres=gpu:h200:1", "-Jtwo", "-Q", "job.sh", "--comment=its"),
+            ("-Jtwo", "-Q", "--gres=gpu:l4:1", "job.sh", "--comment=its"),
+        ),
+    ],
+)
+def test_options_that_cannot_matter_are_those_of_who_asks(
+    argv: tuple[str, ...], ready: tuple[str, ...], model: Path
+) -> None:
+    known.keep(
+        known.key(NAMED, []),
+        DECISION._replace(
+            written=NAMED, ready=NAMED.but(argv=tuple(word.replace("h200", "l4") for word in NAMED.argv))
+        ),
+        evidence.lasting([evidence.as_it_is(model)]),
+    )
+    other = NAMED.but(argv=argv, environ={**NAMED.environ, "SBATCH_JOB_NAME": "x", "SBATCH_OUTPUT": "y"})
+    found = known.look_up(known.key(other, []), other)
+    assert found is not None
+    assert found.ready.argv == ready
+
+
+def test_a_job_as_it_was_written_keeps_its_words_where_they_are(model: Path) -> None:
+    known.keep(
+        known.key(NAMED, []),
+        DECISION._replace(written=NAMED, ready=NAMED),
+        evidence.lasting([evidence.as_it_is(model)]),
+    )
+    other = NAMED.but(argv=("--gres=gpu:h200:1", "-J", "two", "job.sh", "--comment=its"))
+    found = known.look_up(known.key(other, []), other)
+    assert found is not None
+    assert found.ready == other
+
+
+@pytest.mark.parametrize("where", ["script", "module"])
+def test_the_name_of_a_job_counts_where_the_job_may_read_it(where: str, model: Path) -> None:
+    job = NAMED.but(script=b"#!/bin/sh\n./$SLURM_JOB_NAME\n") if where == "script" else NAMED
+    if where == "module":
+        model.write_text("import os\nconfig = os.environ['SLURM_JOB_NAME']\n")
+    known.keep(
+        known.key(job, []), DECISION._replace(written=job, ready=job), evidence.lasting([evidence.as_it_is(model)])
+    )
+    assert known.look_up(known.key(job, []), job) is not None
+    other = job.but(argv=("-J", "two", *job.argv[2:]))
+    assert known.look_up(known.key(other, []), other) is None
+
+
+def test_in_a_heterogeneous_job_all_words_count() -> None:
+    one, other = (JOB.but(argv=("-n1", ":", "-J", name, "--gres=gpu:1", "job.sh")) for name in ("one", "two"))
+    assert known.key(one, []) != known.key(other, [])
+
+
 def test_a_file_that_comes_into_being_ends_it(model: Path) -> None:
     checkpoint = model.with_name("checkpoint.pt")
-    name = keep(known.as_it_is(checkpoint))
+    name = keep(evidence.as_it_is(checkpoint))
     assert known.look_up(name, JOB) is not None
     checkpoint.touch()
     assert known.look_up(name, JOB) is None
@@ -85,20 +185,20 @@ def test_another_file_in_a_folder_that_was_listed_ends_it(model: Path) -> None:
     data = model.with_name("data")
     data.mkdir()
     os.utime(data, (0, 0))
-    name = keep(known.as_it_is(data))
+    name = keep(evidence.as_it_is(data))
     assert known.look_up(name, JOB) is not None
     (data / "more.bin").touch()
     assert known.look_up(name, JOB) is None
 
 
 def test_nothing_is_kept_of_a_file_that_was_edited_while_the_dry_run_ran(model: Path) -> None:
-    read = known.as_it_is(model)
+    read = evidence.as_it_is(model)
     model.write_text("layers = 100\n")
     assert not entry(keep(read)).exists()
 
 
 def test_nothing_is_kept_where_not_everything_was_noted(model: Path) -> None:
-    assert not entry(keep(known.as_it_is(model), File("T", 0, 0, ""))).exists()
+    assert not entry(keep(evidence.as_it_is(model), File("T", 0, 0, ""))).exists()
 
 
 def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
@@ -113,7 +213,7 @@ def test_an_image_with_another_header_is_another_image(model: Path) -> None:
     image = model.with_name("image.sif")
     image.write_bytes(bytes(images.HEADER_BYTES) + b"a")
     os.utime(image, ns=(5, 5))
-    name = keep(known.as_it_is(image), File("I", images.identity(image), 0, str(image)))
+    name = keep(evidence.as_it_is(image), File("I", images.identity(image), 0, str(image)))
     image.write_bytes(bytes(images.HEADER_BYTES) + b"b")
     os.utime(image, ns=(5, 5))
     assert known.look_up(name, JOB) is not None
@@ -151,7 +251,7 @@ def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, mon
 
 @pytest.mark.parametrize("days", [known.MOST_DAYS, known.DAYS_WITHOUT_ESTIMATE])
 def test_old_answers_are_not_given(model: Path, days: int) -> None:
-    path = entry(name := keep(known.as_it_is(model), days=days))
+    path = entry(name := keep(evidence.as_it_is(model), days=days))
     content = json.loads(path.read_text())
     for seconds, given in ((-60, True), (60, False)):
         content["made"] = time.time() - (days * 86400 + seconds)
@@ -161,7 +261,7 @@ def test_old_answers_are_not_given(model: Path, days: int) -> None:
 
 def test_an_answer_that_does_not_last_is_for_those_who_waited_for_it(model: Path) -> None:
     before = time.time()
-    name = keep(known.as_it_is(model), days=known.FOR_WHO_WAITS)
+    name = keep(evidence.as_it_is(model), days=known.FOR_WHO_WAITS)
     assert known.look_up(name, JOB) is None
     assert known.look_up(name, JOB, before) is not None
     assert known.look_up(name, JOB, time.time()) is None, "it was there before"
@@ -170,7 +270,7 @@ def test_an_answer_that_does_not_last_is_for_those_who_waited_for_it(model: Path
 
 
 def test_damage_is_no_answer(model: Path) -> None:
-    path = entry(name := keep(known.as_it_is(model)))
+    path = entry(name := keep(evidence.as_it_is(model)))
     whole, dice = path.read_bytes(), random.Random(0)
     other: list[bytes] = [b"", b"{}", b"[]", b"null", b"1", whole[:-1], whole * 2, b'{"made": 9e99, "files": [1]}']
     for field in json.loads(whole):
@@ -187,7 +287,7 @@ def test_damage_is_no_answer(model: Path) -> None:
 
 
 def test_what_others_could_have_written_is_not_believed(model: Path) -> None:
-    path = entry(name := keep(known.as_it_is(model)))
+    path = entry(name := keep(evidence.as_it_is(model)))
     path.chmod(0o622)
     assert known.look_up(name, JOB) is None
     path.chmod(0o600)
@@ -202,30 +302,30 @@ def test_what_others_could_have_written_is_not_believed(model: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
 def test_what_somebody_else_owns_is_not_believed(model: Path) -> None:
-    path = entry(name := keep(known.as_it_is(model)))
+    path = entry(name := keep(evidence.as_it_is(model)))
     os.chown(path, 65534, 65534)
     assert known.look_up(name, JOB) is None
 
 
 def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MOST_ANSWERS", 3)
-    names = [keep(known.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)]
+    names = [keep(evidence.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)]
     for age, name in enumerate(reversed(names)):
         if entry(name).exists():
             os.utime(entry(name), (time.time() - age,) * 2)
-    last = keep(known.as_it_is(model), job=JOB.but(argv=("last",)))
+    last = keep(evidence.as_it_is(model), job=JOB.but(argv=("last",)))
     assert len(list(entry(last).parent.iterdir())) == 3
     assert entry(last).exists()
 
 
 def test_no_room_is_no_error(model: Path) -> None:
     Path(os.environ["XDG_CACHE_HOME"]).write_text("a file where a folder should be")
-    assert known.look_up(keep(known.as_it_is(model)), JOB) is None
+    assert known.look_up(keep(evidence.as_it_is(model)), JOB) is None
 
 
 def _write_and_read(arguments: tuple[int, str]) -> bool:
     number, model = arguments
-    known.keep("shared", DECISION._replace(lines=[str(number) * 10_000]), [known.as_it_is(Path(model))])
+    known.keep("shared", DECISION._replace(lines=[str(number) * 10_000]), [evidence.as_it_is(Path(model))])
     found = known.look_up("shared", JOB)
     return found is not None and len(set(found.lines[0])) <= 3 and found.ready == READY
 
@@ -239,10 +339,10 @@ def test_two_hundred_writers_of_one_entry(model: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_nothing_is_kept_or_thrown_away_where_others_can_write(model: Path, mode: int) -> None:
-    kept = entry(keep(known.as_it_is(model)))
+    kept = entry(keep(evidence.as_it_is(model)))
     kept.parent.chmod(mode)
     old = kept.parent / "somebody's"
     old.touch()
     os.utime(old, (0, 0))
-    assert not entry(keep(known.as_it_is(model), job=JOB.but(argv=("another",)))).exists()
+    assert not entry(keep(evidence.as_it_is(model), job=JOB.but(argv=("another",)))).exists()
     assert old.exists()

@@ -18,7 +18,7 @@ from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.sizing import Sizing
-from xmem_slurm.submission import known, last_estimates
+from xmem_slurm.submission import evidence, last_estimates
 from xmem_slurm.trace import File
 
 folder = test_first_hour.folder
@@ -57,7 +57,7 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
 def test_an_estimate_is_out_of_date_where_a_file_that_was_read_has_changed(tmp_path: Path) -> None:
     read = tmp_path / "config.json"
     read.write_text("{}")
-    last_estimates.keep(["job.sh"], {0: SIZING}, {}, several=False, files=[known.as_it_is(read)])
+    last_estimates.keep(["job.sh"], {0: SIZING}, {}, several=False, files=[evidence.as_it_is(read)])
     (kept,) = last_estimates.newest()
     assert kept.outdated_by() is None
     read.write_text("{ }")

@@ -183,6 +183,7 @@ class Run:
         return self._replay(events[done:])
 
     def _replay(self, events: Sequence[Event]) -> int | None:
+        """Replay these events; return the allocation that failed, if one did."""
         allocator, blocks, block_sizes = self.allocator, self.blocks, self.block_sizes
         malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
         # Plain integers: the members of an IntEnum are slow to look up and compare.

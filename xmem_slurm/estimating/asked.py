@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import answer, known, last_estimates
+from xmem_slurm.submission import answer, evidence, known, last_estimates
 from xmem_slurm.submission.last_estimates import Said
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
     ran_out = answer.ran_out(job)
     key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out])
     last = None if wanted.fresh else last_estimates.find(job.argv)
-    if last is not None and last.key == key and last.files is not None and known.unchanged(last.files):
+    if last is not None and last.key == key and last.files is not None and evidence.unchanged(last.files):
         return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - who is told what is known does not wait for it
 

@@ -20,8 +20,8 @@ from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import by_sizing, known, last_estimates
-from xmem_slurm.trace import File
+from xmem_slurm.submission import by_sizing, evidence, last_estimates
+from xmem_slurm.submission.evidence import Evidence
 
 QUEUE_SECONDS = 3600.0
 """Who asks for an estimate waits for nothing but that, and can press Ctrl-C; a submission goes on without it sooner."""
@@ -129,14 +129,16 @@ def _answers(
         }
 
 
-def _lasting(job: Submission, wanted: Wanted, where: Site | None, sized: Mapping[int, Sizing]) -> Sequence[File] | None:
+def _lasting(
+    job: Submission, wanted: Wanted, where: Site | None, sized: Mapping[int, Sizing]
+) -> Sequence[Evidence] | None:
     """Return what an estimate rests on, as it is; None where that cannot be told, or another run may see more."""
     site_file = places.site_file(wanted.site) if wanted.gpu is None else None
     basis = by_sizing.basis_of(job, site_file, where.templates if where is not None else None, learned.files(where))
     traces = [rank.trace for each in sized.values() for rank in each.estimate.ranks]
     if basis is None or not all(trace.files and trace.is_whole for trace in traces):
         return None
-    return known.lasting([*basis, *(file for trace in traces for file in trace.files)])
+    return evidence.lasting([*basis, *(file for trace in traces for file in trace.files)])
 
 
 def _site(named: str | None, tell: Callable[[str], None]) -> Site | None:

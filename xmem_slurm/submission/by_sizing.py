@@ -25,8 +25,9 @@ from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import known, last_estimates
-from xmem_slurm.trace import File, Trace
+from xmem_slurm.submission import evidence, known, last_estimates
+from xmem_slurm.submission.evidence import Evidence
+from xmem_slurm.trace import Trace
 
 if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
@@ -76,11 +77,11 @@ def decide(
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
         retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
         decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
-    files, days = _lasts(decision, site, basis)
-    known.keep(name, decision, files, days)
+    rests_on, days = _lasts(decision, site, basis)
+    known.keep(name, decision, rests_on, days)
     with suppress(Exception):  # no submission fails by what is said of it again
         several, templates = bool(job.request.others), site.templates
-        last_estimates.keep(job.argv, sized, left, several=several, templates=templates, files=files)
+        last_estimates.keep(job.argv, sized, left, several=several, templates=templates, files=rests_on)
     return decision
 
 
@@ -133,35 +134,41 @@ def _without_estimate(
     return stopped_by(NoEstimate(decided.of_components(job.request, reasons)), job)
 
 
-def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
+_Lasts = tuple[Sequence[Evidence] | None, float]
+"""What an answer rests on, None where that is not as it was any more; and for how many days it is known."""
+
+
+def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[Evidence] | None) -> _Lasts:
     """Return what it rests on that there is no estimate, and for how many days that is known."""
     read = [file for error in errors for file in error.files or ()]
     seen = basis is not None and all(error.files is not None for error in errors)
     days = known.DAYS_WITHOUT_ESTIMATE if seen else known.DAYS_UNSEEN
-    return [*(basis or ()), *read], known.FOR_WHO_WAITS if any(error.busy for error in errors) else days
+    days = known.FOR_WHO_WAITS if any(error.busy for error in errors) else days
+    return evidence.lasting([*(basis or ()), *read]), days
 
 
-def _lasts(decision: Decision, site: Site, basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
+def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> _Lasts:
     """Return what a decision by size rests on, and for how many days it is known."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
     same_again = not decision.left and site.policy.order != "start"  # the queue is another one each time
     return lasts(traces, basis if same_again else None)
 
 
-def lasts(traces: Sequence[Trace], basis: Sequence[File] | None) -> tuple[Sequence[File], float]:
+def lasts(traces: Sequence[Trace], basis: Sequence[Evidence] | None) -> _Lasts:
     """Return what an answer from these traces rests on, and for how many days it is known; `basis` as of `basis_of`."""
     whole = basis is not None and all(trace.files and trace.is_whole for trace in traces)
     read = [file for trace in traces for file in trace.files]
-    return [*(basis or ()), *read], known.MOST_DAYS if whole else known.FOR_WHO_WAITS
+    return evidence.lasting([*(basis or ()), *read]), known.MOST_DAYS if whole else known.FOR_WHO_WAITS
 
 
 def basis_of(
     job: Submission, site_file: Path | None, templates: Path | None, margins: Sequence[Path]
-) -> list[File] | None:
+) -> list[Evidence] | None:
     """Return what the answer rests on beside what Python reads, as it is now; None where that cannot be told.
 
     The site file and those that would go before it, the GPU catalogue, the template of a changed script (in the site's
-    own folder `templates`, too), the files of learned `margins`, and what the batch script names.
+    own folder `templates`, too), the files of learned `margins`, and what the batch script names. What Slurm writes for
+    the job is none of it.
     """
     try:
         folder = Path(job.request.chdir or ".").absolute()
@@ -176,7 +183,9 @@ def basis_of(
         *margins,
     }
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
-    return [known.as_it_is(path) for path in facts | named]
+    named_by = [job.request.value(option) for option in ("output", "error")]
+    outputs = [name for name in named_by if name] or ["slurm-%j.out", "slurm-%A_%a.out"]  # sbatch's own names
+    return [*(evidence.as_it_is(path) for path in facts | named), *evidence.made_by_slurm(outputs, folder)]
 
 
 def _with_parts(

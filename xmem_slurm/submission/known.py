@@ -1,9 +1,10 @@
 """Has this very submission been sized before, and is all that its dry run read still the same?
 
 An answer is kept as JSON in the user's cache directory, under a hash of what is submitted: sbatch's arguments, the
-script, the folder, the environment (but for what changes with every login), what is asked of xsbatch, our version. With
-it stand the files that the dry run read, and how each was as it was read. An answer is given only if every one is so
-now: a model that was edited, even while the dry run ran, is never answered from here.
+script, the folder, the environment (but for what changes with every login), what is asked of xsbatch, our version.
+Options that change neither what a job needs nor what is chosen for it (`IMMATERIAL`) are not in it: they are taken
+from who asks. With it stand the files that the dry run read, and how each was as it was read (`evidence`). An answer is
+given only if every one is so now: a model that was edited, even while the dry run ran, is never answered from here.
 
 What was read is known from three sources: the Pythons of the dry run note what they open
 (`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it names, that are files;
@@ -22,22 +23,22 @@ import hashlib
 import json
 import os
 import re
-import stat
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from xmem_slurm import __version__
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.outcomes import prediction
+from xmem_slurm.slurm.options import SBATCH
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
+from xmem_slurm.submission import evidence
+from xmem_slurm.submission.evidence import Evidence
 
-if TYPE_CHECKING:
-    from xmem_slurm.trace import File
-
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _FOLDER = "estimates"
 _DAY = 86_400
 MOST_DAYS = 7
@@ -51,6 +52,15 @@ MOST_ANSWERS = 200
 MOST_BYTES = 16 << 20
 """A file of the cache that is larger is not ours."""
 
+_NOT_OF_MEMORY = """
+    begin comment dependency error job-name mail-type mail-user nice open-mode output parsable priority quiet verbose
+    wckey
+"""
+IMMATERIAL = frozenset(_NOT_OF_MEMORY.split())
+"""sbatch's options that say when a job runs and what people are told of it. Its name counts where what the job reads
+has SLURM_JOB_NAME in it (`keep`)."""
+_THEIR_VARIABLES = {variable for name in IMMATERIAL for variable in SBATCH.by_name[name].variables}
+
 _VOLATILE = re.compile(
     r"_|SHLVL|OLDPWD|COLUMNS|LINES|WINDOWID|DISPLAY|XAUTHORITY|STY|KRB5CCNAME|DBUS_.*|SSH_.*|GPG_.*|TMUX.*|TERM.*"
     r"|XDG_SESSION.*|XDG_VTNR|XDG_SEAT|XDG_RUNTIME_DIR|VSCODE_.*|PROMPT.*|PS1|HIST.*|LS_COLORS|INVOCATION_ID|JOURNAL_.*"
@@ -60,10 +70,25 @@ _VOLATILE = re.compile(
 
 def key(job: Submission, wishes: Sequence[object]) -> str:
     """Return the name under which the answer to this submission is kept."""
-    environ = sorted((name, value) for name, value in job.environ.items() if not _VOLATILE.fullmatch(name))
+    environ = sorted(
+        (name, value)
+        for name, value in job.environ.items()
+        if name not in _THEIR_VARIABLES and not _VOLATILE.fullmatch(name)
+    )
     script = job.script.hex() if job.script is not None else None
-    what = [SCHEMA_VERSION, __version__, job.argv, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
+    words = _words(job, material=True)
+    what = [SCHEMA_VERSION, __version__, words, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def _words(job: Submission, *, material: bool) -> list[str]:
+    """Return the words of its command line that can matter, or those that cannot; in a heterogeneous job all can."""
+    line = job.command_line
+    of_word: dict[int, list[bool]] = {}
+    for each in line.first_pass if len(line.components) == 1 else ():
+        for at in {each.at, each.value_at}:
+            of_word.setdefault(at, []).append(each.name in IMMATERIAL)
+    return [word for at, word in enumerate(job.argv) if all(of_word.get(at, [False])) != material]
 
 
 def look_up(name: str, job: Submission, waited_since: float | None = None) -> Decision | None:
@@ -76,7 +101,7 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         age, days = time.time() - kept["made"], kept["days"]
         if age < -_DAY or (age > days * _DAY if waited_since is None else kept["made"] < waited_since):
             return None
-        if not unchanged(kept["files"]):
+        if kept["job_name"] not in (None, job.request.value("job-name") or "") or not evidence.unchanged(_files(kept)):
             return None
         return Decision(
             Kind(kept["kind"]),
@@ -94,19 +119,23 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
         return None
 
 
-def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = MOST_DAYS) -> None:
-    """Keep a decision whose dry run read `files`, unless one of them is no longer as it was, or there is no room.
+def keep(name: str, decision: Decision, rests_on: Sequence[Evidence] | None, days: float = MOST_DAYS) -> None:
+    """Keep a decision with what it rests on, if that is known and there is room.
 
-    A file that the dry run wrote before it read it is the job's own, and no file of this machine. What it was sized
-    from is not kept: traces are large.
+    What it was sized from is not kept: traces are large.
     """
-    of_machine = lasting(files)
-    if of_machine is None:
+    if rests_on is None:
         return
+    job, name_counts = decision.written, b"SLURM_JOB_NAME"
+    reads_name = name_counts in (job.script or b"") or evidence.mentions(rests_on, name_counts)
+    by_folder = groupby(sorted(rests_on, key=_folder), _folder)
     content = {
         "made": time.time(),
         "days": days,
-        "files": of_machine,
+        "files": {
+            folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in its] for folder, its in by_folder
+        },
+        "job_name": (job.request.value("job-name") or "") if reads_name else None,
         "kind": decision.kind,
         "why": decision.why,
         "error": decision.error,
@@ -122,11 +151,28 @@ def keep(name: str, decision: Decision, files: "Iterable[File]", days: float = M
         own_files.write(folder / f"{name}.json", json.dumps(content).encode())
 
 
+def _files(kept: Mapping[str, Any]) -> list[Evidence]:
+    return [
+        Evidence(kind, size, mtime_ns, folder + name, digest)
+        for folder, its in kept["files"].items()
+        for name, kind, size, mtime_ns, digest in its
+    ]
+
+
+def _folder(file: Evidence) -> str:
+    return file.path[: file.path.rfind("/") + 1]
+
+
 def _stored(job: Submission, written: Submission) -> dict[str, object]:
-    """Return a changed job for JSON, with of its environment what is not as in the job that was written."""
+    """Return a changed job for JSON, with of its environment what is not as in the job that was written.
+
+    Of its command line what can matter; `only_of` is the one that it is for where more than that was changed.
+    """
     before, after = written.environ, job.environ
+    same = _words(job, material=False) == _words(written, material=False)
     return {
-        "argv": job.argv,
+        "argv": None if job.argv == written.argv else _words(job, material=True) if same else job.argv,
+        "only_of": None if same else written.argv,
         "script": job.script.hex() if job.script is not None else None,
         "set": {k: v for k, v in after.items() if before.get(k) != v},
         "removed": [k for k in before if k not in after],
@@ -134,51 +180,21 @@ def _stored(job: Submission, written: Submission) -> dict[str, object]:
 
 
 def _restored(written: Submission, kept: Mapping[str, Any]) -> Submission:
+    """Return the changed job of who asks.
+
+    Raises:
+        ValueError: it is for another command line.
+    """
     environ = {k: v for k, v in written.environ.items() if k not in kept["removed"]} | kept["set"]
     script = None if kept["script"] is None else bytes.fromhex(kept["script"])
-    return written.but(argv=tuple(map(str, kept["argv"])), environ=environ, script=script)
-
-
-def lasting(files: "Iterable[File]") -> "list[File] | None":
-    """Return what of these is of this machine; None where one of them is not as it was, or not all were seen."""
-    first = dict[tuple[str, bool], "File"]()
-    for file in files:
-        if file.kind == "T":
-            return None
-        first.setdefault((file.path, file.kind == "I"), file)
-    of_machine = [file for file in first.values() if file.kind != "W"]
-    return of_machine if unchanged(of_machine) else None
-
-
-def unchanged(files: "Iterable[File]") -> bool:
-    """Whether all of these are as they were."""
-    return all(_is_unchanged(*each) for each in files)
-
-
-def as_it_is(path: Path) -> "File":
-    """Return what there is at a path now."""
-    from xmem_slurm.trace import File  # noqa: PLC0415 - not to look up what is known
-
-    try:
-        status = path.stat()
-    except OSError:
-        return File("A", 0, 0, str(path))
-    return File("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns, str(path))
-
-
-def _is_unchanged(kind: str, size: int, mtime_ns: int, path: str) -> bool:
-    """Whether a path is as it was. Of a folder only the time counts: its size is the file system's affair."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 - thousands of them
-    except OSError:
-        return kind == "A"
-    if kind == "A":
-        return False
-    if kind == "I":
-        from xmem_slurm.dryrun.containers import images  # noqa: PLC0415 - few jobs have one
-
-        return images.identity(Path(path)) == size
-    return status.st_mtime_ns == mtime_ns and (kind == "D" or status.st_size == size)
+    argv = written.argv
+    if kept["only_of"] is not None:
+        if tuple(kept["only_of"]) != written.argv:
+            raise ValueError("it is for another command line")
+        argv = tuple(map(str, kept["argv"]))
+    elif kept["argv"] is not None:
+        argv = (*_words(written, material=False), *map(str, kept["argv"]))
+    return written.but(argv=argv, environ=environ, script=script)
 
 
 def _prune(folder: Path) -> None:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from xmem_slurm import __version__
 from xmem_slurm.errors import XmemError
 from xmem_slurm.state import own_files
+from xmem_slurm.submission import evidence
+from xmem_slurm.submission.evidence import Evidence
 
 if TYPE_CHECKING:
     from xmem_slurm.sizing.sizing import Sizing
-    from xmem_slurm.trace import File
 
 _FOLDER = "sizings"
 MOST = 20
@@ -50,7 +51,7 @@ class KeptEstimate(NamedTuple):
     left: Mapping[int, str]
     several: bool
     templates: Path | None
-    files: "Sequence[File] | None"
+    files: "Sequence[Evidence] | None"
     packed: bytes
 
     def is_of(self, script: str) -> bool:
@@ -60,13 +61,14 @@ class KeptEstimate(NamedTuple):
 
     def outdated_by(self) -> str | None:
         """Return a file that has changed since, of those that the command names or that it rests on; else None."""
-        from xmem_slurm.submission import known  # noqa: PLC0415 - as `_form`
-
         for path in self._named():
             with contextlib.suppress(OSError):
                 if path.is_file() and path.stat().st_mtime > self.made:
                     return str(path)
-        return next((each[-1] for each in self.files or () if not known.unchanged([each])), None)
+        files = self.files or ()
+        if evidence.unchanged(files):
+            return None
+        return next((each.path for each in files if not evidence.unchanged([each])), None)
 
     def _named(self) -> Sequence[Path]:
         words = dict.fromkeys(part for word in self.command for part in (word, *word.split()))
@@ -96,7 +98,7 @@ def keep(
     several: bool,
     templates: Path | None = None,
     key: str = "",
-    files: "Sequence[File] | None" = None,
+    files: "Sequence[Evidence] | None" = None,
 ) -> Mapping[int, Said]:
     """Keep what was estimated, if there is room for it; return what is said of it."""
     import gzip  # noqa: PLC0415 - as `_form`
@@ -164,7 +166,7 @@ def _read(path: Path) -> KeptEstimate | None:
             {int(number): str(why) for number, why in kept["left"].items()},
             bool(kept["several"]),
             None if kept["templates"] is None else Path(kept["templates"]),
-            kept["files"],
+            None if kept["files"] is None else [Evidence(*each) for each in kept["files"]],
             packed,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

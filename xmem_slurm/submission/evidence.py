@@ -1,0 +1,166 @@
+"""What does an answer rest on, and is all of it still as it was? Files and folders, by size, time and content.
+
+A file that has another time and the same content is the same: a `touch`, a branch that was left and entered again, a
+site file that was written anew. So of what is the user's or the site's a digest is kept, too. Of packages, thousands of
+files, size and time count; where the user cannot write to them they change only by an upgrade, which leaves its mark on
+their folder: that alone is looked at.
+
+What the job makes itself is no reason to run it dry again: files that it wrote before it read them, and in folders that
+it lists the output of its earlier runs. Such names stand among the files as patterns, of kind "M".
+
+This is on the way of jobs that must not wait, so it imports little.
+"""
+
+import fnmatch
+import glob
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+if TYPE_CHECKING:
+    from xmem_slurm.trace import File
+
+MOST_DIGESTED = 1 << 20
+"""Bytes of a file whose content counts; of larger ones size and time do."""
+MOST_LISTED = 10_000
+"""Names in a folder that are compared; of larger ones the time is."""
+
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
+"""Where installed packages and Python's own library are."""
+_PLACEHOLDER = re.compile(r"%\d*[A-Za-z]|%%")
+"""What sbatch replaces in the name of an output file (sbatch(1), "filename pattern")."""
+
+
+class Evidence(NamedTuple):
+    """A path as it was: a `trace.File`, or a pattern (above); `digest` is of its content where that counts, else ""."""
+
+    kind: str
+    size: int
+    mtime_ns: int
+    path: str
+    digest: str = ""
+
+
+Noted = Union["File", Evidence]
+
+
+def as_it_is(path: Path) -> Evidence:
+    """Return what there is at a path now."""
+    try:
+        status = path.stat()
+    except OSError:
+        return Evidence("A", 0, 0, str(path))
+    return Evidence("D" if stat.S_ISDIR(status.st_mode) else "R", status.st_size, status.st_mtime_ns, str(path))
+
+
+def made_by_slurm(names: Iterable[str], folder: Path) -> list[Evidence]:
+    """Return the output files of a job that runs in `folder`, by the `names` that its options give, as patterns."""
+    return [Evidence("M", 0, 0, str(folder / _PLACEHOLDER.sub("*", name))) for name in names]
+
+
+def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
+    """Return what of these is of this machine, with digests; None where one is not as it was, or not all were seen."""
+    first = dict[tuple[str, bool], Evidence]()
+    for file in files:
+        if file.kind == "T":
+            return None
+        first.setdefault((file.path, file.kind == "I"), Evidence(*file[:4]))
+    listed = {file.path for file in first.values() if file.kind == "D"}
+    found = dict[tuple[str, bool], Evidence]()
+    for key, file in first.items():
+        folder = os.path.dirname(file.path)  # noqa: PTH120 - thousands of them
+        if file.kind in ("W", "M"):  # W: written before it was read, so it is the job's own
+            if folder in listed:
+                name = file.path[len(folder) :]
+                found[key] = Evidence("M", 0, 0, folder + (name if file.kind == "M" else glob.escape(name)))
+        elif file.kind == "R" and _PACKAGE.search(file.path) and not os.access(folder, os.W_OK):
+            if _is_unchanged(file, {}):
+                found.setdefault((folder, False), as_it_is(Path(folder)))
+            else:
+                return None
+        else:
+            found[key] = file
+    made = _made(found.values())
+    rows = [file._replace(digest=_digest(file.kind, file.path, made)) for file in found.values()]
+    return rows if unchanged([file._replace(digest="") for file in rows]) else None
+
+
+def unchanged(files: Sequence[Evidence]) -> bool:
+    """Whether all of these are as they were."""
+    made = _made(files)
+    return all(_is_unchanged(file, made) for file in files)
+
+
+def mentions(files: Iterable[Evidence], word: bytes) -> bool:
+    """Whether one of the files whose content counts has this word in it."""
+    return any(word in (_content(file.path) or b"") for file in files if file.kind == "R" and file.digest)
+
+
+def _is_unchanged(file: Evidence, made: dict[str, list[str]]) -> bool:
+    """Whether a path is as it was. Of a folder only the names in it count: its size is the file system's affair."""
+    kind, size, mtime_ns, path, digest = file
+    if kind == "M":
+        return True
+    try:
+        status = os.stat(path)  # noqa: PTH116 - thousands of them
+    except OSError:
+        return kind == "A"
+    if kind == "A":
+        return False
+    if kind == "I":
+        from xmem_slurm.dryrun.containers import images  # noqa: PLC0415 - few jobs have one
+
+        return images.identity(Path(path)) == size
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if is_folder != (kind == "D") or (kind == "R" and status.st_size != size):
+        return False
+    return status.st_mtime_ns == mtime_ns or (digest != "" and digest == _digest(kind, path, made))
+
+
+def _digest(kind: str, path: str, made: dict[str, list[str]]) -> str:
+    """Return what tells the content of a file, or the names in a folder, from others; "": the time does."""
+    if kind not in ("R", "D") or _PACKAGE.search(f"{path}/"):
+        return ""
+    content = _content(path) if kind == "R" else _listing(path, made.get(path, []))
+    return "" if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _content(path: str) -> bytes | None:
+    """Return the content of a small regular file; None of all else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        small = stat.S_ISREG(status.st_mode) and status.st_size <= MOST_DIGESTED
+        try:
+            return opened.read(MOST_DIGESTED + 1) if small else None
+        except OSError:
+            return None
+
+
+def _listing(path: str, made: Sequence[str]) -> bytes | None:
+    """Return the names in a folder but for those that match; None where there are too many."""
+    try:
+        names = os.listdir(path)  # noqa: PTH208 - names alone
+    except OSError:
+        return None
+    if len(names) > MOST_LISTED:
+        return None
+    others = sorted(name for name in names if not any(fnmatch.fnmatchcase(name, pattern) for pattern in made))
+    return os.fsencode("\0".join(others))
+
+
+def _made(files: Iterable[Evidence]) -> dict[str, list[str]]:
+    """Return the patterns of what the job makes itself, by folder."""
+    found: dict[str, list[str]] = {}
+    for file in files:
+        if file.kind == "M":
+            folder, _, pattern = file.path.rpartition("/")
+            found.setdefault(folder, []).append(pattern)
+    return found
