@@ -82,9 +82,13 @@ assert shifted(torch.ones(3, device=device)).shape == (3,)
 """
 
 PLAUSIBLE = """
+import math
 unknown = torch.randn(3, 4, device=device, requires_grad=True)
 assert torch.isfinite(unknown).all() and (unknown >= 0).all()
 assert not torch.isnan(unknown).any() and not unknown.isinf().any() and not (unknown != unknown).any()
+best = unknown.sum()
+assert best < math.inf and not best >= math.inf and -math.inf < best and not best < -math.inf
+assert best <= torch.tensor(math.inf, device=device) and (unknown < math.inf).all()
 torch.distributions.Categorical(logits=unknown).sample()
 torch.distributions.Normal(unknown, unknown.exp()).rsample()
 torch.normal(unknown, unknown.exp())

@@ -345,6 +345,11 @@ def test_an_edited_model_is_never_answered_from_the_cache(cluster: Cluster, fold
     assert again.err.splitlines()[:-1] == first.err.splitlines()
     assert again.field("TresPerNode") == "gres:gpu:l4:1"
     assert again.script() == first.script()
+    (folder / "train.py").touch()
+    under_another_name = xsbatch(cluster, folder, "-J", "other", "--comment=again", "job.sh", **cache)
+    assert KNOWN in under_another_name.err
+    assert under_another_name.field("JobName") == "other"
+    assert under_another_name.field("TresPerNode") == "gres:gpu:l4:1"
     assert KNOWN not in xsbatch(cluster, folder, "--xmem-fresh", "job.sh", **cache).err
     assert KNOWN not in xsbatch(cluster, folder, "job.sh", "an argument", **cache).err
     (folder / "width.py").write_text("WIDTH = 2048\n")

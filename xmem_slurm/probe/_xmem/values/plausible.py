@@ -9,6 +9,8 @@ from _xmem.values.table import computed
 
 COUNTS = {"sum", "count_nonzero"}
 """What makes a figure of many values."""
+COMPARED = {"lt", "le", "gt", "ge"}
+"""What has the same answer for all that is finite, where it is with infinity: "the best so far" begins so."""
 
 
 class Plausible:
@@ -28,7 +30,16 @@ class Plausible:
             itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
             if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):
                 return (name == "eq") == bool(itself)
+        if name in COMPARED and self._infinite(other):
+            return (name in ("lt", "le")) == (self._infinite(other) > 0)
         return None
+
+    def _infinite(self, other):
+        """Return what a tensor is compared with, if that is one infinite number; else 0."""
+        if isinstance(other, self._torch.Tensor) and other.numel() == 1:
+            known = self._values.seen(other) if other.is_cuda else other
+            other = None if known is None else known.item()
+        return other if isinstance(other, float) and math.isinf(other) else 0
 
     def mark(self, name):
         """Return the mark of a plausible result of this operator, or None where all else would be no run to size."""

@@ -9,7 +9,7 @@ import functools
 from _xmem import doubts
 from _xmem.values import lazy, operators
 from _xmem.values.assumed import Assumed
-from _xmem.values.plausible import Plausible
+from _xmem.values.plausible import COMPARED, Plausible
 from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
@@ -119,7 +119,7 @@ class Rules:
             return
         if not any(self._values.has(each) for each in args):
             name = _name(operator)
-            asked = name in ("isnan", "isinf", "eq", "ne") and self._values.applies(out)
+            asked = name in {"isnan", "isinf", "eq", "ne", *COMPARED} and self._values.applies(out)
             value = self._plausible.of(name, args, out) if asked else None
             if value is not None:
                 self._values.make(out, lazy.Full(self._torch, value, out.dtype))
