@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import EXAMPLE_SITE
 from tests.unit.test_plan import SCRIPT, gpu, planned, site_of
 from xmem_slurm.decision import Kind
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import Planned
 from xmem_slurm.sizing.estimate import Estimate
@@ -72,3 +72,51 @@ def test_a_plan_is_made_once_until_what_its_dry_runs_read_changes(
     data.write_text("other")
     answer(JOB, WISHES, print)
     assert len(asked) == 2
+
+
+def site_with(policy: str, path: Path) -> str:
+    """Write the example site with these lines in place of its policy; return its path."""
+    text = EXAMPLE_SITE.read_text()
+    before, _, rest = text.partition("[policy]\n")
+    path.write_text(f"{before}[policy]\n{policy}\n{rest[rest.index('# What a job can ask for') :]}")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words", "wishes", "on", "kind"),
+    [
+        ("", "", {}, [], Kind.REWRITTEN),
+        ("rewrite = false", "", {}, [], Kind.ADVISED),
+        ("", "#XMEM keep-type\n", {}, ["h200"], Kind.REWRITTEN),
+        ("keep_type = true", "", {}, ["h200"], Kind.REWRITTEN),
+        ("", "", {"keep_type": True, "advise": True}, ["h200"], Kind.ADVISED),
+    ],
+)
+def test_the_words_of_the_site_and_of_the_user_hold(
+    policy: str,
+    words: str,
+    wishes: dict[str, bool],
+    on: list[str],
+    kind: Kind,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    site = site_with(policy, tmp_path / "site.toml")
+    plan, wanted = found(3000), []
+    monkeypatch.setattr(on_site, "plan", lambda _job, want, *_: wanted.append(want) or plan)
+    script = f"#!/bin/bash\n#SBATCH --gres=gpu:h200:2\n{words}{SCRIPT.partition(chr(10))[2]}"
+    job = JOB.but(script=script.encode(), environ={"XMEM_SITE": site})
+    decision = answer(job, WISHES._replace(budget=90, margin=10, policy="memory", **wishes), print)
+    assert (wanted[0].on, wanted[0].seconds, wanted[0].margin, wanted[0].policy) == (on, 90, 10, "memory")
+    assert decision.kind is kind
+    assert (decision.ready == job) == (kind is Kind.ADVISED)
+
+
+def test_a_type_that_is_to_be_kept_and_that_the_site_does_not_name_is_not_planned_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    site = site_with("keep_type = true", tmp_path / "site.toml")
+    monkeypatch.setattr(on_site, "plan", lambda *_: pytest.fail("it was planned for"))
+    script = f"#!/bin/bash\n#SBATCH --gres=gpu:a40:2\n{SCRIPT.partition(chr(10))[2]}"
+    with pytest.raises(UsageError, match="a40 is to be kept, and site example names no such GPU"):
+        answer(JOB.but(script=script.encode(), environ={"XMEM_SITE": site}), WISHES, print)

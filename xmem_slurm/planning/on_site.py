@@ -36,7 +36,8 @@ A_DRY_RUN_SECONDS = 60.0
 class PlanWanted(NamedTuple):
     """How a plan is wanted. `gpus` is a range ("1-8") or a number; `on` names options of the site, empty: all.
 
-    `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together.
+    `allow` and `forbid` name methods; `seconds` are of CPU time, for all dry runs together. `margin` is the percent of
+    each GPU's memory that stays free, `policy` the order of the site's options where it is another than the site's.
     """
 
     gpus: str | None = None
@@ -49,6 +50,8 @@ class PlanWanted(NamedTuple):
     site: str | None = None
     vary: str | None = None
     seconds: float = 180.0
+    margin: float = 0.0
+    policy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     if job.request.others or job.script is None:
         what = "a heterogeneous job" if job.request.others else "a command without a script"
         raise UsageError(f"{what} is not planned for: give it the script of one component")
-    site = loading.load_site(places.site_file(wanted.site)).without_shares()
+    site = loading.load_site(places.site_file(wanted.site, job.environ)).ordered_by(wanted.policy)
+    site = site.sparing(wanted.margin).without_shares()
     gpus = sizing.spared(loading.option_gpus(site, loading.load_catalogue()), site)
     unknown = [name for name in wanted.on if name not in gpus]
     if unknown:

@@ -3,12 +3,14 @@
 from typing import TYPE_CHECKING
 
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.errors import UsageError
 from xmem_slurm.outcomes import learned
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.changes import what_changes
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
-from xmem_slurm.site import places
+from xmem_slurm.site import loading, places
+from xmem_slurm.site.schema import Site
 from xmem_slurm.submission import by_sizing, known
 from xmem_slurm.units import human
 
@@ -25,7 +27,12 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
         UsageError: it cannot be changed, or asks for what cannot be planned.
         SiteError: there is no site file, or it is wrong.
     """
-    wanted = on_site.PlanWanted(site=wishes.site)
+    site = loading.load_site(places.site_file(wishes.site, job.environ))
+    wanted = on_site.PlanWanted(
+        site=wishes.site, on=_pinned(job, wishes, site), margin=wishes.margin, policy=wishes.policy
+    )
+    if wishes.budget != wishes._field_defaults["budget"]:  # of many dry runs more is the default than of one
+        wanted = wanted._replace(seconds=wishes.budget)
     with terminal.progress("running the job dry as it is", wanted.seconds, verbose=wishes.verbose) as shown:
         found = on_site.plan(job, wanted, tell, shown)
     best = found.best
@@ -34,13 +41,31 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     needed = human(best.estimate.required_bytes)
     changes = what_changes(found.plan.base, best.candidate)
     seen = f"seen in a dry run of it, confidence {best.estimate.confidence}"
-    brief = [f"planned: {best.candidate}; {needed} of each GPU's memory needed, {seen}"]
-    brief += [f"this changes {each}" for each in changes]
+    allowed = site.policy.rewrite and not wishes.advise
+    planned = "planned" if allowed else "could be planned (nothing is changed at this site)"
+    brief = [f"{planned}: {best.candidate}; {needed} of each GPU's memory needed, {seen}"]
+    brief += [f"this {'changes' if allowed else 'would change'} {each}" for each in changes]
     brief += [best.host.lacking] if best.host is not None and best.host.lacking else []
-    decision = Decision(Kind.REWRITTEN, job, ready, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
+    kind, given = (Kind.REWRITTEN, ready) if allowed else (Kind.ADVISED, job)
+    decision = Decision(kind, job, given, lines=[*brief, *report.lines(found.plan, found.gpus)], brief=brief)
     estimates = [row.estimate for row in found.plan.rows if row.estimate is not None]
     traces = [found.plan.base.trace, *(rank.trace for estimate in estimates for rank in estimate.ranks)]
     site_file = places.site_file(wishes.site, job.environ)
     basis = by_sizing.basis_of(job, site_file, found.site.templates, learned.files(found.site))
     known.keep(name, decision, *by_sizing.lasts(traces, basis))
     return decision
+
+
+def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:
+    """Return the options of the type that the job is to keep; none where it may get any.
+
+    Raises:
+        UsageError: the site has no option of that type.
+    """
+    types = job.request.gpu_types
+    if not types or not (wishes.keep_type or site.policy.keep_type):
+        return []
+    found = [name for name, option in site.option.items() if option.share is None and option.type in types]
+    if not found:
+        raise UsageError(f"the type {', '.join(sorted(types))} is to be kept, and site {site.name} names no such GPU")
+    return found
