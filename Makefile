@@ -61,11 +61,12 @@ else
 	$(BIN)/towncrier build --draft --version next
 endif
 
-# The stand-in libraries under the other releases of torch that are supported.
+# The stand-in libraries, and calls that are skipped, under the other releases of torch that are supported.
 test-torch-matrix: .venv/ready
 	set -e; for version in $(MATRIX); do \
 	  $(MAKE) .venvs/torch-$$version/ready; \
-	  XMEM_TEST_PYTHON="$(CURDIR)/.venvs/torch-$$version/bin/python" $(BIN)/pytest -m torch tests/integration/test_device_torch.py; \
+	  XMEM_TEST_PYTHON="$(CURDIR)/.venvs/torch-$$version/bin/python" $(BIN)/pytest -m torch \
+	    tests/integration/test_device_torch.py tests/integration/test_fast_forward.py; \
 	done
 
 # Every test with another Slurm (24.11) and Python (3.13), on a Debian 13 of its own; as root.

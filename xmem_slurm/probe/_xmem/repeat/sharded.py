@@ -64,7 +64,7 @@ def _rests(group):
     reduces = group.reduce_grads and group.all_reduce_grads and group.reshard_after_backward
     hooks = any(getattr(each.sharded_param, "_post_accumulate_grad_hooks", None) for each in group.fsdp_params)
     under_way = group._all_gather_result is not None or group._partial_reduce_output is not None
-    return reduces and not hooks and not under_way and group._all_reduce_hook is None
+    return reduces and not hooks and not under_way and getattr(group, "_all_reduce_hook", None) is None
 
 
 def local(tensor):
