@@ -3,13 +3,16 @@
 Between two steps all parameters are sharded, and nothing is under way. A call of the root gathers them, module by
 module, its backward pass frees them and scatters the gradients, and after that all is as it was. So of a root that is
 at rest a call, and its backward pass, can stand for another one; those of the modules within it cannot, as what one
-does hangs on what the ones before have left (torch/distributed/fsdp/_fully_shard, 2.6 to 2.11).
+does hangs on what the ones before have left (torch/distributed/fsdp/_fully_shard, 2.6 to 2.15).
 """
 
 import sys
 import weakref
 
 _MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
+_SCATTERING = ("reduce_scatter_state", "reduce_scatter_states", "active_gradient_reduction")
+_FINALIZING = ("manual_backward_finalization", "gradient_reduction_pending")
+"""What says that gradients are on their way, or that the script sees to that itself: each torch has some of these."""
 
 
 def sharding(modules):
@@ -32,7 +35,8 @@ class Sharding:
 
     @property
     def _groups(self):
-        return [each._fsdp_param_group for each in self._states if each._fsdp_param_group]
+        of_all = [getattr(each, "_fsdp_param_groups", None) or [each._fsdp_param_group] for each in self._states]
+        return [each for groups in of_all for each in groups if each]
 
     def hooks(self):
         """Return the numbers of FSDP2's own hooks."""
@@ -44,8 +48,11 @@ class Sharding:
         """Whether nothing is under way, and a backward pass would leave it so."""
         states = self._states
         context, stream = states[0]._state_ctx, states[0]._comm_ctx  # all of a root's share them
+        under_way = [context.iter_forward_root, stream.all_gather_state]
+        under_way += [getattr(stream, name, None) for name in _SCATTERING]
+        under_way += [getattr(context, name, None) for name in _FINALIZING]
         return (
-            (context.iter_forward_root, stream.all_gather_state, stream.reduce_scatter_state) == (None, None, None)
+            not any(under_way)
             and context.is_last_backward
             and all(state._training_state.name == "IDLE" for state in states)
             and all(map(_rests, self._groups))
