@@ -114,6 +114,20 @@ def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) 
     assert known.look_up(name, JOB) is None
 
 
+def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
+    package = model.parent / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    read = [package / f"{number}.py" for number in range(50)]
+    for file in read:
+        file.touch()
+    name = keep(*map(evidence.as_it_is, read))
+    assert entry(name).stat().st_size < 2000
+    (package / "new.py").touch()
+    assert known.look_up(name, JOB) is not None
+    read[7].write_text("import this")
+    assert known.look_up(name, JOB) is None
+
+
 NAMED = JOB.but(argv=("-J", "one", "--gres=gpu:h200:1", "--comment=first", "-o", "%x.out", "job.sh", "--comment=its"))
 
 
@@ -137,7 +151,7 @@ def test_options_that_cannot_matter_are_those_of_who_asks(
         ),
         evidence.lasting([evidence.as_it_is(model)]),
     )
-    other = NAMED.but(argv=argv, environ={**NAMED.environ, "SBATCH_JOB_NAME": "x", "SBATCH_OUTPUT": "y"})
+    other = NAMED.but(argv=argv, environ={**NAMED.environ, "SBATCH_JOB_NAME": "x", "XMEM_FRESH": "1"})
     found = known.look_up(known.key(other, []), other)
     assert found is not None
     assert found.ready.argv == ready

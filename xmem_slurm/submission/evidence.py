@@ -2,8 +2,8 @@
 
 A file that has another time and the same content is the same: a `touch`, a branch that was left and entered again, a
 site file that was written anew. So of what is the user's or the site's a digest is kept, too. Of packages, thousands of
-files, size and time count; where the user cannot write to them they change only by an upgrade, which leaves its mark on
-their folder: that alone is looked at.
+files, sizes and times count, those of a folder in one digest (kind "P"); where the user cannot write to them they
+change only by an upgrade, which leaves its mark on their folder: that alone is looked at.
 
 What the job makes itself is no reason to run it dry again: files that it wrote before it read them, and in folders that
 it lists the output of its earlier runs. Such names stand among the files as patterns, of kind "M".
@@ -36,13 +36,17 @@ _PLACEHOLDER = re.compile(r"%\d*[A-Za-z]|%%")
 
 
 class Evidence(NamedTuple):
-    """A path as it was: a `trace.File`, or a pattern (above); `digest` is of its content where that counts, else ""."""
+    """A path as it was: a `trace.File`, or of a kind of ours (above). Of a package's folder `names` are what was read.
+
+    `digest` is of its content where that counts, else "".
+    """
 
     kind: str
     size: int
     mtime_ns: int
     path: str
     digest: str = ""
+    names: Sequence[str] = ()
 
 
 Noted = Union["File", Evidence]
@@ -70,29 +74,43 @@ def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
             return None
         first.setdefault((file.path, file.kind == "I"), Evidence(*file[:4]))
     listed = {file.path for file in first.values() if file.kind == "D"}
-    found = dict[tuple[str, bool], Evidence]()
-    for key, file in first.items():
-        folder = os.path.dirname(file.path)  # noqa: PTH120 - thousands of them
+    found, packages = list[Evidence](), dict[str, list[Evidence]]()
+    for file in first.values():
+        folder, name = file.path.rpartition("/")[::2]
         if file.kind in ("W", "M"):  # W: written before it was read, so it is the job's own
             if folder in listed:
-                name = file.path[len(folder) :]
-                found[key] = Evidence("M", 0, 0, folder + (name if file.kind == "M" else glob.escape(name)))
-        elif file.kind == "R" and _PACKAGE.search(file.path) and not os.access(folder, os.W_OK):
-            if _is_unchanged(file, {}):
-                found.setdefault((folder, False), as_it_is(Path(folder)))
-            else:
-                return None
+                pattern = name if file.kind == "M" else glob.escape(name)
+                found.append(Evidence("M", 0, 0, f"{folder}/{pattern}"))
+        elif file.kind == "R" and _PACKAGE.search(file.path):
+            packages.setdefault(folder, []).append(file)
         else:
-            found[key] = file
-    made = _made(found.values())
-    rows = [file._replace(digest=_digest(file.kind, file.path, made)) for file in found.values()]
-    return rows if unchanged([file._replace(digest="") for file in rows]) else None
+            found.append(file)
+    for folder, files_of in packages.items():
+        names = [file.path[len(folder) + 1 :] for file in files_of]
+        noted = Evidence("P", 0, 0, folder, _stamp((file.size, file.mtime_ns) for file in files_of), names)
+        if os.access(folder, os.W_OK):
+            found.append(noted)
+        elif changed([noted]) is None:
+            found.append(as_it_is(Path(folder)))
+        else:
+            return None
+    made = _made(found)
+    rows = [file if file.kind == "P" else file._replace(digest=_digest(file.kind, file.path, made)) for file in found]
+    return rows if unchanged([file if file.kind == "P" else file._replace(digest="") for file in rows]) else None
 
 
 def unchanged(files: Sequence[Evidence]) -> bool:
     """Whether all of these are as they were."""
+    return changed(files) is None
+
+
+def changed(files: Sequence[Evidence]) -> Evidence | None:
+    """Return the first of these that is not as it was, None where all are."""
     made = _made(files)
-    return all(_is_unchanged(file, made) for file in files)
+    for file in files:
+        if file.kind != "M" and not (_holds(file) if file.kind == "P" else _is_unchanged(file, made)):
+            return file
+    return None
 
 
 def mentions(files: Iterable[Evidence], word: bytes) -> bool:
@@ -100,11 +118,18 @@ def mentions(files: Iterable[Evidence], word: bytes) -> bool:
     return any(word in (_content(file.path) or b"") for file in files if file.kind == "R" and file.digest)
 
 
+def _holds(package: Evidence) -> bool:
+    """Whether all that was read of a folder of packages is as it was."""
+    try:
+        statuses = [os.stat(f"{package.path}/{name}") for name in package.names]  # noqa: PTH116 - thousands of them
+    except OSError:
+        return False
+    return package.digest == _stamp((status.st_size, status.st_mtime_ns) for status in statuses)
+
+
 def _is_unchanged(file: Evidence, made: dict[str, list[str]]) -> bool:
     """Whether a path is as it was. Of a folder only the names in it count: its size is the file system's affair."""
-    kind, size, mtime_ns, path, digest = file
-    if kind == "M":
-        return True
+    kind, size, mtime_ns, path, digest = file[:5]
     try:
         status = os.stat(path)  # noqa: PTH116 - thousands of them
     except OSError:
@@ -127,6 +152,10 @@ def _digest(kind: str, path: str, made: dict[str, list[str]]) -> str:
         return ""
     content = _content(path) if kind == "R" else _listing(path, made.get(path, []))
     return "" if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _stamp(sizes_and_times: Iterable[tuple[int, int]]) -> str:
+    return hashlib.blake2b(repr(list(sizes_and_times)).encode(), digest_size=16).hexdigest()
 
 
 def _content(path: str) -> bytes | None:

@@ -59,7 +59,9 @@ _NOT_OF_MEMORY = """
 IMMATERIAL = frozenset(_NOT_OF_MEMORY.split())
 """sbatch's options that say when a job runs and what people are told of it. Its name counts where what the job reads
 has SLURM_JOB_NAME in it (`keep`)."""
-_THEIR_VARIABLES = {variable for name in IMMATERIAL for variable in SBATCH.by_name[name].variables}
+_OF_ONE_ANSWER = {f"XMEM_{name}" for name in ("FRESH", "VERBOSE", "HOLD", "REPORT", "HTML", "RECORD", "SUMMARY")}
+"""Variables of xsbatch's own that say what is done about an answer, and nothing of what is in it."""
+_NOT_IN_KEY = _OF_ONE_ANSWER.union(*(SBATCH.by_name[name].variables for name in IMMATERIAL))
 
 _VOLATILE = re.compile(
     r"_|SHLVL|OLDPWD|COLUMNS|LINES|WINDOWID|DISPLAY|XAUTHORITY|STY|KRB5CCNAME|DBUS_.*|SSH_.*|GPG_.*|TMUX.*|TERM.*"
@@ -73,7 +75,7 @@ def key(job: Submission, wishes: Sequence[object]) -> str:
     environ = sorted(
         (name, value)
         for name, value in job.environ.items()
-        if name not in _THEIR_VARIABLES and not _VOLATILE.fullmatch(name)
+        if name not in _NOT_IN_KEY and not _VOLATILE.fullmatch(name)
     )
     script = job.script.hex() if job.script is not None else None
     words = _words(job, material=True)
@@ -153,9 +155,9 @@ def keep(name: str, decision: Decision, rests_on: Sequence[Evidence] | None, day
 
 def _files(kept: Mapping[str, Any]) -> list[Evidence]:
     return [
-        Evidence(kind, size, mtime_ns, folder + name, digest)
+        Evidence(kind, size, mtime_ns, folder + name, digest, names)
         for folder, its in kept["files"].items()
-        for name, kind, size, mtime_ns, digest in its
+        for name, kind, size, mtime_ns, digest, names in its
     ]
 
 

@@ -65,10 +65,8 @@ class KeptEstimate(NamedTuple):
             with contextlib.suppress(OSError):
                 if path.is_file() and path.stat().st_mtime > self.made:
                     return str(path)
-        files = self.files or ()
-        if evidence.unchanged(files):
-            return None
-        return next((each.path for each in files if not evidence.unchanged([each])), None)
+        found = evidence.changed(self.files or ())
+        return None if found is None else found.path
 
     def _named(self) -> Sequence[Path]:
         words = dict.fromkeys(part for word in self.command for part in (word, *word.split()))
