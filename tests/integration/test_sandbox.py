@@ -429,10 +429,8 @@ def test_memory_is_limited(user: User, how: str) -> None:
     ],
 )
 def test_limits_where_proc_is_a_container_s(user: User, stopped: str, program: str, limits: dict[str, int]) -> None:
-    """Containers mount over parts of /proc; then the kernel refuses a new one in a user namespace."""
-    masked = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/irq; exec "$@"', "sh"]
     argv = [python(), "-c", f"import os, time\n{program}", user.marker]
-    outcome = user.run("", argv=argv, within=masked, limits=limits)
+    outcome = user.run("", argv=argv, within=MASKED, limits=limits)
     assert outcome["stopped"] == stopped
 
 
@@ -513,9 +511,35 @@ def test_sockets_of_programs_outside_cannot_be_found(user: User, name: str) -> N
 
 def test_what_is_left_of_devices_and_services(user: User) -> None:
     devices = set(user.run("cd /dev; printf '%s\\n' *")["output_tail"].split())
-    assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr"}
+    assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr", "tty"}
     assert user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"] == ""
     assert user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")["output_tail"] == "4\n"
+
+
+def test_a_terminal_is_missing_as_in_a_batch_job(user: User) -> None:
+    said = user.run("echo x > /dev/tty")["output_tail"]
+    assert said.endswith("/dev/tty: No such device or address\n")
+
+
+MASKED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/irq; exec "$@"', "sh"]
+"""A container mounts over parts of /proc; then the kernel refuses a new one in a user namespace."""
+
+
+@pytest.mark.parametrize("within", [[], MASKED], ids=["", "in a container"])
+def test_what_is_bound_from_outside_is_read_only(user: User, within: Sequence[str]) -> None:
+    """Modes, owners, times and attributes are a mount's to keep, whatever rights a process has over files."""
+    if within and not IS_ROOT:
+        pytest.skip("only root can hide parts of /proc")
+
+    def writable(mountinfo: str) -> dict[str, str]:
+        lines = [line.split() for line in mountinfo.splitlines()]
+        return {line[4]: line[2] for line in lines if "rw" in line[5].split(",")}
+
+    outcome = user.run("", argv=["cat", "/proc/self/mountinfo"], within=within, containers=True)
+    outside = writable(subprocess.check_output([*within, "cat", "/proc/self/mountinfo"], text=True)).values()
+    inside = writable(outcome["output_head"])
+    assert "/" in inside
+    assert {point for point, device in inside.items() if device in {*outside}} == set()
 
 
 @pytest.mark.parametrize(

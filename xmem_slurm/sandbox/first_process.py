@@ -174,6 +174,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
+    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)  # the command's, too; its own /proc may be read-only
     group = cgroup.Opened(command.group)
     handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):  # where the user's own limit and the watch have to do
@@ -360,4 +361,3 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     os.sched_setaffinity(0, random.sample(allowed, min(limits.cpus, len(allowed))))
     os.nice(limits.nice)
     linux.lower_io_priority()
-    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)

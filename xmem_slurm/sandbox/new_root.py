@@ -8,13 +8,16 @@ system refuses to be a lower layer (older Lustre, two overlays already), it is t
 an upper layer (`mounts.tmpfs_keeps_marks`), the upper layers are in a folder on disk.
 
 Kept out of reach:
-- /dev has null, zero, full, random, urandom, tty, a new pts and an overlaid shm: no disk, no GPU. For containers that
-  are image files it has fuse: what is mounted by that, in namespaces of the job's own, the job itself serves.
+- /dev has null, zero, full, random, urandom, a new pts and an overlaid shm: no disk, no GPU. For containers that are
+  image files it has fuse: what is mounted by that, in namespaces of the job's own, the job itself serves. The nodes are
+  read-only, which lets through what is written to a device and keeps its mode, owner and times. /dev/tty says that
+  there is no terminal, as it does in a batch job: the kernel sets the times of the real one at each use.
 - /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it: the sockets of munge,
   D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
 - Every other socket that /proc/net/unix lists is whited out: ssh agents, X11, tmux, databases.
 - Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
-- /proc is new; /proc/sys and the like, and all of /sys, are read-only.
+- /proc is new; /proc/sys and the like, and all of /sys, are read-only. So is all of /proc where the kernel refuses a
+  new one: that outside has the scores and schedules of the user's other processes.
 - Folders of our own are shown read-only or empty (`mounts.Plan`), but for one for results, on a tmpfs of its own: what
   is in it is looked at and copied out when nothing runs any more (`results`).
 
@@ -37,7 +40,7 @@ from pathlib import Path
 from xmem_slurm.sandbox import linux, results
 from xmem_slurm.sandbox.mounts import Plan, visible
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = ("null", "zero", "full", "random", "urandom")
 FUSE = Path("/dev/fuse")
 NAME_SERVICES = ("nscd", "nslcd", "systemd/userdb")
 """Folders of /run with sockets that the C library asks who a user is; they change nothing."""
@@ -249,7 +252,8 @@ class _NewRoot:
         dev = _new(Path("/dev"))
         for name in (*DEVICES, *(["fuse"] if self.plan.fuse and _old(FUSE).exists() else [])):
             (dev / name).touch()
-            _bind(_old(Path("/dev", name)), dev / name)
+            _bind(_old(Path("/dev", name)), dev / name, read_only=True)
+        os.mknod(dev / "tty", stat.S_IFSOCK | 0o666)  # to open a socket's name is the error of having no terminal
         for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
             (dev / name).symlink_to(f"/proc/self/{target}")
         (dev / "pts").mkdir()
@@ -287,7 +291,7 @@ class _NewRoot:
         try:
             linux.mount("proc", proc, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
         except PermissionError:  # a container that hides parts of its own /proc
-            _bind(_old(Path("/proc")), proc)
+            _bind(_old(Path("/proc")), proc, read_only=True)
         for name in KERNEL_FILES:
             if (proc / name).exists():
                 _bind(proc / name, proc / name, read_only=True)
