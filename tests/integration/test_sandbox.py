@@ -564,6 +564,25 @@ def test_privileges_are_gone(user: User, attempt: str) -> None:
     assert user.run(f"{attempt}")["returncode"] != 0
 
 
+def test_what_a_user_may_have_is_not_used_up(user: User) -> None:
+    """Watches of files are counted for a user, inside and outside together; root could have been any user."""
+    become = f"os.getuid() or os.setuid({NOBODY})"
+    program = f"import ctypes, os\n{become}\nlibc, n = ctypes.CDLL(None), 0\nwhile libc.inotify_init() >= 0: n += 1"
+    outcome = user.run("", argv=[python(), "-c", f"{program}\nprint(n)"])
+    most = int(Path("/proc/sys/user/max_inotify_instances").read_text())
+    assert 0 < int(outcome["output_tail"]) < most
+
+
+def test_root_s_rights_are_those_of_a_namespace_of_its_own(user: User) -> None:
+    script = "readlink /proc/self/ns/user; cat /proc/self/uid_map; touch a; chown 1234:55 a; stat -c %u:%g a"
+    space, *mapped, owner = user.run(script)["output_tail"].splitlines()
+    assert space != str(Path("/proc/self/ns/user").readlink())
+    if IS_ROOT and user.number is None:
+        outside = Path("/proc/self/uid_map").read_text().splitlines()
+        assert [line.split()[0::2] for line in mapped] == [line.split()[0::2] for line in outside]
+        assert owner == "1234:55"
+
+
 def test_who_and_where_look_the_same(user: User) -> None:
     (user.work / "own").touch()
     user.own(user.work / "own")

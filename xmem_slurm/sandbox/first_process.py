@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, results, syscalls, watch
-from xmem_slurm.units import GIB
+from xmem_slurm.units import GIB, KIB
 
 GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to write its trace..."""
@@ -49,6 +49,10 @@ KEPT_CAPABILITIES = frozenset(
 
 MOST_FILE_BYTES = 1 << 44
 """The end of one file, far beyond what all may take: of a checkpoint the probe leaves large tensors out, as holes."""
+MOST_TIMERS = 8192
+"""Timers and queued signals: all of a user's are counted as one..."""
+MOST_QUEUED_BYTES = 256 * KIB
+"""...and so are POSIX message queues."""
 _OUR_PROCESSES = 2  # keeper and first
 _FIRST_TO_GO = b"1000"
 """The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
@@ -181,6 +185,10 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
     with suppress(OSError):
         linux.bound_shared_memory(2 * command.limits.memory_bytes)
+    own_users = None if plan.user_namespace else _own_users()
+    if plan.user_namespace:
+        with suppress(OSError):
+            linux.bound_watches()
     try:
         linux.unshare(linux.CLONE_NEWNS)
         root = new_root.build(plan)
@@ -191,13 +199,51 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     child = tending.child = os.fork()
     if child == 0:
         group.join()
-        _become(command, plan)
+        _become(command, plan, own_users)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
     report = tending.until_the_end()
     _tell(status, report | {"kept_back": None if handed_out is None else results.hand_out(root.results, handed_out)})
     os._exit(0)
+
+
+def _own_users() -> int | None:
+    """Make a user namespace in which everybody is who they are outside; None where the kernel has no more of them.
+
+    Root's rights in it are over files that it can write to, which are those of its own layer; over nothing that is the
+    machine's, and what it does under another user's number is counted as root's.
+    """
+    ours, theirs = socket.socketpair()
+    holder = os.fork()
+    if holder == 0:
+        ours.close()
+        with suppress(OSError):
+            linux.unshare(linux.CLONE_NEWUSER)
+            theirs.send(bytes(Path("/proc/self").readlink()))  # /proc is still the one outside
+            theirs.recv(1)
+            linux.bound_watches()
+            theirs.send(b"!")
+            theirs.recv(1)
+        os._exit(0)
+    theirs.close()
+    try:
+        there = Path("/proc", ours.recv(20).decode())
+        for name in ("uid_map", "gid_map"):
+            (there / name).write_text(_same_as(Path("/proc/self", name).read_text()))
+        ours.send(b"!")
+        ours.recv(1)
+        return os.open(there / "ns/user", os.O_RDONLY)
+    except OSError:
+        return None
+    finally:
+        ours.close()
+        os.waitpid(holder, 0)
+
+
+def _same_as(numbers: str) -> str:
+    """Return the map of a namespace (user_namespaces(7)) in which all numbers of the one that has this map are."""
+    return "\n".join("{0} {0} {2}".format(*line.split()) for line in numbers.splitlines())
 
 
 def _raise_loopback() -> None:
@@ -319,11 +365,13 @@ def _signal_all(number: signal.Signals) -> None:
         os.kill(-1, number)
 
 
-def _become(command: Command, plan: mounts.Plan) -> NoReturn:
+def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoReturn:
     """Be the command. What goes wrong is said on its stderr, with a shell's exit codes."""
     code = 126
     try:
         os.setsid()
+        if own_users is not None:
+            linux.join(own_users)
         for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), command.output, command.output)):
             os.dup2(descriptor, number)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -353,6 +401,8 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
     linux.lower_limit(resource.RLIMIT_FSIZE, MOST_FILE_BYTES)
     linux.lower_limit(resource.RLIMIT_RTPRIO, 0)
+    linux.lower_limit(resource.RLIMIT_SIGPENDING, MOST_TIMERS)
+    linux.lower_limit(resource.RLIMIT_MSGQUEUE, MOST_QUEUED_BYTES)
     if plan.user_namespace:
         # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed
         # and stops the run, where a refused fork might only be tried again.

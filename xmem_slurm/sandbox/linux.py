@@ -145,6 +145,12 @@ def bound_shared_memory(most_bytes: int) -> None:
     Path("/proc/sys/kernel/shmall").write_text(str(most_bytes // resource.getpagesize()))
 
 
+def bound_watches() -> None:
+    """Let this user namespace have so many watches for changes of files: they are of those that the user may have."""
+    for name, most in {"instances": 64, "watches": 65536}.items():
+        Path(f"/proc/sys/user/max_inotify_{name}").write_text(str(most))
+
+
 def lower_limit(which: int, value: int) -> None:
     """Set a resource limit, soft and hard; one that is lower already stays."""
     hard = resource.getrlimit(which)[1]
