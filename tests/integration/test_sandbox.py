@@ -234,6 +234,26 @@ def test_other_mounts_are_protected_too(user: User, mounted: Callable[..., Path]
     assert tree(user.folder) == before
 
 
+def test_where_no_layer_can_be_put_over_a_folder_its_sockets_are_out_of_reach(
+    user: User, mounted: Callable[..., Path]
+) -> None:
+    """Two overlays are as many as the kernel takes."""
+    place = user.folder
+    for number in "12":
+        for name in ("up", "work"):
+            (user.folder / (name + number)).mkdir()
+        layers = f"lowerdir={place},upperdir={user.folder}/up{number},workdir={user.folder}/work{number}"
+        place = mounted(f"data{number}", "-t", "overlay", "-o", layers, "none")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place / "sock"))
+        server.listen()
+        (place / "sock").chmod(0o777)
+        (place / "file").write_text("here\n")
+        outcome = user.run(f"cat {place}/file; test ! -S {place}/sock; echo $?; touch {place}/file")
+    assert outcome["read_only"] == [str(place)]
+    assert outcome["output_tail"].startswith("here\n0\ntouch: ")
+
+
 def test_a_folder_that_may_only_be_passed_through(user: User, mounted: Callable[..., Path]) -> None:
     """As /home is with mode 711, where something is mounted below it."""
     outer = mounted("outer", "-t", "tmpfs", "-o", "mode=711", "none")

@@ -14,7 +14,8 @@ Kept out of reach:
   there is no terminal, as it does in a batch job: the kernel sets the times of the real one at each use.
 - /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it: the sockets of munge,
   D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
-- Every other socket that /proc/net/unix lists is whited out: ssh agents, X11, tmux, databases.
+- Every other socket that /proc/net/unix lists is whited out, or an empty file where its folder is read-only: ssh
+  agents, X11, tmux, databases.
 - Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
 - /proc is new; /proc/sys and the like, and all of /sys, are read-only. So is all of /proc where the kernel refuses a
   new one: that outside has the scores and schedules of the user's other processes.
@@ -61,6 +62,7 @@ _OLD = Path("/old")
 _NEW = Path("/new")
 _LAYERS = Path("/layers")
 _EMPTY = Path("/empty")
+_NOTHING = Path("/nothing")
 _RESULTS = Path("/results")
 
 
@@ -85,6 +87,7 @@ def build(plan: Plan) -> Built:
     linux.mount("tmpfs", _BASE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for folder in (_OLD, _NEW, _LAYERS, _EMPTY, _RESULTS):
         _under(_BASE, folder).mkdir()
+    _under(_BASE, _NOTHING).touch()
     linux.pivot_root(_BASE, _under(_BASE, _OLD))
     os.chdir("/")
     linux.mount(_NEW, _NEW, None, linux.MS_BIND)
@@ -202,6 +205,10 @@ class _NewRoot:
             self._refusal = error
             self.read_only.append(str(folder))
             _bind(_old(folder), _new(folder), read_only=True)
+            for socket in self.plan.sockets:
+                if socket.is_relative_to(folder):
+                    with suppress(OSError):  # it has just gone
+                        _bind(_NOTHING, _new(socket), read_only=True)
         finally:
             os.chdir("/")
 
