@@ -185,6 +185,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
     with suppress(OSError):
         linux.bound_shared_memory(2 * command.limits.memory_bytes)
+    unseen = watch.Unseen(linux.bound_sockets())
     own_users = None if plan.user_namespace else _own_users()
     if plan.user_namespace:
         with suppress(OSError):
@@ -195,7 +196,7 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     except OSError as error:
         raise StageError("mounts", error) from error
     _raise_loopback()
-    tending = _Tending(command, root, group, containers=plan.containers)
+    tending = _Tending(command, root, group, unseen, containers=plan.containers)
     child = tending.child = os.fork()
     if child == 0:
         group.join()
@@ -257,13 +258,16 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, command: Command, root: new_root.Built, group: cgroup.Opened, *, containers: bool) -> None:
+    def __init__(
+        self, command: Command, root: new_root.Built, group: cgroup.Opened, unseen: watch.Unseen, *, containers: bool
+    ) -> None:
         self.child = 0
         self.limits = command.limits
         self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
         self.root = root
         self.containers = containers
         self.group = group
+        self.unseen = unseen
         self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
@@ -302,12 +306,13 @@ class _Tending:
     def _beyond(self) -> str | None:
         now = self._look()
         elsewhere = watch.elsewhere(now.processes) if self.containers else 0
-        memory = now.memory_bytes + elsewhere
-        if memory > self.limits.memory_bytes:
+        memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
+        unseen = self.unseen.held(now, most - memory)
+        if memory + unseen > most:
             memory = watch.proportional(self.own_number, self.root.scratch, self.root.results) + elsewhere
-        is_full = self.group.thrashes()
-        self.peak = max(self.peak, self.limits.memory_bytes if is_full else memory)
-        if is_full or memory > self.limits.memory_bytes:
+        is_full = self.group.thrashes() or memory + unseen > most
+        self.peak = max(self.peak, memory, most if is_full else 0)
+        if is_full:
             return "memory"
         if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
             return "scratch"

@@ -55,6 +55,8 @@ PSEUDO_FILE_SYSTEMS = frozenset(
 
 _KEPT_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 """A remount inside a user namespace must name these again (mount_namespaces(7)). statvfs has the same numbers."""
+_MOST_TERMINALS = 128
+"""Of the 3,072 that all of a machine's containers may have together."""
 _ROOT = Path("/")
 _MADE_HERE = frozenset(map(Path, ("/dev", "/proc", "/run", "/sys")))
 _BASE = Path("/tmp")  # noqa: S108 - only a folder that every machine has, to mount on
@@ -265,7 +267,7 @@ class _NewRoot:
             (dev / name).symlink_to(f"/proc/self/{target}")
         (dev / "pts").mkdir()
         flags = linux.MS_NOSUID | linux.MS_NOEXEC
-        linux.mount("devpts", dev / "pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620")
+        linux.mount("devpts", dev / "pts", "devpts", flags, f"newinstance,ptmxmode=0666,mode=620,max={_MOST_TERMINALS}")
         (dev / "ptmx").symlink_to("pts/ptmx")
         shm = Path("/dev/shm")  # noqa: S108 - the real one is only read
         if _is_folder(_old(shm)):
