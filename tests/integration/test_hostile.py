@@ -130,6 +130,27 @@ MEMORY = {
     "for n in range(4):\n at = libc.shmat(libc.shmget(0, 40 << 20, 0o1600), None, 0)\n"
     " ctypes.memset(at, 1, 40 << 20); libc.shmdt(ctypes.c_void_p(at))",
     "results": "for n in range(9): open(f'out/{n}', 'wb').write(bytes(28 << 20))",
+    "nameless shared memory that no process maps": "m = mmap.mmap(-1, 400 << 20)\n"
+    "for place in range(0, 400 << 20, 1 << 20):\n"
+    " m[place:place + (1 << 20)] = bytes(1 << 20); m.madvise(4, place, 1 << 20)",
+    "that of a child that has ended": "m = mmap.mmap(-1, 400 << 20)\n"
+    "if os.fork() == 0: m.write(bytes(400 << 20)); os._exit(0)\nos.wait()",
+    "a process without its first thread": "import ctypes, threading\n"
+    "def fill():\n x = bytearray(1 << 20) * 300; time.sleep(60)\n"
+    "threading.Thread(target=fill).start()\nctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
+    "sockets": "import socket\nall = []\nfor n in range(400):\n all.append(socket.socketpair())\n"
+    " all[-1][0].setblocking(False)\n try:\n  while True: all[-1][0].send(bytes(1 << 16))\n"
+    " except BlockingIOError: pass",
+    "sockets whose other end has gone": "import socket\nall = []\nfor n in range(400):\n"
+    " one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n one.setblocking(False); all.append(other)\n"
+    " try:\n  while True: one.send(bytes(100_000))\n except BlockingIOError: pass",
+    "pipes of many processes": "for n in range(40):\n if os.fork() == 0:\n  for n in range(200): os.pipe()\n"
+    "  time.sleep(60)",
+    "mappings": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+    "at = libc.mmap(None, ctypes.c_size_t(1 << 28), 0, 0x4022, -1, 0)\n"
+    "for place in range(at, at + (1 << 28), 8192): libc.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(4096), 1)\n"
+    "for n in range(7): os.fork() or time.sleep(60)",
+    "files with nothing in them": "for n in range(120_000): os.mknod(str(n))",
     "many small files": "for n in range(10_000): open(f'{n}', 'wb').write(bytes(16 << 10))",
 }
 
