@@ -33,6 +33,7 @@ DRIVER = Path(__file__).with_name("sandbox_driver.py")
 IS_ROOT = os.geteuid() == 0
 HANG_SECONDS = 60
 
+MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 LIMITS = {"seconds": 60, "wall_seconds": 600, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
 
 
@@ -374,6 +375,13 @@ def test_waiting_counts_but_not_for_more_than_the_wall_has_it(user: User) -> Non
     assert outcome["cpu_seconds"] < 0.4 <= outcome["spent_seconds"]
     outcome = user.run("sleep 60", limits={"seconds": 60, "wall_seconds": 0.5})
     assert (outcome["stopped"], outcome["spent_seconds"] < 30) == ("time", True)
+
+
+def test_what_looks_like_waiting_for_a_disk_is_none(user: User) -> None:
+    """A loop of membarrier(2): uninterruptible nearly all of the time, at hardly any CPU time."""
+    loop = f"import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.syscall({MEMBARRIER}, 1, 0, 0)"
+    outcome = user.run("", argv=[python(), "-c", loop, user.marker], limits={"seconds": 1, "wall_seconds": 30})
+    assert (outcome["stopped"], outcome["spent_seconds"] >= 1.0) == ("time", True)
 
 
 def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:

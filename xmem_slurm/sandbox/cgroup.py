@@ -56,8 +56,8 @@ def told() -> str:
     if group is None:
         return (
             "dry runs here are held to their limits by resource limits, a filter of system calls and a watch: there is "
-            "no control group (v2) with memory and pids that this user may divide. What no process can be asked about is "
-            "refused (huge pages, memory files) or counted as what it can be at most (sockets, pipes, mappings)"
+            "no control group (v2) with memory and pids that this user may divide. Memory that no process can be asked "
+            "about is refused (huge pages, memory files) or counted as what it can be at most (sockets, mappings)"
         )
     cpus = "" if "cpu" in _given(group) else "; CPUs by affinity, as cpu is not handed out there"
     return f"dry runs here are held to their limits by a control group of their own, in {group}{cpus}"

@@ -304,6 +304,7 @@ class _Tending:
         }
 
     def _beyond(self) -> str | None:
+        """Look, and return the limit that is passed now, if one is."""
         now = self._look()
         elsewhere = watch.elsewhere(now.processes) if self.containers else 0
         memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
