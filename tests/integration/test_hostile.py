@@ -23,7 +23,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, SandboxError
 from xmem_slurm.sandbox import cgroup, results, sandbox
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.slurm.submission import Submission
@@ -257,6 +257,19 @@ def test_nothing_of_ours_is_seen_or_changed(place: Path) -> None:
     after = contents(place.parent / "cache"), contents(place.parent / "state"), set(place.parent.rglob("*"))
     assert after[:2] == before[:2] or not [name for name in after[0] if "evil" in name]
     assert (place.parent / "cache/xmem-slurm/estimates/known.json").read_text() == "{}"
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can mount anything here")
+def test_no_room_for_our_own_files_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = place.parent / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(full)], check=True)
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(full))
+        with pytest.raises(SandboxError, match=f"own files cannot be written: {full}.*: No space left on device"):
+            runner.run(DryRunOrder.of(job(place, "#!/bin/sh\n"), GPU, BUDGET))
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
 
 
 HOSTILE_WORDS = r"\033]0;title\007\033[2J\rSubmitted batch job 1\302\233x\342\200\256"

@@ -632,6 +632,27 @@ def test_exit_codes_and_signals_are_passed_on(user: User, script: str, code: int
 
 
 @pytest.mark.parametrize(
+    ("script", "disturbed"),
+    [
+        ("exit 1", None),
+        ("kill -SEGV $$", None),
+        ("kill -KILL $$", "SIGKILL ended it"),
+        ("bash -c 'kill -TERM $$'; exit $?", "SIGTERM ended it"),
+    ],
+)
+def test_an_end_that_may_have_come_from_outside_is_said(user: User, script: str, disturbed: str | None) -> None:
+    assert user.run(script)["disturbed"] == disturbed
+
+
+def test_results_that_find_no_room_are_said_to_be_lost(user: User, mounted: Callable[..., Path]) -> None:
+    out = mounted("out", "-t", "tmpfs", "-o", "size=64k,mode=777", "none")
+    outcome = user.run(f"head -c 1M /dev/zero > {out}/1.json.gz", results=out)
+    assert outcome == {
+        "error": "what the dry run found could not be written to its temporary folder: No space left on device"
+    }
+
+
+@pytest.mark.parametrize(
     ("argv", "settings", "code", "words"),
     [
         (["no-such-command-here"], {}, 127, "No such file"),

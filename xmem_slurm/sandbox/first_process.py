@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, results, syscalls, watch
-from xmem_slurm.units import GIB, KIB
+from xmem_slurm.units import GIB, KIB, MIB
 
 GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to write its trace..."""
@@ -53,6 +54,11 @@ MOST_TIMERS = 8192
 """Timers and queued signals: all of a user's are counted as one..."""
 MOST_QUEUED_BYTES = 256 * KIB
 """...and so are POSIX message queues."""
+FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU})
+"""Signals by which people, schedulers and the kernel end programs, and a script hardly itself."""
+_SHELLS_SIGNALS = 128
+"""A shell's exit code where a signal ended its last command, less that."""
+_FULL_BYTES = MIB
 _OUR_PROCESSES = 2  # keeper and first
 _FIRST_TO_GO = b"1000"
 """The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
@@ -205,7 +211,11 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
     report = tending.until_the_end()
-    _tell(status, report | {"kept_back": None if handed_out is None else results.hand_out(root.results, handed_out)})
+    try:
+        kept_back = None if handed_out is None else results.hand_out(root.results, handed_out)
+    except OSError as error:
+        raise StageError("results", error) from error
+    _tell(status, report | {"kept_back": kept_back})
     os._exit(0)
 
 
@@ -268,6 +278,7 @@ class _Tending:
         self.containers = containers
         self.group = group
         self.unseen = unseen
+        self.killed_before = _killed_for_memory()
         self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
@@ -301,7 +312,20 @@ class _Tending:
             "spent_seconds": self.progress.spent_seconds,
             "cpu_seconds": self.progress.cpu_seconds,
             "peak_memory_bytes": self.peak,
+            "disturbed": None if stopped is not None else self._disturbed(),
         }
+
+    def _disturbed(self) -> str | None:
+        """Say what of this machine's may have ended it, or come in its way."""
+        if self.root.layers is not None:
+            disk = os.fstatvfs(self.root.layers)
+            if disk.f_bavail * disk.f_frsize < _FULL_BYTES:
+                return "the disk of temporary files is full"
+        number = 0 if self.code is None else -self.code if self.code < 0 else self.code - _SHELLS_SIGNALS
+        if number not in FROM_OUTSIDE:
+            return None
+        short = _killed_for_memory() > self.killed_before and number == signal.SIGKILL
+        return "this machine ran out of memory" if short else f"{signal.Signals(number).name} ended it"
 
     def _beyond(self) -> str | None:
         """Look, and return the limit that is passed now, if one is."""
@@ -363,6 +387,12 @@ class _Tending:
                     self.code = os.waitstatus_to_exitcode(state)
         except ChildProcessError:
             return False
+
+
+def _killed_for_memory() -> int:
+    """Return how many processes this machine has killed as it ran out of memory (a count of Linux 4.13)."""
+    found = re.search(rb"^oom_kill (\d+)", Path("/proc/vmstat").read_bytes(), re.MULTILINE)
+    return 0 if found is None else int(found[1])
 
 
 def _signal_all(number: signal.Signals) -> None:
