@@ -133,6 +133,17 @@ MEMORY = {
     "nameless shared memory that no process maps": "m = mmap.mmap(-1, 400 << 20)\n"
     "for place in range(0, 400 << 20, 1 << 20):\n"
     " m[place:place + (1 << 20)] = bytes(1 << 20); m.madvise(4, place, 1 << 20)",
+    "that of which a page is mapped": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+    "for n in range(20):\n at = libc.mmap(None, ctypes.c_size_t(16 << 20), 3, 0x21, -1, 0)\n"
+    " ctypes.memset(at, 1, 16 << 20); libc.munmap(ctypes.c_void_p(at + 4096), ctypes.c_size_t((16 << 20) - 4096))",
+    "/dev/zero": "m = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 400 << 20)\n"
+    "for place in range(0, 400 << 20, 1 << 20):\n"
+    " m[place:place + (1 << 20)] = bytes(1 << 20); m.madvise(4, place, 1 << 20)",
+    "filters of system calls": "import ctypes, struct\nlibc = ctypes.CDLL(None)\n"
+    "steps = struct.pack('HBBI', 32, 0, 0, 0) * 4000 + struct.pack('HBBI', 6, 0, 0, 0x7FFF0000)\n"
+    "code = ctypes.create_string_buffer(steps)\n"
+    "filters = ctypes.create_string_buffer(struct.pack('HP', 4001, ctypes.addressof(code)))\n"
+    "for n in range(60):\n if os.fork() == 0:\n  for n in range(8): libc.prctl(22, 2, filters, 0, 0)\n  time.sleep(60)",
     "that of a child that has ended": "m = mmap.mmap(-1, 400 << 20)\n"
     "if os.fork() == 0: m.write(bytes(400 << 20)); os._exit(0)\nos.wait()",
     "a process without its first thread": "import ctypes, threading\n"

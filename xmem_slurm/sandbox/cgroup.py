@@ -184,6 +184,10 @@ class Opened:
         self._since = time.monotonic(), 0
         """When, and with how many pages that were read again, the time began in which it may come to thrash."""
 
+    def is_there(self) -> bool:
+        """Whether the kernel counts all memory of the command's itself."""
+        return self._files is not None
+
     def join(self) -> None:
         """Take the calling process into it."""
         if self._files is not None:

@@ -332,7 +332,7 @@ class _Tending:
         now = self._look()
         elsewhere = watch.elsewhere(now.processes) if self.containers else 0
         memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
-        unseen = self.unseen.held(now, most - memory)
+        unseen = 0 if self.group.is_there() else self.unseen.held(now, most - memory)
         if memory + unseen > most:
             memory = watch.proportional(self.own_number, self.root.scratch, self.root.results) + elsewhere
         is_full = self.group.thrashes() or memory + unseen > most
@@ -414,6 +414,9 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        linux.prctl(
+            linux.PR_SET_THP_DISABLE, 1
+        )  # of 2 MiB that are not mapped but for a page, all stays, and a page counts
         linux.leave_session_keyring()
         syscalls.give_up(namespaces=plan.containers)
         os.chdir(command.cwd)

@@ -36,6 +36,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_THP_DISABLE = 41
 
 CAP_CHOWN = 0
 CAP_DAC_OVERRIDE = 1
@@ -149,8 +150,11 @@ def bound_shared_memory(most_bytes: int) -> None:
 
 
 def bound_watches() -> None:
-    """Let this user namespace have so many watches for changes of files: they are of those that the user may have."""
-    for name, most in {"instances": 64, "watches": 65536}.items():
+    """Let this user namespace have so many watches for changes of files: they are of those that the user may have.
+
+    An instance may have 8 MiB of events that nobody has read.
+    """
+    for name, most in {"instances": 16, "watches": 65536}.items():
         Path(f"/proc/sys/user/max_inotify_{name}").write_text(str(most))
 
 

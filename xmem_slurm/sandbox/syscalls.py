@@ -9,7 +9,7 @@ sockets that lead out whatever the network namespace (vsock). A job that runs co
 control groups; and no System V shared memory, as the watch sees that of the dry run's own IPC namespace alone.
 
 Most programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
-chooses its CPUs, or the size of a socket's buffers, the answer is yes and nothing happens.
+chooses its CPUs, the size of a socket's buffers, or to have large pages, the answer is yes and nothing happens.
 
 A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
 
@@ -50,7 +50,7 @@ _CALLS: dict[str, tuple[_Numbers, int]] = {
 }
 """Their answers."""
 _CLONE, _UNSHARE, _SHMGET, _MMAP = (56, 220), (272, 97), (29, 194), (9, 222)
-_SOCKET, _SOCKETPAIR, _SETSOCKOPT = (41, 198), (53, 199), (54, 208)
+_SOCKET, _SOCKETPAIR, _SETSOCKOPT, _PRCTL = (41, 198), (53, 199), (54, 208), (157, 167)
 
 _MAP_HUGETLB = 0x40000
 _SHM_HUGETLB = 0o4000
@@ -108,6 +108,7 @@ def _program(machine: str, *, namespaces: bool) -> bytes:
         steps += _of(call[which], _where(0, [(_ANY_BIT, kind)], refusal))
     steps += _of(_MMAP[which], _where(3, [(_ANY_BIT, _MAP_HUGETLB)], errno.ENOMEM))
     steps += _of(_SHMGET[which], _where(2, [(_ANY_BIT, _SHM_HUGETLB)], errno.ENOMEM))
+    steps += _of(_PRCTL[which], _where(0, [(_EQUAL, linux.PR_SET_THP_DISABLE)], 0))
     steps += _of(_SOCKETPAIR[which], _unless(0, families, errno.EAFNOSUPPORT))
     protocols = [(_EQUAL, _ICMP6)]
     steps += _of(

@@ -19,6 +19,8 @@ _INODE_BYTES = 1024
 """What the kernel keeps of a file in a tmpfs, beside its pages."""
 _OPEN_FILE_BYTES = 2 * mmap.PAGESIZE
 """What an open file can hold at most that is no socket: a pipe, beyond the megabytes that all of a user's may."""
+_FILTER_BYTES = 256 * KIB
+"""A filter of system calls, of as many steps as it may have."""
 _MAPPING_BYTES = 256
 _ANONYMOUS = b"/dev/zero (deleted)"
 """Shared memory without a name, as it stands in /proc/PID/maps."""
@@ -28,14 +30,15 @@ _ANONYMOUS = b"/dev/zero (deleted)"
 class Usage:
     """What all processes below one use: threads, and host memory that no file on disk backs; and their numbers.
 
-    `shared_bytes` of the memory are in file systems in memory. `open_files` is how many there may be at most.
+    `shared_bytes` of the memory are in file systems in memory. `unseen_bytes` are what open files and filters of system
+    calls can take beside it, at most.
     """
 
     threads: int
     memory_bytes: int
     processes: Sequence[int]
     shared_bytes: int
-    open_files: int
+    unseen_bytes: int
 
 
 def usage(first: int, *scratch: int) -> Usage:
@@ -45,16 +48,16 @@ def usage(first: int, *scratch: int) -> Usage:
     memory is in `scratch` (/dev/shm, a mapped file) or System V's as a rule; what those hold, or what is mapped of it,
     is taken, whichever is larger.
     """
-    threads = anonymous = shared = open_files = 0
+    threads = anonymous = shared = unseen = 0
     numbers = []
     for process in _descendants(first):
         numbers.append(process.number)
         threads += process.threads
         anonymous += process.anonymous + process.tables
         shared += process.shared
-        open_files += process.open_files
+        unseen += process.unseen
     shared = max(shared, sum(map(_held, scratch)) + _system_v())
-    return Usage(threads, anonymous + shared, numbers, shared, open_files)
+    return Usage(threads, anonymous + shared, numbers, shared, unseen)
 
 
 def proportional(first: int, *scratch: int) -> int:
@@ -88,7 +91,7 @@ class Unseen:
 
     def held(self, now: Usage, room: int) -> int:
         """Return it. `room` is how much there may be: what takes long is only asked where that may be passed."""
-        held = now.open_files * _OPEN_FILE_BYTES + _sockets() * self._socket_bytes
+        held = now.unseen_bytes + _sockets() * self._socket_bytes
         if held + len(now.processes) * self._most_mappings * _MAPPING_BYTES > room:
             held += self._of_mappings(now.processes)
         grown = max(0, _machine_s_shared() - self._shared_before - now.shared_bytes)
@@ -174,8 +177,7 @@ class _Watched:
     place: Path
     """Where /proc tells of its memory."""
     threads: int
-    open_files: int
-    """Slots for them."""
+    unseen: int
     anonymous: int
     """Swapped out or not."""
     shared: int
@@ -199,8 +201,9 @@ def _descendants(first: int) -> Iterable[_Watched]:
             continue
         anonymous = _number(text, _MEMORY) + _number(text, b"\nVmSwap:")
         sizes = [each * KIB for each in (anonymous, _number(text, b"\nRssShmem:"), _number(text, b"\nVmPTE:"))]
-        open_files = _number(text, b"\nFDSize:")
-        children[parent].append(_Watched(int(folder.name), place, threads, open_files, *sizes))
+        filters = max(0, _number(text, b"\nSeccomp_filters:") - 1)  # beside ours
+        unseen = _number(text, b"\nFDSize:") * _OPEN_FILE_BYTES + filters * _FILTER_BYTES
+        children[parent].append(_Watched(int(folder.name), place, threads, unseen, *sizes))
     waiting = [first]
     while waiting:
         for child in children[waiting.pop()]:
