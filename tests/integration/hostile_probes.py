@@ -5,6 +5,7 @@ with what came of each. What it takes is the standard library; system calls are 
 """
 
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -31,6 +32,7 @@ NUMBERS = {  # on x86-64, on aarch64
     "sched_setaffinity": (203, 122), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
     "settimeofday": (164, 170), "shmget": (29, 194), "swapon": (167, 224), "syslog": (103, 116),
     "timer_create": (222, 107), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
+    "ioprio_set": (251, 30), "sched_setattr": (314, 274),
 }  # fmt: skip
 NEWUSER, NEWNS, NEWIPC, NEWNET = 0x10000000, 0x20000, 0x08000000, 0x40000000
 
@@ -260,6 +262,12 @@ def a_terminal_s_times() -> None:
     denied(lambda: os.open("/dev/tty", os.O_RDWR))
 
 
+def leases_of_files_outside() -> None:
+    denied(lambda: fcntl.fcntl(os.open("/dev/null", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    Path("/tmp/own").touch()
+    denied(lambda: fcntl.fcntl(os.open("/tmp/own", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK))
+
+
 def files_that_are_bound_alone() -> None:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         point = line.split()[4]
@@ -399,6 +407,25 @@ def killing_process_1() -> None:
     os.kill(1, signal.SIGKILL)
     os.kill(1, signal.SIGTERM)
     denied(lambda: os.kill(os.getppid() + 100_000, 0))
+
+
+def limits_of_process_1() -> None:
+    for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU):
+        denied(lambda which=which: resource.prlimit(1, which, (9, 9)))  # type: ignore[misc]
+
+
+def priorities_of_process_1() -> None:
+    """With one of the lowest it would look too late."""
+    before = os.getpriority(os.PRIO_PROCESS, 1), os.sched_getscheduler(1)
+    for which, who in ((os.PRIO_PROCESS, 1), (os.PRIO_PGRP, os.getpgid(1)), (os.PRIO_USER, os.getuid())):
+        denied(lambda which=which, who=who: os.setpriority(which, who, 19))  # type: ignore[misc]
+    denied(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)))
+    denied(lambda: os.sched_setparam(1, os.sched_param(0)))
+    for which, who in ((1, 1), (2, os.getpgid(1)), (3, os.getuid())):
+        refused("ioprio_set", which, who, 3 << 13)
+    refused("sched_setattr", 1, struct.pack("IIQiIQQQ", 48, 5, 0, 0, 0, 0, 0, 0), 0)
+    if (os.getpriority(os.PRIO_PROCESS, 1), os.sched_getscheduler(1)) != before:
+        raise Escaped("it was changed")
 
 
 def the_session_s_keys() -> None:

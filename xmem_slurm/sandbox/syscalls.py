@@ -5,7 +5,8 @@ only held open, or on their way through a socket, io_uring's and perf's rings, h
 Landlock, marks of fanotify, pages that are pinned by a pipe or a socket (one byte of it keeps a huge page), sockets of
 families that nobody can be asked about, and larger buffers of the others. File systems and namespaces of its own, which
 would have such memory too (a tmpfs that is mounted over: only a control group holds that). The kernel's key rings, and
-sockets that lead out whatever the network namespace (vsock). A job that runs containers has namespaces, but none of
+sockets that lead out whatever the network namespace (vsock). Process 1's limits and priorities, which the kernel lets
+whoever has its number change: it watches. A job that runs containers has namespaces, but none of
 control groups; and no System V shared memory, as the watch sees that of the dry run's own IPC namespace alone.
 
 Most programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
@@ -51,7 +52,14 @@ _CALLS: dict[str, tuple[_Numbers, int]] = {
 """Their answers."""
 _CLONE, _UNSHARE, _SHMGET, _MMAP = (56, 220), (272, 97), (29, 194), (9, 222)
 _SOCKET, _SOCKETPAIR, _SETSOCKOPT, _PRCTL = (41, 198), (53, 199), (54, 208), (157, 167)
+_PRLIMIT, _SCHEDULES = (302, 261), ((142, 118), (144, 119), (314, 274))
+_SETPRIORITY, _IOPRIO_SET, _FCNTL = (141, 140), (251, 30), (72, 25)
 
+_WATCH = 1
+"""The number of process 1, for all that it has started."""
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
+_F_SETLEASE = 1024
+"""Who opens the file outside would wait for it."""
 _MAP_HUGETLB = 0x40000
 _SHM_HUGETLB = 0o4000
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
@@ -108,6 +116,12 @@ def _program(machine: str, *, namespaces: bool) -> bytes:
         steps += _of(call[which], _where(0, [(_ANY_BIT, kind)], refusal))
     steps += _of(_MMAP[which], _where(3, [(_ANY_BIT, _MAP_HUGETLB)], errno.ENOMEM))
     steps += _of(_SHMGET[which], _where(2, [(_ANY_BIT, _SHM_HUGETLB)], errno.ENOMEM))
+    for call in (_PRLIMIT, *_SCHEDULES):
+        steps += _of(call[which], _where(0, [(_EQUAL, _WATCH)], errno.EPERM))
+    for call, of_one in ((_SETPRIORITY, _PRIO_PROCESS), (_IOPRIO_SET, _IOPRIO_WHO_PROCESS)):
+        others = _unless(0, [(_EQUAL, of_one)], errno.EPERM)
+        steps += _of(call[which], [*others, *_where(1, [(_EQUAL, _WATCH)], errno.EPERM)])
+    steps += _of(_FCNTL[which], _where(1, [(_EQUAL, _F_SETLEASE)], errno.EINVAL))
     steps += _of(_PRCTL[which], _where(0, [(_EQUAL, linux.PR_SET_THP_DISABLE)], 0))
     steps += _of(_SOCKETPAIR[which], _unless(0, families, errno.EAFNOSUPPORT))
     protocols = [(_EQUAL, _ICMP6)]
