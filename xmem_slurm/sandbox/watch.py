@@ -30,15 +30,16 @@ _ANONYMOUS = b"/dev/zero (deleted)"
 class Usage:
     """What all processes below one use: threads, and host memory that no file on disk backs; and their numbers.
 
-    `shared_bytes` of the memory are in file systems in memory. `unseen_bytes` are what open files and filters of system
-    calls can take beside it, at most.
+    `shared_bytes` of the memory are in file systems in memory. `open_files` is how many they have room for, `filters`
+    how many filters of system calls they have of their own.
     """
 
     threads: int
     memory_bytes: int
     processes: Sequence[int]
     shared_bytes: int
-    unseen_bytes: int
+    open_files: int
+    filters: int
 
 
 def usage(first: int, *scratch: int) -> Usage:
@@ -48,16 +49,17 @@ def usage(first: int, *scratch: int) -> Usage:
     memory is in `scratch` (/dev/shm, a mapped file) or System V's as a rule; what those hold, or what is mapped of it,
     is taken, whichever is larger.
     """
-    threads = anonymous = shared = unseen = 0
+    threads = anonymous = shared = open_files = filters = 0
     numbers = []
     for process in _descendants(first):
         numbers.append(process.number)
         threads += process.threads
         anonymous += process.anonymous + process.tables
         shared += process.shared
-        unseen += process.unseen
+        open_files += process.open_files
+        filters += process.filters
     shared = max(shared, sum(map(_held, scratch)) + _system_v())
-    return Usage(threads, anonymous + shared, numbers, shared, unseen)
+    return Usage(threads, anonymous + shared, numbers, shared, open_files, filters)
 
 
 def proportional(first: int, *scratch: int) -> int:
@@ -91,7 +93,9 @@ class Unseen:
 
     def held(self, now: Usage, room: int) -> int:
         """Return it. `room` is how much there may be: what takes long is only asked where that may be passed."""
-        held = now.unseen_bytes + _sockets() * self._socket_bytes
+        held = now.filters * _FILTER_BYTES + _sockets() * self._socket_bytes
+        roomy = held + now.open_files * _OPEN_FILE_BYTES <= room
+        held += (now.open_files if roomy else sum(map(_open_files, now.processes))) * _OPEN_FILE_BYTES
         if held + len(now.processes) * self._most_mappings * _MAPPING_BYTES > room:
             held += self._of_mappings(now.processes)
         grown = max(0, _machine_s_shared() - self._shared_before - now.shared_bytes)
@@ -117,6 +121,15 @@ def _machine_s_shared() -> int:
 def _sockets() -> int:
     """Return how many this network namespace has, those on their way or without a process included."""
     return _number(b"\n" + Path("/proc/self/net/sockstat").read_bytes(), b"\nsockets: used")
+
+
+def _open_files(process: int) -> int:
+    """Return how many it has: the size of its folder of them, since Linux 6.2."""
+    folder = Path(f"/proc/{process}/fd")
+    try:
+        return folder.stat().st_size or sum(1 for _ in folder.iterdir())
+    except OSError:  # it has ended, or may not be read
+        return 0
 
 
 def _maps(process: int) -> bytes:
@@ -177,7 +190,8 @@ class _Watched:
     place: Path
     """Where /proc tells of its memory."""
     threads: int
-    unseen: int
+    open_files: int
+    filters: int
     anonymous: int
     """Swapped out or not."""
     shared: int
@@ -202,8 +216,8 @@ def _descendants(first: int) -> Iterable[_Watched]:
         anonymous = _number(text, _MEMORY) + _number(text, b"\nVmSwap:")
         sizes = [each * KIB for each in (anonymous, _number(text, b"\nRssShmem:"), _number(text, b"\nVmPTE:"))]
         filters = max(0, _number(text, b"\nSeccomp_filters:") - 1)  # beside ours
-        unseen = _number(text, b"\nFDSize:") * _OPEN_FILE_BYTES + filters * _FILTER_BYTES
-        children[parent].append(_Watched(int(folder.name), place, threads, unseen, *sizes))
+        counts = threads, _number(text, b"\nFDSize:"), filters
+        children[parent].append(_Watched(int(folder.name), place, *counts, *sizes))
     waiting = [first]
     while waiting:
         for child in children[waiting.pop()]:
