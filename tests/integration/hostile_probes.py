@@ -32,7 +32,7 @@ NUMBERS = {  # on x86-64, on aarch64
     "sched_setaffinity": (203, 122), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
     "settimeofday": (164, 170), "shmget": (29, 194), "swapon": (167, 224), "syslog": (103, 116),
     "timer_create": (222, 107), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
-    "ioprio_set": (251, 30), "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30), "sched_setattr": (314, 274), "syncfs": (306, 267),
 }  # fmt: skip
 NEWUSER, NEWNS, NEWIPC, NEWNET = 0x10000000, 0x20000, 0x08000000, 0x40000000
 
@@ -495,6 +495,12 @@ def surviving_where_memory_is_short() -> None:
 
 def surviving_where_memory_is_short_unseen() -> None:
     _outlive(unseen=True)
+
+
+def the_machine_s_disks_written_to() -> None:
+    """The kernel says that there is no such file; who does not ask it says that all is well."""
+    if call("syncfs", -1) != 0:
+        raise Escaped("sync goes through")
 
 
 def settings_of_the_kernel() -> None:

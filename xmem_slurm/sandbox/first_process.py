@@ -37,7 +37,9 @@ GRACE_ON_THE_WALL_SECONDS = 2.0
 """...but not for longer than the wall limit has it, or this where that is up: somebody waits."""
 WATCH_SECONDS = 0.1
 WATCH_SHARE = 0.1
-"""At most this share of a CPU goes into watching."""
+"""At most this share of a CPU goes into watching..."""
+LONGEST_PAUSE_SECONDS = 2.0
+"""...but for a dry run that takes long to look at: in this time it may do what it likes."""
 DATA_HEADROOM_BYTES = 512 * GIB
 """What a process may map beyond the limit on memory without touching it, which takes none: a model of 70 B parameters
 in fp32 and once more in 16 bits is 420 GB. The watch, or a control group, sees what is touched."""
@@ -295,7 +297,8 @@ class _Tending:
                 stopped = self._beyond()
                 if stopped is not None:
                     break
-                look = now + max(WATCH_SECONDS, (time.process_time() - worked) / WATCH_SHARE)
+                pause = (time.process_time() - worked) / WATCH_SHARE
+                look = now + min(max(WATCH_SECONDS, pause), LONGEST_PAUSE_SECONDS)
             if now >= end or self.progress.spent_seconds >= self.limits.seconds:
                 stopped = "time"
                 self._ask_to_end(end)

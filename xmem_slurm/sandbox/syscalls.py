@@ -10,7 +10,8 @@ whoever has its number change: it watches. A job that runs containers has namesp
 control groups; and no System V shared memory, as the watch sees that of the dry run's own IPC namespace alone.
 
 Most programs have another way where a kernel lacks such a call, and the answer is what such a kernel says. Where a job
-chooses its CPUs, the size of a socket's buffers, or to have large pages, the answer is yes and nothing happens.
+chooses its CPUs, the size of a socket's buffers or to have large pages, or wants all of the machine's disks written to,
+the answer is yes and nothing happens.
 
 A filter is for the calls of one machine type; of a call by another (32-bit programs) the kernel is said to know none.
 
@@ -46,6 +47,8 @@ _CALLS: dict[str, tuple[_Numbers, int]] = {
     "request_key": ((249, 218), errno.ENOSYS),
     "sched_setaffinity": ((203, 122), 0),
     "semget": ((64, 190), errno.ENOSPC),
+    "sync": ((162, 81), 0),
+    "syncfs": ((306, 267), 0),
     "userfaultfd": ((323, 282), errno.EPERM),
     "vmsplice": ((278, 75), errno.ENOSYS),
 }

@@ -54,7 +54,7 @@ def usage(first: int, *scratch: int) -> Usage:
     for process in _descendants(first):
         numbers.append(process.number)
         threads += process.threads
-        anonymous += process.anonymous + process.tables
+        anonymous += process.anonymous + process.fixed
         shared += process.shared
         open_files += process.open_files
         filters += process.filters
@@ -69,11 +69,11 @@ def proportional(first: int, *scratch: int) -> int:
         try:
             text = (process.place / "smaps_rollup").read_bytes()
         except PermissionError:  # a program that may not be read
-            anonymous += process.anonymous + process.tables
+            anonymous += process.anonymous + process.fixed
             continue
         except OSError:  # it has ended
             continue
-        anonymous += (_number(text, b"\nPss_Anon:") + _number(text, b"\nSwapPss:")) * KIB + process.tables
+        anonymous += (_number(text, b"\nPss_Anon:") + _number(text, b"\nSwapPss:")) * KIB + process.fixed
         shared += _number(text, b"\nPss_Shmem:") * KIB
     return anonymous + max(shared, sum(map(_held, scratch)) + _system_v())
 
@@ -195,8 +195,8 @@ class _Watched:
     anonymous: int
     """Swapped out or not."""
     shared: int
-    tables: int
-    """The page tables of all that it has touched: a terabyte of nothing takes 2 GiB of them."""
+    fixed: int
+    """Page tables of what it has touched (a terabyte of nothing takes 2 GiB), and pages of files that it locked."""
 
 
 def _descendants(first: int) -> Iterable[_Watched]:
@@ -214,7 +214,8 @@ def _descendants(first: int) -> Iterable[_Watched]:
         except OSError:  # it has ended
             continue
         anonymous = _number(text, _MEMORY) + _number(text, b"\nVmSwap:")
-        sizes = [each * KIB for each in (anonymous, _number(text, b"\nRssShmem:"), _number(text, b"\nVmPTE:"))]
+        fixed = _number(text, b"\nVmPTE:") + min(_number(text, b"\nVmLck:"), _number(text, b"\nRssFile:"))
+        sizes = [each * KIB for each in (anonymous, _number(text, b"\nRssShmem:"), fixed)]
         filters = max(0, _number(text, b"\nSeccomp_filters:") - 1)  # beside ours
         counts = threads, _number(text, b"\nFDSize:"), filters
         children[parent].append(_Watched(int(folder.name), place, *counts, *sizes))
