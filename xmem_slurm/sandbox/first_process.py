@@ -351,6 +351,7 @@ class _Tending:
         self.progress.look(usage.processes)
         for number in usage.processes:
             self._first_to_go(number)
+            self._last_in_turn(number)
         if self.meter is not None:
             os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
         return usage
@@ -364,6 +365,14 @@ class _Tending:
                     score.write_bytes(_FIRST_TO_GO)
                 except PermissionError:
                     os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
+
+    def _last_in_turn(self, number: int) -> None:
+        """Have the session of a process come after others, as it does itself within it: Linux may schedule sessions."""
+        group = Path("/proc", str(number), "autogroup")
+        with suppress(OSError):  # no such groups, or it has ended; or another was changed a moment ago
+            nice = group.read_bytes().rpartition(b" ")[2]
+            if nice and int(nice) != self.limits.nice:
+                group.write_text(str(self.limits.nice))
 
     def _ask_to_end(self, end: float) -> None:
         """Let all processes write what they have; `end` is when the time on the wall is up."""
