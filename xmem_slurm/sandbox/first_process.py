@@ -426,9 +426,8 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        linux.prctl(
-            linux.PR_SET_THP_DISABLE, 1
-        )  # of 2 MiB that are not mapped but for a page, all stays, and a page counts
+        with suppress(OSError):  # of 2 MiB of which a page is mapped all stays, and that page counts
+            linux.prctl(linux.PR_SET_THP_DISABLE, 1)
         linux.leave_session_keyring()
         syscalls.give_up(namespaces=plan.containers)
         os.chdir(command.cwd)
