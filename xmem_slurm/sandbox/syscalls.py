@@ -23,7 +23,7 @@ import ctypes
 import errno
 import platform
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from xmem_slurm.sandbox import linux
 
@@ -103,8 +103,6 @@ def _program(machine: str, *, namespaces: bool) -> bytes:
     refused = {name: (numbers[which], answer) for name, (numbers, answer) in _CALLS.items()}
     if namespaces:
         refused["shmget"] = _SHMGET[which], errno.ENOSPC
-    kind, refusal = (linux.CLONE_NEWCGROUP, errno.EINVAL) if namespaces else (linux.CLONE_NEWUSER, errno.EPERM)
-    families = [(_EQUAL, each) for each in _FAMILIES]
     steps = [
         *_step(_LOAD, _ARCHITECTURE_AT),
         *_step(_EQUAL, _ARCHITECTURES[machine], 1, 0),
@@ -115,68 +113,65 @@ def _program(machine: str, *, namespaces: bool) -> bytes:
     ]
     for number, answer in refused.values():
         steps += [*_step(_EQUAL, number, 0, 1), *_answer(answer)]
-    for call in (_CLONE, _UNSHARE):
-        steps += _of(call[which], _where(0, [(_ANY_BIT, kind)], refusal))
-    steps += _of(_MMAP[which], _where(3, [(_ANY_BIT, _MAP_HUGETLB)], errno.ENOMEM))
-    steps += _of(_SHMGET[which], _where(2, [(_ANY_BIT, _SHM_HUGETLB)], errno.ENOMEM))
-    for call in (_PRLIMIT, *_SCHEDULES):
-        steps += _of(call[which], _where(0, [(_EQUAL, _WATCH)], errno.EPERM))
-    for call, of_one in ((_SETPRIORITY, _PRIO_PROCESS), (_IOPRIO_SET, _IOPRIO_WHO_PROCESS)):
-        others = _unless(0, [(_EQUAL, of_one)], errno.EPERM)
-        steps += _of(call[which], [*others, *_where(1, [(_EQUAL, _WATCH)], errno.EPERM)])
-    steps += _of(_FCNTL[which], _where(1, [(_EQUAL, _F_SETLEASE)], errno.EINVAL))
-    steps += _of(_PRCTL[which], _where(0, [(_EQUAL, linux.PR_SET_THP_DISABLE)], 0))
-    steps += _of(_SOCKETPAIR[which], _unless(0, families, errno.EAFNOSUPPORT))
-    protocols = [(_EQUAL, _ICMP6)]
-    steps += _of(
-        _SOCKET[which],
-        [
-            *_unless(0, families, errno.EAFNOSUPPORT),
+    for numbers, decided in _by_arguments(namespaces=namespaces).items():
+        whole = [*decided, *_step(_RETURN, _ALLOW)]
+        steps += [*_step(_EQUAL, numbers[which], 0, len(whole)), *whole]
+    return b"".join([*steps, *_step(_RETURN, _ALLOW)])
+
+
+def _by_arguments(*, namespaces: bool) -> dict[_Numbers, Sequence[bytes]]:
+    """Return what decides about a call; it is let be where that does not."""
+    kind, refusal = (linux.CLONE_NEWCGROUP, errno.EINVAL) if namespaces else (linux.CLONE_NEWUSER, errno.EPERM)
+    of_namespaces = _where(0, [(_ANY_BIT, kind)], refusal)
+    of_the_watch = _where(0, [(_EQUAL, _WATCH)], errno.EPERM)
+    one_other = _where(1, [(_EQUAL, _WATCH)], errno.EPERM)
+    of_families = _unless(0, [(_EQUAL, each) for each in _FAMILIES], errno.EAFNOSUPPORT)
+    return {
+        _CLONE: of_namespaces,
+        _UNSHARE: of_namespaces,
+        _MMAP: _where(3, [(_ANY_BIT, _MAP_HUGETLB)], errno.ENOMEM),
+        _SHMGET: _where(2, [(_ANY_BIT, _SHM_HUGETLB)], errno.ENOMEM),
+        **dict.fromkeys((_PRLIMIT, *_SCHEDULES), of_the_watch),
+        _SETPRIORITY: [*_unless(0, [(_EQUAL, _PRIO_PROCESS)], errno.EPERM), *one_other],
+        _IOPRIO_SET: [*_unless(0, [(_EQUAL, _IOPRIO_WHO_PROCESS)], errno.EPERM), *one_other],
+        _FCNTL: _where(1, [(_EQUAL, _F_SETLEASE)], errno.EINVAL),
+        _PRCTL: _where(0, [(_EQUAL, linux.PR_SET_THP_DISABLE)], 0),
+        _SOCKETPAIR: of_families,
+        _SOCKET: [
+            *of_families,
             *_step(_LOAD, _ARGUMENTS_AT + 8 * 2),
             *_step(_AT_LEAST, _FIRST_LATER_PROTOCOL, 1, 0),
             *_step(_RETURN, _ALLOW),
-            *_unless(2, protocols, errno.EPROTONOSUPPORT),
+            *_unless(2, [(_EQUAL, _ICMP6)], errno.EPROTONOSUPPORT),
         ],
-    )
-    buffers = [(_EQUAL, each) for each in (_SO_SNDBUF, _SO_RCVBUF)]
-    steps += _of(
-        _SETSOCKOPT[which],
-        [
+        _SETSOCKOPT: [
             *_step(_LOAD, _ARGUMENTS_AT + 8 * 1),
             *_step(_EQUAL, _SOL_SOCKET, 1, 0),
             *_step(_RETURN, _ALLOW),
-            *_where(2, buffers, 0),
+            *_where(2, [(_EQUAL, _SO_SNDBUF), (_EQUAL, _SO_RCVBUF)], 0),
             *_where(2, [(_EQUAL, _SO_ZEROCOPY)], errno.EOPNOTSUPP),
         ],
-    )
-    return b"".join([*steps, *_step(_RETURN, _ALLOW)])
+    }
 
 
 _Tests = Sequence[tuple[int, int]]
 """How to compare an argument, and with what."""
 
 
-def _of(number: int, decided: Iterable[bytes]) -> Iterator[bytes]:
-    """Have this decide about one call, and let it be where it does not; others go on."""
-    steps = [*decided, *_step(_RETURN, _ALLOW)]
-    yield from _step(_EQUAL, number, 0, len(steps))
-    yield from steps
-
-
-def _where(argument: int, tests: _Tests, answer: int) -> Iterator[bytes]:
+def _where(argument: int, tests: _Tests, answer: int) -> Sequence[bytes]:
     """Give this answer where one of the tests of an argument holds."""
-    yield from _step(_LOAD, _ARGUMENTS_AT + 8 * argument)
+    steps = [*_step(_LOAD, _ARGUMENTS_AT + 8 * argument)]
     for left, (compare, value) in zip(reversed(range(len(tests))), tests, strict=True):
-        yield from _step(compare, value, left, 0 if left else 1)
-    yield from _answer(answer)
+        steps += _step(compare, value, left, 0 if left else 1)
+    return [*steps, *_answer(answer)]
 
 
-def _unless(argument: int, tests: _Tests, answer: int) -> Iterator[bytes]:
+def _unless(argument: int, tests: _Tests, answer: int) -> Sequence[bytes]:
     """Give this answer where none of the tests of an argument holds."""
-    yield from _step(_LOAD, _ARGUMENTS_AT + 8 * argument)
+    steps = [*_step(_LOAD, _ARGUMENTS_AT + 8 * argument)]
     for left, (compare, value) in zip(reversed(range(len(tests))), tests, strict=True):
-        yield from _step(compare, value, left + 1, 0)
-    yield from _answer(answer)
+        steps += _step(compare, value, left + 1, 0)
+    return [*steps, *_answer(answer)]
 
 
 def _answer(error: int) -> Iterator[bytes]:
