@@ -5,6 +5,7 @@ with what came of each. What it takes is the standard library; system calls are 
 """
 
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -12,6 +13,7 @@ import platform
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -21,14 +23,16 @@ from types import FunctionType
 libc = ctypes.CDLL(None, use_errno=True)
 X86 = platform.machine() == "x86_64"
 NUMBERS = {  # on x86-64, on aarch64
-    "add_key": (248, 217), "bpf": (321, 280), "clone": (56, 220), "clone3": (435, 435), "fsopen": (430, 430),
-    "init_module": (175, 105), "io_uring_setup": (425, 425), "keyctl": (250, 219), "memfd_create": (319, 279),
-    "memfd_secret": (447, 447), "mount": (165, 40), "move_mount": (429, 429), "msgget": (68, 186),
-    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": (428, 428), "pivot_root": (155, 41),
+    "add_key": (248, 217), "bpf": (321, 280), "clone": (56, 220), "clone3": (435, 435), "fanotify_init": (300, 262),
+    "fsopen": (430, 430), "init_module": (175, 105), "io_uring_setup": (425, 425), "keyctl": (250, 219),
+    "landlock_create_ruleset": (444, 444), "memfd_create": (319, 279), "memfd_secret": (447, 447), "mmap": (9, 222),
+    "mount": (165, 40), "move_mount": (429, 429), "msgget": (68, 186), "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265), "open_tree": (428, 428), "perf_event_open": (298, 241), "pivot_root": (155, 41),
     "prctl": (157, 167), "ptrace": (101, 117), "reboot": (169, 142), "request_key": (249, 218),
     "sched_setaffinity": (203, 122), "semget": (64, 190), "sethostname": (170, 161), "setns": (308, 268),
-    "settimeofday": (164, 170), "shmget": (29, 194), "swapon": (167, 224), "syslog": (103, 116), "unshare": (272, 97),
-    "userfaultfd": (323, 282),
+    "settimeofday": (164, 170), "shmget": (29, 194), "swapon": (167, 224), "syslog": (103, 116),
+    "timer_create": (222, 107), "unshare": (272, 97), "userfaultfd": (323, 282), "vmsplice": (278, 75),
+    "ioprio_set": (251, 30), "sched_setattr": (314, 274), "syncfs": (306, 267),
 }  # fmt: skip
 NEWUSER, NEWNS, NEWIPC, NEWNET = 0x10000000, 0x20000, 0x08000000, 0x40000000
 
@@ -93,6 +97,183 @@ def page_faults_by_hand() -> None:
 
 def a_bpf_map() -> None:
     refused("bpf", 0, bytes(72), 72)
+
+
+def a_bpf_map_of_an_array() -> None:
+    refused("bpf", 0, struct.pack("IIII56x", 2, 4, 8, 1 << 16), 72)
+
+
+def huge_pages() -> None:
+    refused("mmap", None, 2 << 20, 3, 0x40022, -1, 0)
+    refused("mmap", None, 2 << 20, 3, 0x40021 | 21 << 26, -1, 0)
+
+
+def huge_pages_that_come_by_themselves() -> None:
+    """All of one stays where all but a page of it is unmapped."""
+    call("prctl", 41, 0, 0, 0, 0)
+    memory = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(14)
+    memory.write(bytes(8 << 20))
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    if any(line.split()[1] != "0" for line in lines if line.startswith("AnonHugePages")):
+        raise Escaped("it has some")
+
+
+def huge_pages_of_system_v() -> None:
+    refused("shmget", 0, 2 << 20, 0o5600)
+
+
+def huge_pages_held_by_a_pipe() -> None:
+    """One byte of a page of 2 MiB keeps all of it."""
+    page = mmap.mmap(-1, 4096)
+    reach = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    refused("vmsplice", os.pipe()[1], struct.pack("NN", reach, 1), 1, 0)
+
+
+def pages_held_by_a_socket() -> None:
+    denied(lambda: socket.socket().setsockopt(socket.SOL_SOCKET, 60, 1))
+
+
+def rings_of_performance_events() -> None:
+    refused("perf_event_open", struct.pack("IIQ112x", 1, 128, 0), 0, -1, -1, 0)
+
+
+def rules_of_landlock() -> None:
+    refused("landlock_create_ruleset", struct.pack("Q", 1), 8, 0)
+
+
+def marks_of_fanotify() -> None:
+    refused("fanotify_init", 0x200, 0)
+
+
+def sockets_that_nobody_can_be_asked_about() -> None:
+    families = set(range(50)) - {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
+    kinds = socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET
+    for family in families:
+        for kind in kinds:
+            denied(lambda family=family, kind=kind: socket.socket(family, kind))  # type: ignore[misc]
+            denied(lambda family=family, kind=kind: socket.socketpair(family, kind))  # type: ignore[misc]
+    for protocol in (33, 132, 136, 262):
+        for kind in kinds:
+            denied(lambda kind=kind, protocol=protocol: socket.socket(socket.AF_INET, kind, protocol))  # type: ignore[misc]
+
+
+def larger_buffers() -> None:
+    for family in (socket.AF_UNIX, socket.AF_INET):
+        one = socket.socket(family)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            before = one.getsockopt(socket.SOL_SOCKET, option)
+            one.setsockopt(socket.SOL_SOCKET, option, 2 * before)
+            if one.getsockopt(socket.SOL_SOCKET, option) > before:
+                raise Escaped(f"{family}: {option}")
+
+
+def larger_buffers_by_use() -> None:
+    """As TCP's grow by themselves."""
+    for name in ("rmem", "wmem"):
+        if int(Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()[2]) > 4 << 20:
+            raise Escaped(name)
+
+
+def _many(most: int, act: Callable[[], object]) -> None:
+    """Do what takes something that all of a user's processes, or all of the machine's, share."""
+    kept = []
+    try:
+        while len(kept) <= most:
+            kept.append(act())
+    except OSError:
+        return
+    raise Escaped(f"it has more than {most}")
+
+
+def given(result: int) -> int:
+    """Return it, where it is no error."""
+    if result < 0:
+        raise OSError
+    return result
+
+
+def terminals_of_the_machine() -> None:
+    _many(200, os.openpty)
+
+
+def watches_of_the_user() -> None:
+    _many(20, lambda: given(int(libc.inotify_init())))
+
+
+def timers_of_the_user() -> None:
+    _many(10_000, lambda: given(call("timer_create", 1, None, ctypes.create_string_buffer(8))))
+
+
+def message_queues_of_the_user() -> None:
+    if resource.getrlimit(12)[1] > 1 << 18:
+        raise Escaped("RLIMIT_MSGQUEUE")
+
+
+# -- what is bound from outside ----------------------------------------------------------------------------------------
+
+NODES = [
+    f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "fuse") if Path("/dev", name).exists()
+]
+
+
+def _nodes_are(act: Callable[[str], object]) -> None:
+    for node in NODES:
+        denied(lambda node=node: act(node))  # type: ignore[misc]
+
+
+def the_mode_of_a_device() -> None:
+    _nodes_are(lambda node: Path(node).chmod(0o666))
+
+
+def the_owner_of_a_device() -> None:
+    _nodes_are(lambda node: os.chown(node, os.getuid(), os.getgid()))
+
+
+def the_times_of_a_device() -> None:
+    _nodes_are(os.utime)
+
+
+def attributes_of_a_device() -> None:
+    _nodes_are(lambda node: os.setxattr(node, "user.xmem", b"x"))
+    _nodes_are(lambda node: os.setxattr(node, "trusted.xmem", b"x"))
+    _nodes_are(lambda node: os.setxattr(node, "security.xmem", b"x"))
+
+
+def a_device_that_is_open() -> None:
+    for node in NODES[:5]:
+        one = os.open(node, os.O_RDONLY)
+        for act in (lambda one: os.fchmod(one, 0o666), lambda one: os.fchown(one, os.getuid(), -1), os.utime):
+            denied(lambda act=act, one=one: act(one))  # type: ignore[misc]
+
+
+def another_name_of_a_device() -> None:
+    _nodes_are(lambda node: os.link(node, "/dev/another"))
+    _nodes_are(lambda node: Path(node).rename("/dev/another"))
+    _nodes_are(os.unlink)
+
+
+def a_device_below_proc() -> None:
+    one = os.open("/dev/null", os.O_RDONLY)
+    denied(lambda: Path(f"/proc/self/fd/{one}").chmod(0o666))
+
+
+def a_terminal_s_times() -> None:
+    denied(lambda: os.open("/dev/tty", os.O_RDWR))
+
+
+def leases_of_files_outside() -> None:
+    denied(lambda: fcntl.fcntl(os.open("/dev/null", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    Path("/tmp/own").touch()
+    denied(lambda: fcntl.fcntl(os.open("/tmp/own", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK))
+
+
+def files_that_are_bound_alone() -> None:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = line.split()[4]
+        if Path(point).is_file() and not point.startswith("/proc"):
+            denied(lambda point=point: Path(point).chmod(0o777))  # type: ignore[misc]
+            denied(lambda point=point: os.utime(point))  # type: ignore[misc]
 
 
 def locked_limits_of_data() -> None:
@@ -228,6 +409,25 @@ def killing_process_1() -> None:
     denied(lambda: os.kill(os.getppid() + 100_000, 0))
 
 
+def limits_of_process_1() -> None:
+    for which in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU):
+        denied(lambda which=which: resource.prlimit(1, which, (9, 9)))  # type: ignore[misc]
+
+
+def priorities_of_process_1() -> None:
+    """With one of the lowest it would look too late."""
+    before = os.getpriority(os.PRIO_PROCESS, 1), os.sched_getscheduler(1)
+    for which, who in ((os.PRIO_PROCESS, 1), (os.PRIO_PGRP, os.getpgid(1)), (os.PRIO_USER, os.getuid())):
+        denied(lambda which=which, who=who: os.setpriority(which, who, 19))  # type: ignore[misc]
+    denied(lambda: os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0)))
+    denied(lambda: os.sched_setparam(1, os.sched_param(0)))
+    for which, who in ((1, 1), (2, os.getpgid(1)), (3, os.getuid())):
+        refused("ioprio_set", which, who, 3 << 13)
+    refused("sched_setattr", 1, struct.pack("IIQiIQQQ", 48, 5, 0, 0, 0, 0, 0, 0), 0)
+    if (os.getpriority(os.PRIO_PROCESS, 1), os.sched_getscheduler(1)) != before:
+        raise Escaped("it was changed")
+
+
 def the_session_s_keys() -> None:
     if "xmem-secret" in Path("/proc/keys").read_text():
         raise Escaped("a key of the login is there")
@@ -295,6 +495,12 @@ def surviving_where_memory_is_short() -> None:
 
 def surviving_where_memory_is_short_unseen() -> None:
     _outlive(unseen=True)
+
+
+def the_machine_s_disks_written_to() -> None:
+    """The kernel says that there is no such file; who does not ask it says that all is well."""
+    if call("syncfs", -1) != 0:
+        raise Escaped("sync goes through")
 
 
 def settings_of_the_kernel() -> None:
@@ -370,7 +576,8 @@ def a_core_pattern_s_program() -> None:
 
 def attempts() -> dict[str, Callable[[], None]]:
     """By name, all of the above."""
-    helpers = {attempts, main, call, refused, denied, denied_value, _outlive}
+    helpers = {attempts, main, call, refused, denied, denied_value, given}
+    helpers |= {_outlive, _many, _nodes_are}
     return {name: each for name, each in globals().items() if isinstance(each, FunctionType) and each not in helpers}
 
 

@@ -23,7 +23,7 @@ from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job, from_submission
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.errors import NoEstimate
+from xmem_slurm.errors import NoEstimate, SandboxError
 from xmem_slurm.sandbox import cgroup, results, sandbox
 from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.slurm.submission import Submission
@@ -130,6 +130,38 @@ MEMORY = {
     "for n in range(4):\n at = libc.shmat(libc.shmget(0, 40 << 20, 0o1600), None, 0)\n"
     " ctypes.memset(at, 1, 40 << 20); libc.shmdt(ctypes.c_void_p(at))",
     "results": "for n in range(9): open(f'out/{n}', 'wb').write(bytes(28 << 20))",
+    "nameless shared memory that no process maps": "m = mmap.mmap(-1, 400 << 20)\n"
+    "for place in range(0, 400 << 20, 1 << 20):\n"
+    " m[place:place + (1 << 20)] = bytes(1 << 20); m.madvise(4, place, 1 << 20)",
+    "that of which a page is mapped": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+    "for n in range(20):\n at = libc.mmap(None, ctypes.c_size_t(16 << 20), 3, 0x21, -1, 0)\n"
+    " ctypes.memset(at, 1, 16 << 20); libc.munmap(ctypes.c_void_p(at + 4096), ctypes.c_size_t((16 << 20) - 4096))",
+    "/dev/zero": "m = mmap.mmap(os.open('/dev/zero', os.O_RDWR), 400 << 20)\n"
+    "for place in range(0, 400 << 20, 1 << 20):\n"
+    " m[place:place + (1 << 20)] = bytes(1 << 20); m.madvise(4, place, 1 << 20)",
+    "filters of system calls": "import ctypes, struct\nlibc = ctypes.CDLL(None)\n"
+    "steps = struct.pack('HBBI', 32, 0, 0, 0) * 4000 + struct.pack('HBBI', 6, 0, 0, 0x7FFF0000)\n"
+    "code = ctypes.create_string_buffer(steps)\n"
+    "filters = ctypes.create_string_buffer(struct.pack('HP', 4001, ctypes.addressof(code)))\n"
+    "for n in range(60):\n if os.fork() == 0:\n  for n in range(8): libc.prctl(22, 2, filters, 0, 0)\n  time.sleep(60)",
+    "that of a child that has ended": "m = mmap.mmap(-1, 400 << 20)\n"
+    "if os.fork() == 0: m.write(bytes(400 << 20)); os._exit(0)\nos.wait()",
+    "a process without its first thread": "import ctypes, threading\n"
+    "def fill():\n x = bytearray(1 << 20) * 300; time.sleep(60)\n"
+    "threading.Thread(target=fill).start()\nctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
+    "sockets": "import socket\nall = []\nfor n in range(400):\n all.append(socket.socketpair())\n"
+    " all[-1][0].setblocking(False)\n try:\n  while True: all[-1][0].send(bytes(1 << 16))\n"
+    " except BlockingIOError: pass",
+    "sockets whose other end has gone": "import socket\nall = []\nfor n in range(400):\n"
+    " one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)\n one.setblocking(False); all.append(other)\n"
+    " try:\n  while True: one.send(bytes(100_000))\n except BlockingIOError: pass",
+    "pipes of many processes": "for n in range(40):\n if os.fork() == 0:\n  for n in range(200): os.pipe()\n"
+    "  time.sleep(60)",
+    "mappings": "import ctypes\nlibc = ctypes.CDLL(None)\nlibc.mmap.restype = ctypes.c_void_p\n"
+    "at = libc.mmap(None, ctypes.c_size_t(1 << 28), 0, 0x4022, -1, 0)\n"
+    "for place in range(at, at + (1 << 28), 8192): libc.mprotect(ctypes.c_void_p(place), ctypes.c_size_t(4096), 1)\n"
+    "for n in range(7): os.fork() or time.sleep(60)",
+    "files with nothing in them": "for n in range(120_000): os.mknod(str(n))",
     "many small files": "for n in range(10_000): open(f'{n}', 'wb').write(bytes(16 << 10))",
 }
 
@@ -236,6 +268,19 @@ def test_nothing_of_ours_is_seen_or_changed(place: Path) -> None:
     after = contents(place.parent / "cache"), contents(place.parent / "state"), set(place.parent.rglob("*"))
     assert after[:2] == before[:2] or not [name for name in after[0] if "evil" in name]
     assert (place.parent / "cache/xmem-slurm/estimates/known.json").read_text() == "{}"
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can mount anything here")
+def test_no_room_for_our_own_files_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = place.parent / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(full)], check=True)
+    try:
+        monkeypatch.setattr(tempfile, "tempdir", str(full))
+        with pytest.raises(SandboxError, match=f"own files cannot be written: {full}.*: No space left on device"):
+            runner.run(DryRunOrder.of(job(place, "#!/bin/sh\n"), GPU, BUDGET))
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
 
 
 HOSTILE_WORDS = r"\033]0;title\007\033[2J\rSubmitted batch job 1\302\233x\342\200\256"

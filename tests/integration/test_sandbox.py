@@ -33,6 +33,7 @@ DRIVER = Path(__file__).with_name("sandbox_driver.py")
 IS_ROOT = os.geteuid() == 0
 HANG_SECONDS = 60
 
+MEMBARRIER = 324 if os.uname().machine == "x86_64" else 283
 LIMITS = {"seconds": 60, "wall_seconds": 600, "memory_bytes": 256 * MIB, "processes": 100, "scratch_bytes": 128 * MIB}
 
 
@@ -234,6 +235,26 @@ def test_other_mounts_are_protected_too(user: User, mounted: Callable[..., Path]
     assert tree(user.folder) == before
 
 
+def test_where_no_layer_can_be_put_over_a_folder_its_sockets_are_out_of_reach(
+    user: User, mounted: Callable[..., Path]
+) -> None:
+    """Two overlays are as many as the kernel takes."""
+    place = user.folder
+    for number in "12":
+        for name in ("up", "work"):
+            (user.folder / (name + number)).mkdir()
+        layers = f"lowerdir={place},upperdir={user.folder}/up{number},workdir={user.folder}/work{number}"
+        place = mounted(f"data{number}", "-t", "overlay", "-o", layers, "none")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place / "sock"))
+        server.listen()
+        (place / "sock").chmod(0o777)
+        (place / "file").write_text("here\n")
+        outcome = user.run(f"cat {place}/file; test ! -S {place}/sock; echo $?; touch {place}/file")
+    assert outcome["read_only"] == [str(place)]
+    assert outcome["output_tail"].startswith("here\n0\ntouch: ")
+
+
 def test_a_folder_that_may_only_be_passed_through(user: User, mounted: Callable[..., Path]) -> None:
     """As /home is with mode 711, where something is mounted below it."""
     outer = mounted("outer", "-t", "tmpfs", "-o", "mode=711", "none")
@@ -356,6 +377,13 @@ def test_waiting_counts_but_not_for_more_than_the_wall_has_it(user: User) -> Non
     assert (outcome["stopped"], outcome["spent_seconds"] < 30) == ("time", True)
 
 
+def test_what_looks_like_waiting_for_a_disk_is_none(user: User) -> None:
+    """A loop of membarrier(2): uninterruptible nearly all of the time, at hardly any CPU time."""
+    loop = f"import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.syscall({MEMBARRIER}, 1, 0, 0)"
+    outcome = user.run("", argv=[python(), "-c", loop, user.marker], limits={"seconds": 1, "wall_seconds": 30})
+    assert (outcome["stopped"], outcome["spent_seconds"] >= 1.0) == ("time", True)
+
+
 def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
     """That it sleeps is known later where others have the cores: it asks until it is told."""
     meter = user.work / "meter"
@@ -363,6 +391,14 @@ def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
     look = f"import struct, time\n{ask}\nwhile spent() <= 0.8: time.sleep(0.1)\nprint(spent())"
     outcome = user.run(f'{BUSY}; sleep 0.5; python3 -c "{look}"', meter=str(meter))
     assert 0.8 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
+
+
+def test_its_sessions_come_after_those_of_others(user: User) -> None:
+    """Nice values hold within a session, where the kernel makes a group of each."""
+    if not Path("/proc/self/autogroup").exists() or not Path("/proc/self/autogroup").read_text():
+        pytest.skip("this kernel does not schedule by session")
+    wait = "until grep -q 'nice 10' /proc/self/autogroup; do sleep 0.05; done"
+    assert user.run(f'{wait}; setsid --wait sh -c "{wait}"; echo done')["output_tail"] == "done\n"
 
 
 def test_ignoring_sigterm_does_not_help(user: User) -> None:
@@ -429,10 +465,8 @@ def test_memory_is_limited(user: User, how: str) -> None:
     ],
 )
 def test_limits_where_proc_is_a_container_s(user: User, stopped: str, program: str, limits: dict[str, int]) -> None:
-    """Containers mount over parts of /proc; then the kernel refuses a new one in a user namespace."""
-    masked = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/irq; exec "$@"', "sh"]
     argv = [python(), "-c", f"import os, time\n{program}", user.marker]
-    outcome = user.run("", argv=argv, within=masked, limits=limits)
+    outcome = user.run("", argv=argv, within=MASKED, limits=limits)
     assert outcome["stopped"] == stopped
 
 
@@ -513,9 +547,35 @@ def test_sockets_of_programs_outside_cannot_be_found(user: User, name: str) -> N
 
 def test_what_is_left_of_devices_and_services(user: User) -> None:
     devices = set(user.run("cd /dev; printf '%s\\n' *")["output_tail"].split())
-    assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr"}
+    assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr", "tty"}
     assert user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"] == ""
     assert user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")["output_tail"] == "4\n"
+
+
+def test_a_terminal_is_missing_as_in_a_batch_job(user: User) -> None:
+    said = user.run("echo x > /dev/tty")["output_tail"]
+    assert said.endswith("/dev/tty: No such device or address\n")
+
+
+MASKED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc/irq; exec "$@"', "sh"]
+"""A container mounts over parts of /proc; then the kernel refuses a new one in a user namespace."""
+
+
+@pytest.mark.parametrize("within", [[], MASKED], ids=["", "in a container"])
+def test_what_is_bound_from_outside_is_read_only(user: User, within: Sequence[str]) -> None:
+    """Modes, owners, times and attributes are a mount's to keep, whatever rights a process has over files."""
+    if within and not IS_ROOT:
+        pytest.skip("only root can hide parts of /proc")
+
+    def writable(mountinfo: str) -> dict[str, str]:
+        lines = [line.split() for line in mountinfo.splitlines()]
+        return {line[4]: line[2] for line in lines if "rw" in line[5].split(",")}
+
+    outcome = user.run("", argv=["cat", "/proc/self/mountinfo"], within=within, containers=True)
+    outside = writable(subprocess.check_output([*within, "cat", "/proc/self/mountinfo"], text=True)).values()
+    inside = writable(outcome["output_head"])
+    assert "/" in inside
+    assert {point for point, device in inside.items() if device in {*outside}} == set()
 
 
 @pytest.mark.parametrize(
@@ -540,6 +600,25 @@ def test_privileges_are_gone(user: User, attempt: str) -> None:
     assert user.run(f"{attempt}")["returncode"] != 0
 
 
+def test_what_a_user_may_have_is_not_used_up(user: User) -> None:
+    """Watches of files are counted for a user, inside and outside together; root could have been any user."""
+    become = f"os.getuid() or os.setuid({NOBODY})"
+    program = f"import ctypes, os\n{become}\nlibc, n = ctypes.CDLL(None), 0\nwhile libc.inotify_init() >= 0: n += 1"
+    outcome = user.run("", argv=[python(), "-c", f"{program}\nprint(n)"])
+    most = int(Path("/proc/sys/user/max_inotify_instances").read_text())
+    assert 0 < int(outcome["output_tail"]) < most
+
+
+def test_root_s_rights_are_those_of_a_namespace_of_its_own(user: User) -> None:
+    script = "readlink /proc/self/ns/user; cat /proc/self/uid_map; touch a; chown 1234:55 a; stat -c %u:%g a"
+    space, *mapped, owner = user.run(script)["output_tail"].splitlines()
+    assert space != str(Path("/proc/self/ns/user").readlink())
+    if IS_ROOT and user.number is None:
+        outside = Path("/proc/self/uid_map").read_text().splitlines()
+        assert [line.split()[0::2] for line in mapped] == [line.split()[0::2] for line in outside]
+        assert owner == "1234:55"
+
+
 def test_who_and_where_look_the_same(user: User) -> None:
     (user.work / "own").touch()
     user.own(user.work / "own")
@@ -558,6 +637,27 @@ def test_who_and_where_look_the_same(user: User) -> None:
 def test_exit_codes_and_signals_are_passed_on(user: User, script: str, code: int) -> None:
     outcome = user.run(script)
     assert (outcome["returncode"], outcome["stopped"]) == (code, None)
+
+
+@pytest.mark.parametrize(
+    ("script", "disturbed"),
+    [
+        ("exit 1", None),
+        ("kill -SEGV $$", None),
+        ("kill -KILL $$", "SIGKILL ended it"),
+        ("bash -c 'kill -TERM $$'; exit $?", "SIGTERM ended it"),
+    ],
+)
+def test_an_end_that_may_have_come_from_outside_is_said(user: User, script: str, disturbed: str | None) -> None:
+    assert user.run(script)["disturbed"] == disturbed
+
+
+def test_results_that_find_no_room_are_said_to_be_lost(user: User, mounted: Callable[..., Path]) -> None:
+    out = mounted("out", "-t", "tmpfs", "-o", "size=64k,mode=777", "none")
+    outcome = user.run(f"head -c 1M /dev/zero > {out}/1.json.gz", results=out)
+    assert outcome == {
+        "error": "what the dry run found could not be written to its temporary folder: No space left on device"
+    }
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ class Machine:
         monkeypatch.setattr(progress, "_of_the_dead", lambda: self.dead)
         monkeypatch.setattr(progress, "_cpu_seconds", lambda n: self.ran[n])
         monkeypatch.setattr(progress, "_threads", lambda n: iter([self.thread(n)]))
-        monkeypatch.setattr(progress, "_waits_for_a_child", lambda _, thread: thread in self.spawns)
+        monkeypatch.setattr(progress, "_is_on_files", lambda _, thread: thread not in self.spawns)
 
     def thread(self, number: int) -> progress.Thread:
         state = self.states.get(number, "S")
@@ -132,6 +132,13 @@ def test_a_wait_for_the_own_child_is_none_for_a_disk(machine: Machine) -> None:
     assert looked(machine, {"now": 10.0, "states": "D"}).spent_seconds == 10.0
 
 
+def test_a_disk_that_does_not_answer_is_waited_for_as_long_as_one_may_take(machine: Machine) -> None:
+    waits = [{"now": float(now), "states": "D"} for now in range(40)]
+    assert looked(machine, *waits).spent_seconds == 39.0 - progress.DISK_SECONDS + 1.0
+    answers = [each | {"ran": each["now"] / 1000} for each in waits]
+    assert looked(machine, *answers).spent_seconds == pytest.approx(0.039)
+
+
 def test_disks_count_where_they_are_asked_about(machine: Machine) -> None:
     assert looked(machine, {"now": 10.0, "states": "D"}, disks_count=True).idle_seconds == 10.0
 
@@ -147,14 +154,14 @@ def test_a_real_parent_that_waits_for_a_vfork_is_known_from_one_that_waits_for_a
         os._exit(0)
     try:
         until = time.monotonic() + 60.0
-        while not (known := progress._waits_for_a_child(parent, parent)) and time.monotonic() < until:
+        while (state := next(progress._threads(parent)).state) != "D" and time.monotonic() < until:
             time.sleep(0.01)
-        state = next(progress._threads(parent)).state
+        on_files = progress._is_on_files(parent, parent)
     finally:
         pipe.open("w").close()
         os.waitpid(parent, 0)
-    assert (known, state) == (True, "D")
-    assert not progress._waits_for_a_child(os.getpid(), os.getpid())
+    assert (on_files, state) == (False, "D")
+    assert progress._is_on_files(os.getpid(), os.getpid())  # it reads that itself
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Run a batch script as its job would be run, with stand-in GPUs, and collect the traces of its GPU processes."""
 
+import errno
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.dryrun.replaced_programs import covers
 from xmem_slurm.dryrun.shims import commands, fetchers, slurm_queries
-from xmem_slurm.errors import NoEstimate, UnusedGpu
+from xmem_slurm.errors import NoEstimate, SandboxError, UnusedGpu
 from xmem_slurm.profile import recording
 from xmem_slurm.profile.orchestrator import orchestrate
 from xmem_slurm.sandbox import sandbox
@@ -35,6 +36,8 @@ LAST_WORDS_SECONDS = 2.0
 """Between the probe's last write and the end of the budget, so that it is whole."""
 BUSY_SHARE = 0.8
 """A dry run that the clock stopped and that spent less of that time waited for others: what waits by itself spends."""
+_NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
+"""What a compiler says, too, that finds none for the stand-ins."""
 HIDDEN = Path("/run")
 """The sandbox shows an empty one, so our own folder may not be there."""
 _TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - mkdtemp makes a folder of our own
@@ -75,9 +78,18 @@ def run(order: DryRunOrder) -> DryRunResult:
     Where no trace comes of it the result says why, with the script's own last words where there are any.
 
     Raises:
-        SandboxError: this machine cannot throw away what the script writes; nothing was run.
+        SandboxError: this machine cannot throw away what the script writes, or has no room for what we do.
         DeviceBuildError: others could write where the stand-ins are kept.
     """
+    try:
+        return _run(order)
+    except OSError as error:
+        where = error.filename or _temporary_folder()
+        words = f"no dry run, as its own files cannot be written: {where}: {error.strerror or error}"
+        raise SandboxError(words) from error
+
+
+def _run(order: DryRunOrder) -> DryRunResult:
     job, stand_ins = order.job, builder.cache_folder()
     builder.make_own(stand_ins, builder.making(stand_ins))
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
@@ -145,12 +157,13 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         kind = UnusedGpu if unused else NoEstimate
         before = f"; before that failed {failed_line}" if failed_line not in why else ""
         raise kind(
-            why if unused else f"{why}{missing}{before}", files, on_any_gpu=on_any_gpu, busy=_had_no_time(outcome)
+            why if unused else f"{why}{missing}{before}", files, on_any_gpu=on_any_gpu, busy=_is_no_fact(outcome, why)
         )
     failed = outcome.returncode and outcome.stopped is None
     if failed and not any(each.error or each.steps for each in traces_read):
         code = outcome.returncode
-        raise NoEstimate(f"the script ended with code {code} before any step{_last_words(outcome)}{missing}", files)
+        why = f"the script ended with code {code} before any step{_disturbed(outcome)}{_last_words(outcome)}{missing}"
+        raise NoEstimate(why, files, busy=_is_no_fact(outcome, why))
     return traces_read
 
 
@@ -187,9 +200,14 @@ def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> t
     return replace(unended, failure=failure)
 
 
-def _had_no_time(outcome: sandbox.Outcome) -> bool:
-    """Whether the clock stopped it as this machine was busy: another time it may come to its end."""
-    return outcome.stopped == "time" and outcome.spent_seconds < BUSY_SHARE * outcome.seconds
+def _is_no_fact(outcome: sandbox.Outcome, why: str = "") -> bool:
+    """Whether this machine ended it, had no room for it or, as others were busy, no time: another time it may have."""
+    had_no_time = outcome.stopped == "time" and outcome.spent_seconds < BUSY_SHARE * outcome.seconds
+    return had_no_time or outcome.disturbed is not None or any(words in why for words in _NO_ROOM)
+
+
+def _disturbed(outcome: sandbox.Outcome) -> str:
+    return f", as {outcome.disturbed}" if outcome.disturbed else ""
 
 
 def _read_only(outcome: sandbox.Outcome) -> str:
@@ -278,7 +296,8 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
         hidden = f"; {_UNREACHED}" if unreached else ""
         if _NO_TORCH in last_words:
             hidden = "; is the job's environment activated, here or in the script?"
-        return f"the script ended with code {outcome.returncode} before any GPU memory was used{last_words}{hidden}"
+        ended = f"the script ended with code {outcome.returncode} before any GPU memory was used"
+        return f"{ended}{_disturbed(outcome)}{last_words}{hidden}"
     if traces_read:
         return _UNUSED
     return f"{_UNREACHED if unreached else _UNSEEN} (python -I, python -E and env -i hide it)"

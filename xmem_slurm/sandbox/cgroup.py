@@ -56,7 +56,8 @@ def told() -> str:
     if group is None:
         return (
             "dry runs here are held to their limits by resource limits, a filter of system calls and a watch: there is "
-            "no control group (v2) with memory and pids that this user may divide"
+            "no control group (v2) with memory and pids that this user may divide. Memory that no process can be asked "
+            "about is refused (huge pages, memory files) or counted as what it can be at most (sockets, mappings)"
         )
     cpus = "" if "cpu" in _given(group) else "; CPUs by affinity, as cpu is not handed out there"
     return f"dry runs here are held to their limits by a control group of their own, in {group}{cpus}"
@@ -182,6 +183,10 @@ class Opened:
         self._room = 0 if folder is None else int((folder / "memory.max").read_text())
         self._since = time.monotonic(), 0
         """When, and with how many pages that were read again, the time began in which it may come to thrash."""
+
+    def is_there(self) -> bool:
+        """Whether the kernel counts all memory of the command's itself."""
+        return self._files is not None
 
     def join(self) -> None:
         """Take the calling process into it."""

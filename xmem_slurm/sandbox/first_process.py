@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, results, syscalls, watch
-from xmem_slurm.units import GIB
+from xmem_slurm.units import GIB, KIB, MIB
 
 GRACE_SECONDS = 5.0
 """Between SIGTERM and SIGKILL when time is up, counted as time is: long enough for the probe to write its trace..."""
@@ -36,7 +37,9 @@ GRACE_ON_THE_WALL_SECONDS = 2.0
 """...but not for longer than the wall limit has it, or this where that is up: somebody waits."""
 WATCH_SECONDS = 0.1
 WATCH_SHARE = 0.1
-"""At most this share of a CPU goes into watching."""
+"""At most this share of a CPU goes into watching..."""
+LONGEST_PAUSE_SECONDS = 2.0
+"""...but for a dry run that takes long to look at: in this time it may do what it likes."""
 DATA_HEADROOM_BYTES = 512 * GIB
 """What a process may map beyond the limit on memory without touching it, which takes none: a model of 70 B parameters
 in fp32 and once more in 16 bits is 420 GB. The watch, or a control group, sees what is touched."""
@@ -49,6 +52,15 @@ KEPT_CAPABILITIES = frozenset(
 
 MOST_FILE_BYTES = 1 << 44
 """The end of one file, far beyond what all may take: of a checkpoint the probe leaves large tensors out, as holes."""
+MOST_TIMERS = 8192
+"""Timers and queued signals: all of a user's are counted as one..."""
+MOST_QUEUED_BYTES = 256 * KIB
+"""...and so are POSIX message queues."""
+FROM_OUTSIDE = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGXCPU})
+"""Signals by which people, schedulers and the kernel end programs, and a script hardly itself."""
+_SHELLS_SIGNALS = 128
+"""A shell's exit code where a signal ended its last command, less that."""
+_FULL_BYTES = MIB
 _OUR_PROCESSES = 2  # keeper and first
 _FIRST_TO_GO = b"1000"
 """The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
@@ -174,29 +186,77 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     if not os.read(alive, 1):  # the keeper died before it could take us along
         os._exit(1)
+    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)  # the command's, too; its own /proc may be read-only
     group = cgroup.Opened(command.group)
     handed_out = None if plan.results is None else os.open(plan.results, os.O_RDONLY | os.O_DIRECTORY)
     with suppress(OSError):  # where the user's own limit and the watch have to do
         linux.bound_processes(2 * command.limits.processes)  # twice, so that the watch sees the limit passed
     with suppress(OSError):
         linux.bound_shared_memory(2 * command.limits.memory_bytes)
+    unseen = watch.Unseen(linux.bound_sockets())
+    own_users = None if plan.user_namespace else _own_users()
+    if plan.user_namespace:
+        with suppress(OSError):
+            linux.bound_watches()
     try:
         linux.unshare(linux.CLONE_NEWNS)
         root = new_root.build(plan)
     except OSError as error:
         raise StageError("mounts", error) from error
     _raise_loopback()
-    tending = _Tending(command, root, group, containers=plan.containers)
+    tending = _Tending(command, root, group, unseen, containers=plan.containers)
     child = tending.child = os.fork()
     if child == 0:
         group.join()
-        _become(command, plan)
+        _become(command, plan, own_users)
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # the command, the same user, may not reach into this process
     os.close(command.output)
     _tell(status, {"ready": root.read_only})
     report = tending.until_the_end()
-    _tell(status, report | {"kept_back": None if handed_out is None else results.hand_out(root.results, handed_out)})
+    try:
+        kept_back = None if handed_out is None else results.hand_out(root.results, handed_out)
+    except OSError as error:
+        raise StageError("results", error) from error
+    _tell(status, report | {"kept_back": kept_back})
     os._exit(0)
+
+
+def _own_users() -> int | None:
+    """Make a user namespace in which everybody is who they are outside; None where the kernel has no more of them.
+
+    Root's rights in it are over files that it can write to, which are those of its own layer; over nothing that is the
+    machine's, and what it does under another user's number is counted as root's.
+    """
+    ours, theirs = socket.socketpair()
+    holder = os.fork()
+    if holder == 0:
+        ours.close()
+        with suppress(OSError):
+            linux.unshare(linux.CLONE_NEWUSER)
+            theirs.send(bytes(Path("/proc/self").readlink()))  # /proc is still the one outside
+            theirs.recv(1)
+            linux.bound_watches()
+            theirs.send(b"!")
+            theirs.recv(1)
+        os._exit(0)
+    theirs.close()
+    try:
+        there = Path("/proc", ours.recv(20).decode())
+        for name in ("uid_map", "gid_map"):
+            (there / name).write_text(_same_as(Path("/proc/self", name).read_text()))
+        ours.send(b"!")
+        ours.recv(1)
+        return os.open(there / "ns/user", os.O_RDONLY)
+    except OSError:
+        return None
+    finally:
+        ours.close()
+        os.waitpid(holder, 0)
+
+
+def _same_as(numbers: str) -> str:
+    """Return the map of a namespace (user_namespaces(7)) in which all numbers of the one that has this map are."""
+    return "\n".join("{0} {0} {2}".format(*line.split()) for line in numbers.splitlines())
 
 
 def _raise_loopback() -> None:
@@ -210,13 +270,17 @@ def _raise_loopback() -> None:
 class _Tending:
     """Process 1's work while the command runs: reap, measure, stop what goes beyond the limits."""
 
-    def __init__(self, command: Command, root: new_root.Built, group: cgroup.Opened, *, containers: bool) -> None:
+    def __init__(
+        self, command: Command, root: new_root.Built, group: cgroup.Opened, unseen: watch.Unseen, *, containers: bool
+    ) -> None:
         self.child = 0
         self.limits = command.limits
         self.meter = None if command.meter is None else os.open(command.meter, os.O_WRONLY | os.O_CREAT, 0o600)
         self.root = root
         self.containers = containers
         self.group = group
+        self.unseen = unseen
+        self.killed_before = _killed_for_memory()
         self.own_number = int(str(Path("/proc/self").readlink()))  # not 1 where /proc is the one outside
         self.code: int | None = None
         self.peak = 0
@@ -233,7 +297,8 @@ class _Tending:
                 stopped = self._beyond()
                 if stopped is not None:
                     break
-                look = now + max(WATCH_SECONDS, (time.process_time() - worked) / WATCH_SHARE)
+                pause = (time.process_time() - worked) / WATCH_SHARE
+                look = now + min(max(WATCH_SECONDS, pause), LONGEST_PAUSE_SECONDS)
             if now >= end or self.progress.spent_seconds >= self.limits.seconds:
                 stopped = "time"
                 self._ask_to_end(end)
@@ -250,17 +315,32 @@ class _Tending:
             "spent_seconds": self.progress.spent_seconds,
             "cpu_seconds": self.progress.cpu_seconds,
             "peak_memory_bytes": self.peak,
+            "disturbed": None if stopped is not None else self._disturbed(),
         }
 
+    def _disturbed(self) -> str | None:
+        """Say what of this machine's may have ended it, or come in its way."""
+        if self.root.layers is not None:
+            disk = os.fstatvfs(self.root.layers)
+            if disk.f_bavail * disk.f_frsize < _FULL_BYTES:
+                return "the disk of temporary files is full"
+        number = 0 if self.code is None else -self.code if self.code < 0 else self.code - _SHELLS_SIGNALS
+        if number not in FROM_OUTSIDE:
+            return None
+        short = _killed_for_memory() > self.killed_before and number == signal.SIGKILL
+        return "this machine ran out of memory" if short else f"{signal.Signals(number).name} ended it"
+
     def _beyond(self) -> str | None:
+        """Look, and return the limit that is passed now, if one is."""
         now = self._look()
         elsewhere = watch.elsewhere(now.processes) if self.containers else 0
-        memory = now.memory_bytes + elsewhere
-        if memory > self.limits.memory_bytes:
+        memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
+        unseen = 0 if self.group.is_there() else self.unseen.held(now, most - memory)
+        if memory + unseen > most:
             memory = watch.proportional(self.own_number, self.root.scratch, self.root.results) + elsewhere
-        is_full = self.group.thrashes()
-        self.peak = max(self.peak, self.limits.memory_bytes if is_full else memory)
-        if is_full or memory > self.limits.memory_bytes:
+        is_full = self.group.thrashes() or memory + unseen > most
+        self.peak = max(self.peak, memory, most if is_full else 0)
+        if is_full:
             return "memory"
         if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
             return "scratch"
@@ -271,6 +351,7 @@ class _Tending:
         self.progress.look(usage.processes)
         for number in usage.processes:
             self._first_to_go(number)
+            self._last_in_turn(number)
         if self.meter is not None:
             os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
         return usage
@@ -284,6 +365,14 @@ class _Tending:
                     score.write_bytes(_FIRST_TO_GO)
                 except PermissionError:
                     os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
+
+    def _last_in_turn(self, number: int) -> None:
+        """Have the session of a process come after others, as it does itself within it: Linux may schedule sessions."""
+        group = Path("/proc", str(number), "autogroup")
+        with suppress(OSError):  # no such groups, or it has ended; or another was changed a moment ago
+            nice = group.read_bytes().rpartition(b" ")[2]
+            if nice and int(nice) != self.limits.nice:
+                group.write_text(str(self.limits.nice))
 
     def _ask_to_end(self, end: float) -> None:
         """Let all processes write what they have; `end` is when the time on the wall is up."""
@@ -312,23 +401,33 @@ class _Tending:
             return False
 
 
+def _killed_for_memory() -> int:
+    """Return how many processes this machine has killed as it ran out of memory (a count of Linux 4.13)."""
+    found = re.search(rb"^oom_kill (\d+)", Path("/proc/vmstat").read_bytes(), re.MULTILINE)
+    return 0 if found is None else int(found[1])
+
+
 def _signal_all(number: signal.Signals) -> None:
     """Send a signal to every process of the namespace but its first."""
     with suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
-def _become(command: Command, plan: mounts.Plan) -> NoReturn:
+def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoReturn:
     """Be the command. What goes wrong is said on its stderr, with a shell's exit codes."""
     code = 126
     try:
         os.setsid()
+        if own_users is not None:
+            linux.join(own_users)
         for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), command.output, command.output)):
             os.dup2(descriptor, number)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+        with suppress(OSError):  # of 2 MiB of which a page is mapped all stays, and that page counts
+            linux.prctl(linux.PR_SET_THP_DISABLE, 1)
         linux.leave_session_keyring()
         syscalls.give_up(namespaces=plan.containers)
         os.chdir(command.cwd)
@@ -352,6 +451,8 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     linux.lower_limit(resource.RLIMIT_DATA, limits.memory_bytes + DATA_HEADROOM_BYTES)
     linux.lower_limit(resource.RLIMIT_FSIZE, MOST_FILE_BYTES)
     linux.lower_limit(resource.RLIMIT_RTPRIO, 0)
+    linux.lower_limit(resource.RLIMIT_SIGPENDING, MOST_TIMERS)
+    linux.lower_limit(resource.RLIMIT_MSGQUEUE, MOST_QUEUED_BYTES)
     if plan.user_namespace:
         # Since Linux 5.14 a user namespace counts its own processes. Twice the limit, so that the watch sees it passed
         # and stops the run, where a refused fork might only be tried again.
@@ -360,4 +461,3 @@ def _limit(limits: Limits, plan: mounts.Plan) -> None:
     os.sched_setaffinity(0, random.sample(allowed, min(limits.cpus, len(allowed))))
     os.nice(limits.nice)
     linux.lower_io_priority()
-    Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_GO)

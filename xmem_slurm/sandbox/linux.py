@@ -10,6 +10,8 @@ import os
 import platform
 import re
 import resource
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
@@ -34,6 +36,7 @@ PR_SET_DUMPABLE = 4
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
+PR_SET_THP_DISABLE = 41
 
 CAP_CHOWN = 0
 CAP_DAC_OVERRIDE = 1
@@ -50,6 +53,7 @@ _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _OWN_PID_MAX = (6, 14)
 _RESERVED_PIDS = 300
+_MOST_SOCKET_BYTES = 4 << 20
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
 
@@ -143,6 +147,30 @@ def bound_shared_memory(most_bytes: int) -> None:
     somebody.
     """
     Path("/proc/sys/kernel/shmall").write_text(str(most_bytes // resource.getpagesize()))
+
+
+def bound_watches() -> None:
+    """Let this user namespace have so many watches for changes of files: they are of those that the user may have.
+
+    An instance may have 8 MiB of events that nobody has read.
+    """
+    for name, most in {"instances": 16, "watches": 65536}.items():
+        Path(f"/proc/sys/user/max_inotify_{name}").write_text(str(most))
+
+
+def bound_sockets() -> int:
+    """Let a socket of this network namespace hold what the machine gives one at first; return how much that can be.
+
+    A buffer is passed by a message or what comes at once, by as much again at most. Of a machine that gives far more
+    than Linux does, not all: hardly any of so many are ever full.
+    """
+    with socket.socket(socket.AF_UNIX) as one:
+        sends, takes = (one.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF))
+    for name, most in {"wmem": sends, "rmem": takes}.items():
+        with suppress(OSError):  # a container where they cannot be set
+            least, first, _ = Path(f"/proc/sys/net/ipv4/tcp_{name}").read_text().split()
+            Path(f"/proc/sys/net/ipv4/tcp_{name}").write_text(f"{least} {min(int(first), most)} {most}")
+    return min(2 * (sends + takes), _MOST_SOCKET_BYTES)
 
 
 def lower_limit(which: int, value: int) -> None:

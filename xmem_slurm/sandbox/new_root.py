@@ -8,13 +8,17 @@ system refuses to be a lower layer (older Lustre, two overlays already), it is t
 an upper layer (`mounts.tmpfs_keeps_marks`), the upper layers are in a folder on disk.
 
 Kept out of reach:
-- /dev has null, zero, full, random, urandom, tty, a new pts and an overlaid shm: no disk, no GPU. For containers that
-  are image files it has fuse: what is mounted by that, in namespaces of the job's own, the job itself serves.
+- /dev has null, zero, full, random, urandom, a new pts and an overlaid shm: no disk, no GPU. For containers that are
+  image files it has fuse: what is mounted by that, in namespaces of the job's own, the job itself serves. The nodes are
+  read-only, which lets through what is written to a device and keeps its mode, owner and times. /dev/tty says that
+  there is no terminal, as it does in a batch job: the kernel sets the times of the real one at each use.
 - /run is empty but for name lookups (NAME_SERVICES), symlinks and file systems mounted below it: the sockets of munge,
   D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
-- Every other socket that /proc/net/unix lists is whited out: ssh agents, X11, tmux, databases.
+- Every other socket that /proc/net/unix lists is whited out, or an empty file where its folder is read-only: ssh
+  agents, X11, tmux, databases.
 - Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
-- /proc is new; /proc/sys and the like, and all of /sys, are read-only.
+- /proc is new; /proc/sys and the like, and all of /sys, are read-only. So is all of /proc where the kernel refuses a
+  new one: that outside has the scores and schedules of the user's other processes.
 - Folders of our own are shown read-only or empty (`mounts.Plan`), but for one for results, on a tmpfs of its own: what
   is in it is looked at and copied out when nothing runs any more (`results`).
 
@@ -37,7 +41,7 @@ from pathlib import Path
 from xmem_slurm.sandbox import linux, results
 from xmem_slurm.sandbox.mounts import Plan, visible
 
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+DEVICES = ("null", "zero", "full", "random", "urandom")
 FUSE = Path("/dev/fuse")
 NAME_SERVICES = ("nscd", "nslcd", "systemd/userdb")
 """Folders of /run with sockets that the C library asks who a user is; they change nothing."""
@@ -51,6 +55,8 @@ PSEUDO_FILE_SYSTEMS = frozenset(
 
 _KEPT_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 """A remount inside a user namespace must name these again (mount_namespaces(7)). statvfs has the same numbers."""
+_MOST_TERMINALS = 128
+"""Of the 3,072 that all of a machine's containers may have together."""
 _ROOT = Path("/")
 _MADE_HERE = frozenset(map(Path, ("/dev", "/proc", "/run", "/sys")))
 _BASE = Path("/tmp")  # noqa: S108 - only a folder that every machine has, to mount on
@@ -58,6 +64,7 @@ _OLD = Path("/old")
 _NEW = Path("/new")
 _LAYERS = Path("/layers")
 _EMPTY = Path("/empty")
+_NOTHING = Path("/nothing")
 _RESULTS = Path("/results")
 
 
@@ -82,6 +89,7 @@ def build(plan: Plan) -> Built:
     linux.mount("tmpfs", _BASE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for folder in (_OLD, _NEW, _LAYERS, _EMPTY, _RESULTS):
         _under(_BASE, folder).mkdir()
+    _under(_BASE, _NOTHING).touch()
     linux.pivot_root(_BASE, _under(_BASE, _OLD))
     os.chdir("/")
     linux.mount(_NEW, _NEW, None, linux.MS_BIND)
@@ -199,6 +207,10 @@ class _NewRoot:
             self._refusal = error
             self.read_only.append(str(folder))
             _bind(_old(folder), _new(folder), read_only=True)
+            for socket in self.plan.sockets:
+                if socket.is_relative_to(folder):
+                    with suppress(OSError):  # it has just gone
+                        _bind(_NOTHING, _new(socket), read_only=True)
         finally:
             os.chdir("/")
 
@@ -249,12 +261,13 @@ class _NewRoot:
         dev = _new(Path("/dev"))
         for name in (*DEVICES, *(["fuse"] if self.plan.fuse and _old(FUSE).exists() else [])):
             (dev / name).touch()
-            _bind(_old(Path("/dev", name)), dev / name)
+            _bind(_old(Path("/dev", name)), dev / name, read_only=True)
+        os.mknod(dev / "tty", stat.S_IFSOCK | 0o666)  # to open a socket's name is the error of having no terminal
         for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
             (dev / name).symlink_to(f"/proc/self/{target}")
         (dev / "pts").mkdir()
         flags = linux.MS_NOSUID | linux.MS_NOEXEC
-        linux.mount("devpts", dev / "pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620")
+        linux.mount("devpts", dev / "pts", "devpts", flags, f"newinstance,ptmxmode=0666,mode=620,max={_MOST_TERMINALS}")
         (dev / "ptmx").symlink_to("pts/ptmx")
         shm = Path("/dev/shm")  # noqa: S108 - the real one is only read
         if _is_folder(_old(shm)):
@@ -287,7 +300,7 @@ class _NewRoot:
         try:
             linux.mount("proc", proc, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
         except PermissionError:  # a container that hides parts of its own /proc
-            _bind(_old(Path("/proc")), proc)
+            _bind(_old(Path("/proc")), proc, read_only=True)
         for name in KERNEL_FILES:
             if (proc / name).exists():
                 _bind(proc / name, proc / name, read_only=True)

@@ -4,11 +4,14 @@ Its CPU seconds, those of all its processes together, of the dead as of the livi
 which it did nothing for reasons of its own: it sleeps, or waits for a socket or a lock. What does not count is what the
 machine makes it wait for: threads that are ready to run while others have the CPUs, and a disk. So on a quiet machine
 no dry run takes longer than its budget by the clock on the wall, on a busy one it takes as long as it needs, and one
-that waits for ever ends all the same.
+that waits for ever ends all the same. An uninterruptible wait alone is not for a disk: a parent's until the child of
+its vfork has become a program is one, and so are others that a program can have as long as it likes. It is in a call on
+files, or in none (a page that is read from one), and does not last for ever.
 
-Source of the figures: /proc/PID/stat, and schedstat, stat and wchan of /proc/PID/task/TID (proc_pid_stat(5); the
-kernel's Documentation/scheduler/sched-stats.rst). A kernel that keeps no schedstat says of no thread how long it was
-ready: then a second on the wall is the least that each takes, but for those in which a thread was ready at each look.
+Source of the figures: /proc/PID/stat, and schedstat, stat and syscall of /proc/PID/task/TID (proc_pid_stat(5),
+proc_pid_syscall(5); the kernel's Documentation/scheduler/sched-stats.rst). A kernel that keeps no schedstat says of no
+thread how long it was ready: then a second on the wall is the least that each takes, but for those in which a thread
+was ready at each look.
 
 Note [What is not in the books yet]
 The kernel writes down a wait for a CPU when it ends. Of a thread that is ready at a look, all of the time before may be
@@ -23,6 +26,7 @@ dozens of such programs): for each of these it has waited as long as threads tha
 """
 
 import os
+import platform
 import resource
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,9 +35,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_VFORK = frozenset({"kernel_clone", "wait_for_vfork_done", "_do_fork"})
-"""Where in the kernel a parent waits, uninterruptibly, until its child of a vfork has become a program (kernel/fork.c;
-before 5.10 the last)."""
+DISK_SECONDS = 15.0
+"""How long a disk, or a network file system, may take for one answer."""
+
+
+def _numbers(text: str) -> frozenset[int]:
+    ranges = (each.partition("-") for each in text.split())
+    return frozenset(number for first, _, last in ranges for number in range(int(first), int(last or first) + 1))
+
+
+_ON_FILES = {
+    "x86_64": _numbers(
+        "0-6 8-9 11 17-21 25-28 40 59 74-94 132-133 137-138 162 187-199 209 217 221 257-269 275 277 280 285 295-296 "
+        "306 316 322 326-328 332 437 439"
+    ),
+    "aarch64": _numbers(
+        "2 5-17 33-38 43-50 52-57 61-71 76 78-84 88 213 215-216 221-223 227 232-233 267 276 281 285-287 291 437 439"
+    ),
+}
+"""The system calls that may wait for a disk (arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h, v6.18)."""
 
 
 class Thread(NamedTuple):
@@ -60,6 +81,8 @@ class Progress:
         """Note [What is not in the books yet]."""
         self._looked = time.monotonic()
         self._threads: dict[int, Thread] = {}
+        self._last_ran: dict[int, tuple[float, float]] = {}
+        """Of a thread that waits for a disk: how long it had run, and when that was first seen."""
         self._is_ready = False
         """Whether a thread was, at the last look."""
         self._ran = self._waited = 0.0
@@ -86,18 +109,27 @@ class Progress:
         cpu = _of_the_dead()
         threads: dict[int, Thread] = {}
         is_ready = held_up = False
+        looked = time.monotonic()
         for number in processes:
             try:
                 cpu += _cpu_seconds(number)
                 for thread in _threads(number):
                     threads[thread.number] = thread
                     is_ready = is_ready or thread.state == "R"
-                    held_up = held_up or (thread.state == "D" and not _waits_for_a_child(number, thread.number))
+                    held_up = (thread.state == "D" and self._waits_for_a_disk(number, thread, looked)) or held_up
             except OSError:  # it has ended since it was listed, and so it was ready to
                 is_ready = True
+        self._last_ran = {number: at for number, at in self._last_ran.items() if number in threads}
         now = time.monotonic()
         self._account(threads, cpu, now - self._looked, held_up=held_up and not self._disks_count)
         self.cpu_seconds, self._threads, self._is_ready, self._looked = cpu, threads, is_ready, now
+
+    def _waits_for_a_disk(self, process: int, thread: Thread, now: float) -> bool:
+        ran, since = self._last_ran.get(thread.number, (-1.0, now))
+        if ran != thread.ran:
+            since = now
+        self._last_ran[thread.number] = thread.ran, since
+        return now - since < DISK_SECONDS and _is_on_files(process, thread.number)
 
     def _account(self, threads: Mapping[int, Thread], cpu: float, passed: float, *, held_up: bool) -> None:
         """Say of the time since the last look how much of it was idle: Note [What is not in the books yet]."""
@@ -155,9 +187,11 @@ def _run_and_waited(thread: Path) -> tuple[float, float]:
     return int(ran) * 1e-9, int(waited) * 1e-9
 
 
-def _waits_for_a_child(process: int, thread: int) -> bool:
-    """Tell whether what a thread waits for is no disk but its own child, which may do so for as long as it likes."""
+def _is_on_files(process: int, thread: int) -> bool:
+    """Tell whether what a thread waits in may be a wait for a disk; where it cannot be known, it is not."""
+    known = _ON_FILES.get(platform.machine())
     try:
-        return Path(f"/proc/{process}/task/{thread}/wchan").read_text().partition(".")[0] in _VFORK
-    except OSError:
+        call = Path(f"/proc/{process}/task/{thread}/syscall").read_bytes().split()[0]
+    except (OSError, IndexError):
         return False
+    return call in (b"running", b"-1") or known is None or int(call) in known

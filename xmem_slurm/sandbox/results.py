@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import stat
-from contextlib import suppress
 
 from xmem_slurm.units import MIB
 
@@ -23,24 +22,30 @@ _NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
 def hand_out(source: int, target: int) -> str | None:
-    """Copy what may come out from one open folder to another; say what was too much, if something was."""
+    """Copy what may come out from one open folder to another; say what was too much, if something was.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
     left = MOST_BYTES
     names = [name for name in os.listdir(source) if _NAME.fullmatch(name)]
     if len(names) > MOST_FILES:
         return f"{len(names)} files as its traces, and {MOST_FILES} are read"
     for name in names:
-        with suppress(OSError):  # a link, or a file that it made unreadable
+        try:
             taken = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-            try:
-                facts = os.fstat(taken)
-                if not stat.S_ISREG(facts.st_mode):
-                    continue
-                left -= facts.st_size
-                if left < 0:
-                    return f"more than {MOST_BYTES // MIB} MiB of traces"
-                made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
-                with os.fdopen(taken, "rb", closefd=False) as file, os.fdopen(made, "wb") as copy:
-                    shutil.copyfileobj(file, copy)
-            finally:
-                os.close(taken)
+        except OSError:  # a link, or a file that it made unreadable
+            continue
+        try:
+            facts = os.fstat(taken)
+            if not stat.S_ISREG(facts.st_mode):
+                continue
+            left -= facts.st_size
+            if left < 0:
+                return f"more than {MOST_BYTES // MIB} MiB of traces"
+            made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=target)
+            with os.fdopen(taken, "rb", closefd=False) as file, os.fdopen(made, "wb") as copy:
+                shutil.copyfileobj(file, copy)
+        finally:
+            os.close(taken)
     return None

@@ -57,7 +57,8 @@ class Outcome:
     `cpu_seconds` how much of that was CPU time. `peak_memory_bytes` is host memory, sampled, the files that it wrote
     included. `output_tail` is the end of stdout and stderr together, `output_head` the beginning. `read_only` are the
     folders that it could not write to because no layer could be put over them. `kept_back` says why not all of its
-    results came out, if so.
+    results came out, if so. `disturbed` says what of this machine's may have ended it, or come in its way: a signal
+    from outside, a full disk. Then how it ended is no fact about the command.
     """
 
     returncode: int | None
@@ -70,6 +71,7 @@ class Outcome:
     cpu_seconds: float = 0.0
     kept_back: str | None = None
     output_head: bytes = b""
+    disturbed: str | None = None
 
 
 def run(
@@ -294,6 +296,8 @@ def _why(stage: str, number: int | None, where: str) -> str:
     """Say in one line what was refused and what an administrator would change."""
     if number is None:
         return f"the sandbox failed: {stage}"
+    if stage == "results":
+        return f"what the dry run found could not be written to its temporary folder: {os.strerror(number)}"
     refused = {
         "namespaces": "user namespaces are refused",
         "user map": "a user namespace without privileges is refused",
