@@ -37,8 +37,8 @@ class Answer(NamedTuple):
     outcome: AuditOutcome = AuditOutcome()
 
 
-def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell) -> Answer | None:
-    """Return what a process of its own finds; None where it has not found it after `seconds`, and goes on.
+def ask(find: Callable[[Tell], Answer], process: int, until: float, tell: Tell) -> Answer | None:
+    """Return what a process of its own finds; None where it has not at this time of the monotonic clock, and goes on.
 
     Where `process` ends before, whom the answer is for, both are ended. `tell` gets what is said meanwhile.
 
@@ -53,10 +53,10 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
     if child == 0:
         _find(find, write_end)
     os.close(write_end)
-    until, unread = time.monotonic() + seconds, b""
+    unread = b""
     while True:
         ready, _, _ = select.select([read_end, *watched], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
+        if not ready or time.monotonic() >= until:  # who has no more time may have gone on, too
             return None
         if read_end not in ready:
             os.kill(child, signal.SIGTERM)
@@ -82,6 +82,8 @@ def _find(find: Callable[[Tell], Answer], write_end: int) -> NoReturn:
         os.closerange(3, write_end)
         os.closerange(write_end + 1, os.sysconf("SC_OPEN_MAX"))
         os.nice(NICENESS)
+        for number in (signal.SIGINT, signal.SIGQUIT):  # which a shell ignores for what it starts with "&"
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         signal.alarm(LONGEST_SECONDS)
 

@@ -22,14 +22,36 @@ from xmem_slurm.state import own_files
 
 NAMES = ("cli_filter.lua", "job_submit.lua")
 
-_COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
-_KILL_AFTER_SECONDS = 5
-"""Enough to end a dry run and clear away what is left of it."""
-_TIMEOUT = "/usr/bin/timeout"
-_START = (
-    "exec('try: from xmem_slurm.filter.start import main\\nexcept ImportError: main = lambda: print(\"end\")'); main()"
-)
+_STARTED = """
+import sys
+try:
+    from xmem_slurm.filter.start import main
+    main()
+except Exception as error:
+    if getattr(error, "name", "") != "xmem_slurm":
+        why = str(error).partition(chr(10))[0]
+        print(f"xmem-slurm: submitted as written: {type(error).__name__}: {why}", file=sys.stderr)
+    print("end")
+""".strip()
 """What this Python runs for a hook. Where its package is gone the job goes as it was written, without a word."""
+_WAITING = """
+read -r began _ </proc/uptime;
+{{ {answering} & }} </dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- |
+PATH=/usr/bin:/bin exec {timeout} {seconds} sed -u "/^end$/q;/^refuse$/q"
+""".strip().replace("\n", " ")
+"""What the hook waits for is a sed of this machine: it hands on the answer, and ends with it, or when its time is up.
+
+What answers has nothing of sbatch's open but that pipe, and nobody waits for it to end: where its Python, or whatever
+it reads, lies on a file system that does not answer, no signal ends it (a FUSE mount's request, once it is read).
+"""
+
+_COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
+_RECORD_SECONDS = 10
+"""What answers has so much longer than the hook waits, for the site's record of its answer..."""
+_KILL_AFTER_SECONDS = 5
+"""...and to end a dry run and clear away what is left of it."""
+_TIMEOUT = "/usr/bin/timeout"
+_START = f"exec({_STARTED!r})"
 _COMMAND = "local COMMAND = "
 _NOBODY = 65534
 _PROBE_SECONDS = 30
@@ -42,15 +64,17 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     is gone, or closed to a user, their sbatch says nothing of it; the administrator is told (`unusable`).
     """
     words = [*(program or [sys.executable, "-I", "-c", _START]), str(site_file.absolute())]
-    limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
+    seconds = f"{site.filter.seconds:g}"
+    limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
+    there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
+    answering = f'{{ {there}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}; }}'
     values = {
         "site": site.name,
         "version": __version__,
         "label": "xmem-slurm",
         "commands": site.filter.commands if site.filter.mode != "off" else (),
-        "seconds": f"{site.filter.seconds:g}",
-        "command": f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end; "
-        f"exec {shlex.join([*limit, *words])} $PPID",
+        "seconds": seconds,
+        "command": _WAITING.format(answering=answering, timeout=_TIMEOUT, seconds=seconds),
         "every_job": site.policy.unasked != "leave",
         "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused),
         "mode": site.job_submit.mode,
