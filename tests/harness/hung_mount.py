@@ -1,7 +1,8 @@
 """A file system that never answers: a FUSE mount of which every request is read, and none replied to but the first.
 
-So does a mount whose server is gone. Whoever touches it waits in the kernel, and no signal ends that, as the request is
-with the server already (fuse(4), fs/fuse/dev.c: request_wait_answer). When the server here ends, all get an error.
+So does a mount whose server is gone. It is mounted in a namespace of its own: only who is brought there sees it.
+Whoever touches it waits in the kernel, and no signal ends that, as the request is with the server already (fuse(4),
+fs/fuse/dev.c: request_wait_answer). When the server here ends, all get an error.
 """
 
 import ctypes
@@ -15,17 +16,23 @@ from pathlib import Path
 _HEADER = struct.Struct("IIQQIIII")
 _INIT_REPLY = struct.Struct("IiQ IIII HH II HH 8I")
 _VERSION = (7, 31)
-_DETACH = 2
+_CLONE_NEWNS = 0x20000
+_PRIVATE = 1 << 18 | 1 << 14  # MS_PRIVATE | MS_REC
 
 
 @contextmanager
-def hung(folder: Path) -> Iterator[None]:
-    """Let nothing below this folder answer, to anybody; only root can."""
+def hung(folder: Path) -> Iterator[list[str]]:
+    """Let nothing below this folder answer; only root can.
+
+    Yields the words with which a command is started that sees it, in the folder above.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     ready, told = os.pipe()
     server = os.fork()
     if server == 0:
         try:
+            libc.unshare(_CLONE_NEWNS)
+            libc.mount(b"none", b"/", None, _PRIVATE, None)
             device = os.open("/dev/fuse", os.O_RDWR)
             options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
             if libc.mount(b"hung", os.fsencode(folder), b"fuse", 0, options.encode()) == 0:
@@ -35,12 +42,11 @@ def hung(folder: Path) -> Iterator[None]:
     os.close(told)
     try:
         assert os.read(ready, 1), "no FUSE here"
-        yield
+        yield ["nsenter", f"--mount=/proc/{server}/ns/mnt", "env", f"--chdir={folder.parent}"]
     finally:
         os.close(ready)
         os.kill(server, signal.SIGKILL)
         os.waitpid(server, 0)
-        libc.umount2(os.fsencode(folder), _DETACH)
 
 
 def _serve(device: int, told: int) -> None:

@@ -36,6 +36,7 @@ class Filtered:
         self.cluster = cluster
         self.site_file = cluster.folder.with_name("site.toml")
         self.program: list[str] | None = None
+        self.inside: list[str] = []
 
     def install(self, site: str, change: Callable[[str], str] = str, program: list[str] | None = None) -> None:
         valid = self.site_file.with_name("valid.toml")
@@ -48,7 +49,7 @@ class Filtered:
     def sbatch(
         self, *argv: str, cwd: Path | None = None, stdin: str | None = None, **environ: str
     ) -> subprocess.CompletedProcess[str]:
-        return self.cluster.run("sbatch", "--hold", *argv, cwd=cwd, stdin=stdin, **environ)
+        return self.cluster.run(*self.inside, "sbatch", "--hold", *argv, cwd=cwd, stdin=stdin, **environ)
 
     def gres(self, done: subprocess.CompletedProcess[str]) -> str:
         return self.field(done, "TresPerNode")
@@ -313,12 +314,14 @@ def test_a_package_of_ours_that_is_broken_is_one_line(filtered: Filtered, folder
 
 
 @pytest.fixture
-def silent(folder: Path) -> Iterator[Path]:
+def silent(filtered: Filtered, folder: Path) -> Iterator[Path]:
     if os.getuid() != 0 or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("mounts a file system that does not answer")
     (folder / "silent").mkdir()
-    with hung(folder / "silent"):
+    with hung(folder / "silent") as inside:
+        filtered.inside = inside
         yield folder / "silent"
+    filtered.inside = []
 
 
 @pytest.mark.parametrize("place", ["our Python", "our package", "the site file", "the cache", "a file that was read"])

@@ -36,7 +36,7 @@ except Exception as error:
 """What this Python runs for a hook. Where its package is gone the job goes as it was written, without a word."""
 _WAITING = """
 read -r began _ </proc/uptime;
-{{ {answering} & }} </dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- |
+{{ ( exec </dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; {answering} ) & }} |
 PATH=/usr/bin:/bin exec {timeout} {seconds} sed -u "/^end$/q;/^refuse$/q"
 """.strip().replace("\n", " ")
 """What the hook waits for is a sed of this machine: it hands on the answer, and ends with it, or when its time is up.
@@ -67,7 +67,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     seconds = f"{site.filter.seconds:g}"
     limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
     there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
-    answering = f'{{ {there}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}; }}'
+    answering = f'{there}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}'
     values = {
         "site": site.name,
         "version": __version__,
