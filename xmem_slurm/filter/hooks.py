@@ -50,6 +50,8 @@ _RECORD_SECONDS = 10
 """What answers has so much longer than the hook waits, for the site's record of its answer..."""
 _KILL_AFTER_SECONDS = 5
 """...and to end a dry run and clear away what is left of it."""
+_NICE = ("/usr/bin/nice", "-n5")
+"""What sbatch itself does next must not wait for what others' hooks have started: see docs/limits.md on munge."""
 _TIMEOUT = "/usr/bin/timeout"
 _START = f"exec({_STARTED!r})"
 _COMMAND = "local COMMAND = "
@@ -65,7 +67,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     """
     words = [*(program or [sys.executable, "-I", "-c", _START]), str(site_file.absolute())]
     seconds = f"{site.filter.seconds:g}"
-    limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
+    limit = [*_NICE, _TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
     there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
     answering = f'{there}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}'
     values = {

@@ -221,6 +221,7 @@ class _Tending:
         self.code: int | None = None
         self.peak = 0
         self.progress = progress.Progress()
+        self.lowered = set[int]()
 
     def until_the_end(self) -> dict[str, Any]:
         """Reap and measure until the command ends or goes beyond a limit, then kill what is left; say how it went."""
@@ -271,6 +272,7 @@ class _Tending:
         self.progress.look(usage.processes)
         for number in usage.processes:
             self._first_to_go(number)
+            self._last_to_run(number)
         if self.meter is not None:
             os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
         return usage
@@ -284,6 +286,14 @@ class _Tending:
                     score.write_bytes(_FIRST_TO_GO)
                 except PermissionError:
                     os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
+
+    def _last_to_run(self, number: int) -> None:
+        """Lower the session of a process, which may have begun one: the kernel takes a few such words a second."""
+        with suppress(OSError):
+            session = os.getsid(number)
+            if session not in self.lowered:
+                linux.lower_session(number, self.limits.nice)
+                self.lowered.add(session)
 
     def _ask_to_end(self, end: float) -> None:
         """Let all processes write what they have; `end` is when the time on the wall is up."""

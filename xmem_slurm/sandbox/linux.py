@@ -172,3 +172,11 @@ def lower_io_priority() -> None:
             ctypes.c_int(0),
             ctypes.c_int(_IOPRIO_LOWEST_BEST_EFFORT),
         )
+
+
+def lower_session(process: int, nice: int) -> None:
+    """Give the session of a process such a share of the CPU as a nice value has, where Linux shares it by sessions.
+
+    There a process's own nice value counts in its session alone (sched(7), "The autogroup feature").
+    """
+    Path("/proc", str(process), "autogroup").write_bytes(b"%d" % nice)
