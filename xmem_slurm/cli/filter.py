@@ -1,7 +1,5 @@
 """`xmem-slurm filter`: what Slurm's cli_filter hook asks."""
 
-import math
-import time
 from typing import Annotated
 
 import typer
@@ -15,4 +13,4 @@ def filter_submission(
     process: Annotated[int, typer.Argument(help="The process id of sbatch.")], site: SiteFile = None
 ) -> None:
     """Answer Slurm's cli_filter hook: what to change in the job that this sbatch is submitting."""
-    start.answer(str(places.site_file(site)), process, time.monotonic(), math.inf)
+    start.answer(str(places.site_file(site)), process)

@@ -36,7 +36,7 @@ Tell = Callable[[str], None]
 T = TypeVar("T")
 
 
-class Rules(Protocol):
+class LineRules(Protocol):
     """How many run at once, and where: `site.schema.DryRuns`, and a site file as it stands (`site.places`)."""
 
     @property
@@ -57,7 +57,7 @@ class Rules(Protocol):
 
 
 @contextmanager
-def turn(rules: Rules, seconds: float | None, tell: Tell) -> Iterator[None]:
+def turn(rules: LineRules, seconds: float | None, tell: Tell) -> Iterator[None]:
     """Wait for a dry run's turn, and hold its place; `tell` gets one line if that takes a while.
 
     `seconds` are how long it may take, None as long as the site has it. What runs elsewhere has no place in the line of

@@ -5,6 +5,7 @@ import pwd
 import sys
 import time
 import tomllib
+from math import inf
 
 from xmem_slurm.site import coverage
 
@@ -29,8 +30,9 @@ def _waiting(began: str = "", seconds: str = "inf") -> tuple[float, float]:
         return now, float(seconds)
 
 
-def answer(site_file: str, process: int, began: float, seconds: float) -> None:
-    """Print the answer for the submission of this process id, as `changes.main` does."""
+def answer(site_file: str, process: int, began: float | None = None, seconds: float = inf) -> None:
+    """Print the answer for the submission of this process id, as `changes.main` does; who asks begins now."""
+    began = time.monotonic() if began is None else began
     try:
         with open(site_file, "rb") as file:  # noqa: PTH123
             tables: coverage.Tables = tomllib.load(file)
