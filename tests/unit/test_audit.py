@@ -3,11 +3,15 @@
 import json
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_until
+from tests.harness.hung_mount import hung
 from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import NoEstimate, Refused, SlurmError
 from xmem_slurm.report import audit, prometheus
@@ -107,6 +111,27 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, wha
     assert what != "not ours" or file(folder).read_text() == "before"
     audit.record({}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
     audit.record({"audit": 7}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
+
+
+def test_a_submission_goes_on_where_its_record_does_not_answer(tmp_path: Path) -> None:
+    """What writes it has nothing of ours open: whoever reads our output to its end does not wait, either."""
+    if os.getuid() != 0 or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("mounts a file system that does not answer")
+    script = f"""import pathlib, sys
+sys.path[:0] = {sys.path!r}
+from tests.unit import test_audit
+from xmem_slurm.report import audit
+tables = {{"audit": {{"folder": sys.argv[1]}}}}
+audit.record_apart(tables, "xsbatch", test_audit.JOB, audit.AuditOutcome("late"), began=0)
+"""
+    silent = tmp_path / "silent"
+    silent.mkdir()
+    with hung(silent) as inside:
+        for folder in (silent, tmp_path):
+            command = [*inside, sys.executable, "-c", script, folder]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
+    wait_until(lambda: file(tmp_path).exists() and "late" in file(tmp_path).read_text())
 
 
 def _write(folder: str) -> None:

@@ -3,12 +3,13 @@
 A line has the job's name, what it asked for and what it asks for now; nothing of its script, its arguments or what it
 said. Each user has a file of their own, which nobody else can write, and a line is one write at its end (O_APPEND), so
 that those of several submissions at once stay whole. What cannot be written is not: a submission neither waits for its
-record nor fails by it.
+record nor fails by it, also where the folder does not answer.
 """
 
 import json
 import os
 import pwd
+import signal
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from xmem_slurm.slurm.submission import Submission
 MOST_BYTES = 64 << 20
 """No more is read of a user's file: whoever writes more has their oldest decisions counted only."""
 MOST_NAME = 200
+MOST_RECORD_SECONDS = 10
+"""A line that is not written by then is not."""
 _ENDING = ".jsonl"
 
 OUTCOMES = ("changed", "unchanged", "as written", "late", "refused")
@@ -94,6 +97,30 @@ def record(
             "seconds": round(time.monotonic() - began, 3),
         }
         _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
+
+
+def record_apart(
+    tables: Mapping[str, Any], command: str, written: Submission, outcome: AuditOutcome, *, began: float
+) -> None:
+    """Have `record` done by a process of its own, that has nothing open and that nobody waits for.
+
+    Raises:
+        OSError: there can be none.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)  # a Ctrl-C is not for it
+            if os.fork() == 0:  # whoever becomes of us has no child that it did not start
+                signal.alarm(MOST_RECORD_SECONDS)
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for descriptor in range(3):
+                    os.dup2(nothing, descriptor)
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+                record(tables, command, written, outcome, began=began)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
 
 
 def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
