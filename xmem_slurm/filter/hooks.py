@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm import __version__, resources
+from xmem_slurm import __version__, isolated, resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site.schema import Site
 from xmem_slurm.state import own_files
@@ -65,7 +65,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those. Where it
     is gone, or closed to a user, their sbatch says nothing of it; the administrator is told (`unusable`).
     """
-    words = [*(program or [sys.executable, "-I", "-c", _START]), str(site_file.absolute())]
+    words = [*(program or isolated.command(_START)), str(site_file.absolute())]
     seconds = f"{site.filter.seconds:g}"
     limit = [*_NICE, _TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
     there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
@@ -137,7 +137,8 @@ def installed_python(folder: Path) -> str | None:
 def unusable(python: str) -> str | None:
     """Return why this Python cannot answer for every user, or None: it is started as nobody, where we are root."""
     anybody: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    command = [python, "-I", "-c", "import xmem_slurm.filter.start"]
+    look = "import xmem_slurm.filter.start"
+    command = isolated.command(look) if python == sys.executable else [python, "-I", "-c", look]
     try:
         done = subprocess.run(
             command, cwd="/", env={}, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False, **anybody
