@@ -6,8 +6,7 @@ One that is isolated looks where it itself is installed, and this package may li
 import subprocess
 import sys
 from functools import cache
-
-import xmem_slurm
+from pathlib import Path
 
 
 def command(code: str) -> list[str]:
@@ -21,6 +20,6 @@ def _places() -> list[str]:
     """Return where this process looks for modules, if another one would not find this very package by itself."""
     look = "import xmem_slurm; print(xmem_slurm.__file__)"
     found = subprocess.run([sys.executable, "-I", "-c", look], cwd="/", capture_output=True, text=True, check=False)
-    if found.stdout.strip() == xmem_slurm.__file__:
+    if found.stdout.strip() == str(Path(__file__).with_name("__init__.py")):
         return []
     return [entry for entry in sys.path if entry.startswith("/")]
