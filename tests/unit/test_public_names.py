@@ -123,7 +123,9 @@ def audit_line() -> Iterable[str]:
 
 def metrics() -> Iterator[str]:
     """Yield the names of the Prometheus metrics with their labels."""
-    text = prometheus.text([audit.RecordedLine("changed", 1.0, ["gpu:a:1"], ["gpu:b:1"])], {"a", "b"})
+    counted = totals.Totals()
+    counted.count(audit.RecordedLine("changed", 1.0, ["gpu:a:1"], ["gpu:b:1"]), {"a", "b"})
+    text = prometheus.text(counted)
     yield from sorted({re.sub(r"}.*", "}", line) for line in text.splitlines() if not line.startswith("#")})
 
 

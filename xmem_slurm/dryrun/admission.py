@@ -92,9 +92,9 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
         while (place := row.take(0)) is None and known is None:
             left = until - time.monotonic()
             if left <= 0:
-                raise Busy(f"after {seconds:.0f} s there was no end to the dry run of this very submission")
+                raise Busy(f"another submission of it is being run dry, and had no answer within {seconds:.0f} s")
             if not waited:
-                tell(f"waiting for the dry run of this very submission; for {left:.0f} s at most")
+                tell(f"waiting for the answer to another submission of it; for {left:.0f} s at most")
             waited = True
             row.wait_for([0], left)
             known = found()
