@@ -304,7 +304,7 @@ def test_a_package_of_ours_that_is_broken_is_one_line(filtered: Filtered, folder
     else:
         (tree / "filter" / name).write_text(content)
     bare = "/usr/bin/python3"  # has no package of ours
-    start = hooks._START if name is None else f"import sys; sys.path.append({str(tree.parent)!r}); {hooks._START}"
+    start = hooks.START if name is None else f"import sys; sys.path.append({str(tree.parent)!r}); {hooks.START}"
     filtered.install(rewriting(), program=[bare, "-I", "-c", start])
     done = filtered.sbatch("job.sh", cwd=folder)
     as_written(filtered, done)
@@ -330,9 +330,9 @@ def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
 ) -> None:
     site, change, program, environ = rewriting().replace("seconds = 200", "seconds = 3"), str, None, {}
     if place == "our Python":
-        program = [str(silent / "bin" / "python3"), "-I", "-c", hooks._START]
+        program = [str(silent / "bin" / "python3"), "-I", "-c", hooks.START]
     elif place == "our package":
-        program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(silent)!r}); {hooks._START}"]
+        program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(silent)!r}); {hooks.START}"]
     elif place == "the site file":
 
         def change(text: str) -> str:

@@ -53,7 +53,7 @@ _KILL_AFTER_SECONDS = 5
 _NICE = ("/usr/bin/nice", "-n5")
 """What sbatch itself does next must not wait for what others' hooks have started: see docs/limits.md on munge."""
 _TIMEOUT = "/usr/bin/timeout"
-_START = f"exec({_STARTED!r})"
+START = f"exec({_STARTED!r})"
 _COMMAND = "local COMMAND = "
 _NOBODY = 65534
 _PROBE_SECONDS = 30
@@ -65,7 +65,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those. Where it
     is gone, or closed to a user, their sbatch says nothing of it; the administrator is told (`unusable`).
     """
-    words = [*(program or isolated.command(_START)), str(site_file.absolute())]
+    words = [*(program or isolated.command(START)), str(site_file.absolute())]
     seconds = f"{site.filter.seconds:g}"
     limit = [*_NICE, _TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
     there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
