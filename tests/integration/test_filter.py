@@ -281,6 +281,13 @@ def test_a_word_for_the_user_is_there_before_the_answer(filtered: Filtered, fold
         assert sbatch.wait(60) == 0, "who has answered is not waited for"
 
 
+def test_what_else_is_said_is_no_part_of_the_answer(filtered: Filtered, folder: Path) -> None:
+    said = "echo Exception ignored in: x >&2; echo gres=gpu:1g.18gb:1; echo '  File \"y\", line 1' >&2; echo end"
+    filtered.install(rewriting(), program=shell(said))
+    done = filtered.sbatch("job.sh", cwd=folder)
+    assert (filtered.gres(done), done.stderr) == ("gres:gpu:1g.18gb:1", "")
+
+
 BROKEN = {
     "does not parse": ("changes.py", "def main(:\n", "SyntaxError: "),
     "is from another release": ("detached.py", "", "ImportError: cannot import name"),

@@ -74,12 +74,17 @@ def _give(answer: Answer) -> bool:
     """Hand the hook its answer; False where it does not wait any more."""
     changes = [f"{name}={value}" for name, value in answer.changes.items()]
     try:
-        tell_user(answer.lines, _PREFIX)
+        _tell(*answer.lines)
         sys.stdout.writelines(f"{line}\n" for line in (*changes, answer.last))
         sys.stdout.flush()
     except OSError:
         return False
     return True
+
+
+def _tell(*lines: str) -> None:
+    """Tell the user, by the hook, which hands on what begins like this: so does every line of a message."""
+    tell_user([part for line in lines for part in line.splitlines()], _PREFIX)
 
 
 def _whatever_happens(find: Callable[[], Answer]) -> Answer:
@@ -115,7 +120,7 @@ def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Table
             lambda: _by_options(answer_to(job, _wishes(site_file, caller, tables, until), tell, name))
         )
 
-    return detached.ask(find, process, until - _LAST_SECONDS, lambda line: tell_user([line], _PREFIX)) or _late(job)
+    return detached.ask(find, process, until - _LAST_SECONDS, _tell) or _late(job)
 
 
 def _by_options(decision: Decision) -> Answer:
