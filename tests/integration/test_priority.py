@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 AUTOGROUP = Path("/proc/self/autogroup")
-LOOK = "while ! grep 'nice 10$' /proc/self/autogroup; do sleep 0.1; done"
+LOOK = "while ! grep 'nice 5$' /proc/self/autogroup; do sleep 0.1; done"
 RUN = """
 import sys
 from pathlib import Path

@@ -33,7 +33,6 @@ PATIENCE_SECONDS = 5.0
 READ_SECONDS = 60
 """For one torch on a slow file system; usual are 0.3, CPU time that is."""
 READ_BYTES = 2 * GIB
-_NICENESS = 10
 _QUESTION_BYTES = 1 << 14
 _ANSWER_BYTES = 1 << 22
 """What torch needs has 40,000."""
@@ -82,9 +81,9 @@ def _fork(body: Callable[[], object]) -> int:
 def _serve(listening: socket.socket) -> NoReturn:
     """Be the server: answer one asker at a time, with nothing open but the socket, until killed."""
     os.setsid()
-    os.nice(_NICENESS)
+    os.nice(10)
     with suppress(OSError):
-        linux.lower_session(os.getpid(), _NICENESS)
+        linux.lower_session(os.getpid())
     own = listening.fileno()
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # whoever reads our output does not wait for a compiler

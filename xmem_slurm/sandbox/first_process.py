@@ -292,7 +292,7 @@ class _Tending:
         with suppress(OSError):
             session = os.getsid(number)
             if session not in self.lowered:
-                linux.lower_session(number, self.limits.nice)
+                linux.lower_session(number)
                 self.lowered.add(session)
 
     def _ask_to_end(self, end: float) -> None:

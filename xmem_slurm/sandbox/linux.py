@@ -51,6 +51,7 @@ _KEYCTL_JOIN_SESSION_KEYRING = 1
 _OWN_PID_MAX = (6, 14)
 _RESERVED_PIDS = 300
 _IOPRIO_WHO_PROCESS = 1
+_SESSION_NICE = 5
 _IOPRIO_LOWEST_BEST_EFFORT = (2 << 13) | 7
 
 StrPath = str | os.PathLike[str]
@@ -174,9 +175,10 @@ def lower_io_priority() -> None:
         )
 
 
-def lower_session(process: int, nice: int) -> None:
-    """Give the session of a process such a share of the CPU as a nice value has, where Linux shares it by sessions.
+def lower_session(process: int) -> None:
+    """Give the session of a process a third of the share of another one, where Linux shares the CPU by sessions.
 
-    There a process's own nice value counts in its session alone (sched(7), "The autogroup feature").
+    There a process's own nice value counts in its session alone (sched(7), "The autogroup feature"). Somebody waits for
+    it, and at 10, as its own is, it would be a tenth.
     """
-    Path("/proc", str(process), "autogroup").write_bytes(b"%d" % nice)
+    Path("/proc", str(process), "autogroup").write_bytes(b"%d" % _SESSION_NICE)
