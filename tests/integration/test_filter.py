@@ -354,8 +354,7 @@ def test_what_does_not_answer_costs_the_time_that_the_hook_waits_and_no_more(
     took = time.monotonic() - began
     as_written(filtered, done)
     assert took < 15, "3 s, on a busy machine"
-    assert done.stderr.count("\n") == 1
-    assert "submitted as written: " in done.stderr
+    assert done.stderr.count("submitted as written: ") == 1
 
 
 def test_the_answer_does_not_wait_for_the_sites_record_of_it(filtered: Filtered, folder: Path, silent: Path) -> None:
