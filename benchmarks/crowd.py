@@ -1,17 +1,19 @@
 """Is a job lost or doubled where many are submitted at once? Through the filter and through xsbatch, counted.
 
-    python -m benchmarks.crowd [--rounds 5] [--filter 200] [--xsbatch 100]
+    python -m benchmarks.crowd [--rounds 5] [--filter 200] [--xsbatch 100] [--kinds 40] [--seconds 30]
 
 Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm cluster of the example
-site. Each round submits three crowds of held jobs, all of a crowd at once: one job that is not known yet, the same when
-its answer is known, and several jobs that are not known. Prints for each crowd how many came back with which exit code,
-how many jobs Slurm has, how many dry runs there were and how many of them ran at once, and the wall time of a
-submission. Ends with 1 if a job was lost or doubled, or more dry runs ran at once than the site allows.
+site. Each round submits crowds of held jobs, all of a crowd at once: with XMEM_OFF; one job that is not known yet; the
+same when its answer is known; several kinds of job that are not known; and these again. Prints for each crowd how many
+came back with which exit code, how many jobs Slurm has and lines the site's record, how many dry runs there were and
+how many of them ran at once, the wall time of a submission, and the CPU time of all that each has started. Ends with 1
+if a job was lost or doubled or has no line, or more dry runs ran at once than the site allows.
 """
 
 import argparse
 import os
 import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -28,11 +30,14 @@ from benchmarks.overhead import GPU, SITE, TRAIN, XSBATCH
 from benchmarks.text_table import text_table
 from xmem_slurm import lab
 from xmem_slurm.filter import hooks
+from xmem_slurm.sandbox import linux
 from xmem_slurm.site.loading import load_site
 
-KINDS = 4
-"""Jobs that are not known, in the last crowd of a round."""
-FILTER = '\n[filter]\nmode = "rewrite"\n'
+FILTER = '\n[filter]\nmode = "rewrite"\nseconds = {seconds}\n\n[audit]\nfolder = "{audit}"\n'
+PR_SET_CHILD_SUBREAPER = 36
+"""Whoever's parent has ended is this process's child (prctl(2)): so its CPU time is known."""
+RECORD_SECONDS = 20
+"""A line is written after the answer is given."""
 _DRY_RUN = re.compile(rb"/(xmem-[^/\0]+)/slurm_script\0")
 
 
@@ -47,6 +52,8 @@ class Crowd:
     seconds: list[float] = field(default_factory=list)
     dry_runs: set[bytes] = field(default_factory=set)
     at_once: int = 0
+    recorded: int = 0
+    cpu_seconds: float = 0.0
 
     @property
     def is_whole(self) -> bool:
@@ -97,6 +104,28 @@ def submit(commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str
     return crowd
 
 
+def lines(audit: Path) -> int:
+    """Return how many lines the site's record has."""
+    return sum(path.read_bytes().count(b"\n") for path in audit.iterdir())
+
+
+def recorded(audit: Path, before: int, wanted: int) -> int:
+    """Return how many lines there are more than `before`, when there are as many as are `wanted`, or in a while."""
+    until = time.monotonic() + RECORD_SECONDS
+    while lines(audit) - before < wanted and time.monotonic() < until:
+        time.sleep(0.1)
+    return lines(audit) - before
+
+
+def _spent() -> float:
+    """Return the CPU seconds of all that this process has started, directly or not, and that has ended."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def dry_runs(environ: Mapping[str, str]) -> set[bytes]:
     """Return the dry runs that run on this machine now for those who have this cache, by the name of their folder."""
     found, ours = set[bytes](), f"XDG_CACHE_HOME={environ['XDG_CACHE_HOME']}\0".encode()
@@ -121,13 +150,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--filter", type=int, default=200)
     parser.add_argument("--xsbatch", type=int, default=100)
+    parser.add_argument("--kinds", type=int, default=40)
+    parser.add_argument("--seconds", type=int, default=30)
     asked = parser.parse_args()
     python = os.environ["XMEM_TEST_PYTHON"]
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as folder:
         parent = Path(folder)
         parent.chmod(0o755)
-        site_file = parent / "site.toml"
-        site_file.write_text(f"{SITE.read_text(encoding='utf-8')}{FILTER}", encoding="utf-8")
+        site_file, audit = parent / "site.toml", parent / "audit"
+        audit.mkdir()
+        linux.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        text = f"{SITE.read_text(encoding='utf-8')}{FILTER.format(seconds=asked.seconds, audit=audit)}"
+        site_file.write_text(text, encoding="utf-8")
         site = load_site(site_file)
         most = site.dry_run.per_machine or max(1, (os.cpu_count() or 1) // 4)
         lab.up(site, parent / "lab", hooks=hooks.render(site_file, site))
@@ -137,19 +171,29 @@ def main() -> None:
         try:
             for turn in range(asked.rounds):
                 for program, size in (("sbatch", asked.filter), (XSBATCH, asked.xsbatch)):
-                    names = [f"{turn}-{kind}.sh" for kind in range(KINDS + 1)]
+                    names = [f"{turn}-{kind}.sh" for kind in range(asked.kinds + 1)]
                     write_jobs(parent, python, names)
-                    for what, scripts in (("new", names[:1]), ("known", names[:1]), (f"{KINDS} new", names[1:])):
+                    for what, scripts in (
+                        ("off", names),
+                        ("new", names[:1]),
+                        ("known", names[:1]),
+                        (f"{asked.kinds} new", names[1:]),
+                        (f"{asked.kinds} again", names[1:]),
+                    ):
                         words = [[program, "--hold", "--parsable", scripts[n % len(scripts)]] for n in range(size)]
-                        crowd = submit(words, parent, environ)
-                        fine &= crowd.is_whole and crowd.at_once <= most
+                        before, spent = lines(audit), _spent()
+                        crowd = submit(words, parent, environ | ({"XMEM_OFF": "1"} if what == "off" else {}))
+                        wanted = 0 if what == "off" else size
+                        crowd.recorded, crowd.cpu_seconds = recorded(audit, before, wanted), _spent() - spent
+                        fine &= crowd.is_whole and crowd.at_once <= most and crowd.recorded == wanted
                         rows.append(_row(turn, Path(program).name, what, crowd))
-                        print(*rows[-1], dict(crowd.said.most_common(2)), file=sys.stderr, flush=True)
+                        print(*rows[-1], dict(crowd.said.most_common(4)), file=sys.stderr, flush=True)
         finally:
             lab.down(parent / "lab")
-    head = ["round", "through", "job", "exit codes", "jobs", "dry runs", "at once", "p50", "p99"]
+    head = ["round", "through", "job", "exit codes", "jobs", "lines", "dry runs", "at once", "p50", "p99", "CPU each"]
     print("\n".join(text_table(head, rows)))
-    print(f"at most {most} dry runs at once; {'no' if fine else 'A'} job was lost or doubled; {os.cpu_count()} cores")
+    lost = f"{'no' if fine else 'A'} job was lost or doubled or has no line"
+    print(f"at most {most} dry runs at once; {lost}; {os.cpu_count()} cores")
     sys.exit(0 if fine else 1)
 
 
@@ -162,9 +206,11 @@ def _row(turn: int, program: str, what: str, crowd: Crowd) -> list[str]:
         what,
         codes,
         f"{len(crowd.queued)}",
+        f"{crowd.recorded}",
         f"{len(crowd.dry_runs)}",
         f"{crowd.at_once}",
         *times,
+        f"{crowd.cpu_seconds / len(crowd.seconds):.3f} s",
     ]
 
 

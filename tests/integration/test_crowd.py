@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import crowd
-from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, XSBATCH, Cluster, running_lab
+from tests.conftest import EXAMPLE_SITE, XMEM_SLURM, XSBATCH, Cluster, running_lab, wait_until
 from xmem_slurm.filter import hooks
 from xmem_slurm.site.loading import load_site
 
@@ -52,13 +52,15 @@ def test_a_crowd_of_equal_submissions_loses_no_job_and_costs_one_dry_run(
     assert sum("the script ended with code 3" in line for line in told) == size
     assert sum("known since" in line for line in told) == size - 1, "all but one have the answer of that one"
 
-    (record,) = (site_file.parent / "audit").iterdir()
+    (record,) = (site_file.parent / "audit").glob("*.jsonl")
+    wait_until(lambda: record.read_text().count("\n") == size)
     assert record.stat().st_mode & 0o777 == 0o600
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     shown = crowded.slurm(XMEM_SLURM, "site", "metrics")
     assert f'xmem_jobs_total{{outcome="as written"}} {size}\n' in shown
     assert f'xmem_gpus_total{{from="h200",to="h200"}} {2 * size}\n' in shown
-    record.unlink()
+    for path in (site_file.parent / "audit").iterdir():
+        path.unlink()
     assert len(lines) == size
     assert {line["outcome"] for line in lines} == {"as written"}
     assert all(line["from"] == line["to"] == ["gpu:h200:2"] for line in lines)

@@ -393,14 +393,6 @@ def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
     assert 0.8 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
 
 
-def test_its_sessions_come_after_those_of_others(user: User) -> None:
-    """Nice values hold within a session, where the kernel makes a group of each."""
-    if not Path("/proc/self/autogroup").exists() or not Path("/proc/self/autogroup").read_text():
-        pytest.skip("this kernel does not schedule by session")
-    wait = "until grep -q 'nice 10' /proc/self/autogroup; do sleep 0.05; done"
-    assert user.run(f'{wait}; setsid --wait sh -c "{wait}"; echo done')["output_tail"] == "done\n"
-
-
 def test_ignoring_sigterm_does_not_help(user: User) -> None:
     script = """trap '' TERM INT HUP; (trap '' TERM; setsid bash -c 'while :; do sleep 1; done' "$0" &)
         while :; do sleep 1; done"""

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
@@ -150,3 +152,59 @@ def test_a_hostile_user_who_holds_every_place_delays_and_no_more(
     with pytest.raises(Busy), admission.turn(rules, 0.5, lambda _: None):
         pass
     assert time.monotonic() - began < 5
+
+
+def test_whoever_stands_behind_too_many_goes_at_once(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    """A dry run takes a while: twenty of them are not done within ten seconds."""
+    rules, told = DryRuns(per_user=99, per_machine=1), list[str]()
+    holder(rules)
+    behind = [admission._Line("machine", 1, "on this machine").__enter__() for _ in range(20)]
+    began = time.monotonic()
+    with pytest.raises(Busy, match="place 21 in the line"), admission.turn(rules, 10, told.append):
+        pass
+    assert time.monotonic() - began < 5
+    assert told == []
+    for each in behind:
+        each.held.close()
+
+
+def test_who_waits_sleeps(holder: Callable[..., multiprocessing.context.ForkProcess]) -> None:
+    rules = DryRuns(per_user=9, per_machine=1)
+    holder(rules)
+    spent = time.process_time()
+    with pytest.raises(Busy), admission.turn(rules, 2, lambda _: None):
+        pass
+    with _held("a name"), pytest.raises(Busy), admission.alone("a name", 2, lambda _: None, lambda: None):
+        pass
+    assert time.process_time() - spent < 0.05
+
+
+@contextmanager
+def _held(name: str) -> Iterator[None]:
+    with admission.alone(name, 0, lambda _: None, lambda: None):
+        yield
+
+
+def test_the_first_who_waits_has_whichever_place_is_free_first(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    rules = DryRuns(per_user=9, per_machine=2)
+    first = holder(rules)
+    holder(rules)
+    threading.Timer(0.5, first.kill).start()
+    with admission.turn(rules, 20, lambda _: None):
+        pass
+
+
+def test_a_name_that_somebody_took_who_does_not_listen_is_looked_at_now_and_then() -> None:
+    row = admission._Row("machine")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
+        squatter.bind(row._address(0))
+        spent = time.process_time()
+        with pytest.raises(Busy), admission.turn(DryRuns(per_machine=1), 1, lambda _: None):
+            pass
+        assert time.process_time() - spent < 0.2
+    with admission.turn(DryRuns(per_machine=1), 0, lambda _: None):
+        pass

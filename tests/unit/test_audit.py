@@ -3,14 +3,21 @@
 import json
 import multiprocessing
 import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.conftest import wait_until
+from tests.harness.hung_mount import hung
+from xmem_slurm import resources
 from xmem_slurm.decision import Decision, Kind, stopped_by
 from xmem_slurm.errors import NoEstimate, Refused, SlurmError
-from xmem_slurm.report import audit, prometheus
+from xmem_slurm.report import audit, prometheus, totals
 from xmem_slurm.slurm.submission import Submission
 
 JOB = Submission(
@@ -23,6 +30,18 @@ def record(folder: Path, ready: list[str] | None = None) -> None:
     tables = {"audit": {"folder": str(folder)}}
     outcome = audit.AuditOutcome("changed", "", ready or ["gpu:l4:2"])
     audit.record(tables, "xsbatch", JOB, outcome, began=time.monotonic() - 1)
+
+
+def metrics(folder: Path) -> str:
+    counted, failure = totals.count(folder, TYPES)
+    assert failure is None
+    return prometheus.text(counted)
+
+
+def samples(folder: Path) -> dict[tuple[str, ...], float]:
+    """Return what Prometheus reads of the metrics, by name and labels."""
+    families = text_string_to_metric_families(metrics(folder))
+    return {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
 
 
 def file(folder: Path) -> Path:
@@ -109,6 +128,27 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(tmp_path: Path, wha
     audit.record({"audit": 7}, "xsbatch", JOB, audit.AuditOutcome(), began=0)
 
 
+def test_a_submission_goes_on_where_its_record_does_not_answer(tmp_path: Path) -> None:
+    """What writes it has nothing of ours open: whoever reads our output to its end does not wait, either."""
+    if os.getuid() != 0 or not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("mounts a file system that does not answer")
+    script = f"""import pathlib, sys
+sys.path[:0] = {sys.path!r}
+from tests.unit import test_audit
+from xmem_slurm.report import audit
+tables = {{"audit": {{"folder": sys.argv[1]}}}}
+audit.record_apart(tables, "xsbatch", test_audit.JOB, audit.AuditOutcome("late"), began=0)
+"""
+    silent = tmp_path / "silent"
+    silent.mkdir()
+    with hung(silent) as inside:
+        for folder in (silent, tmp_path):
+            command = [*inside, sys.executable, "-c", script, folder]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
+    wait_until(lambda: file(tmp_path).exists() and "late" in file(tmp_path).read_text())
+
+
 def _write(folder: str) -> None:
     record(Path(folder), ["gpu:" + "x" * 3000 + ":1"])
 
@@ -124,7 +164,7 @@ def test_metrics_count_jobs_seconds_and_gpus(tmp_path: Path) -> None:
     record(tmp_path)
     record(tmp_path)
     record(tmp_path, ["shard:any:3"])
-    shown = prometheus.text(audit.decisions(tmp_path), TYPES)
+    shown = metrics(tmp_path)
     assert 'xmem_jobs_total{outcome="changed"} 3\n' in shown
     assert 'xmem_jobs_total{outcome="refused"} 0\n' in shown
     assert 'xmem_gpus_total{from="h200",to="l4"} 4\n' in shown
@@ -147,12 +187,100 @@ def test_nothing_that_a_user_writes_makes_a_series_or_breaks_the_file(tmp_path: 
         {"from": 7},
     ]
     lines = ["", "{", "[]", "7", "null", "\x00", *(json.dumps(good | each) for each in bad)]
-    file(tmp_path).write_text("\n".join(lines))
+    file(tmp_path).write_text("\n".join(lines) + "\n")
     (tmp_path / "1.jsonl").write_text(json.dumps(good))  # not uid 1's
     os.mkfifo(tmp_path / "2.jsonl")
     (tmp_path / "3.jsonl").symlink_to(file(tmp_path))
-    shown = prometheus.text(audit.decisions(tmp_path), TYPES)
+    shown = metrics(tmp_path)
     assert 'xmem_jobs_total{outcome="changed"} 3\n' in shown, "those whose GPUs alone are odd"
     labels = {line.partition(" ")[0] for line in shown.splitlines() if line.startswith("xmem_gpus")}
     assert labels <= {'xmem_gpus_total{from="other",to="other"}', 'xmem_gpus_total{from="h200",to="l4"}'}
     assert "evil" not in shown
+
+
+CHANGED = ("xmem_jobs_total", "changed")
+
+
+def test_counters_never_fall_whatever_becomes_of_the_lines(tmp_path: Path) -> None:
+    """Moved aside, as logrotate does, with lines that were not counted yet; removed; cut to nothing; begun anew."""
+    for _ in range(3):
+        record(tmp_path)
+    assert samples(tmp_path)[CHANGED] == 3
+    record(tmp_path)
+    file(tmp_path).rename(tmp_path / f"{os.getuid()}.jsonl.1")
+    assert samples(tmp_path)[CHANGED] == 4, "where there is no other file"
+    record(tmp_path)
+    record(tmp_path)
+    assert samples(tmp_path)[CHANGED] == 6
+    file(tmp_path).rename(tmp_path / f"{os.getuid()}.jsonl.0")
+    record(tmp_path)
+    record(tmp_path)
+    file(tmp_path).rename(tmp_path / f"{os.getuid()}.jsonl-20261124")
+    record(tmp_path)
+    assert samples(tmp_path)[CHANGED] == 9, "moved aside twice since"
+    file(tmp_path).write_text("")  # copytruncate
+    record(tmp_path)
+    assert samples(tmp_path)[CHANGED] >= 9
+    for path in tmp_path.glob("*.jsonl*"):
+        path.unlink()
+    before = samples(tmp_path)
+    assert samples(tmp_path) == before
+    record(tmp_path)
+    assert samples(tmp_path)[CHANGED] == before[CHANGED] + 1
+
+
+def test_a_line_is_counted_once_it_is_whole(tmp_path: Path) -> None:
+    record(tmp_path)
+    line = file(tmp_path).read_text()
+    for written, counted in ((line[:40], 0), (line, 1), (line + line[:-1], 1), (line * 2, 2)):
+        file(tmp_path).write_text(written)
+        assert samples(tmp_path)[CHANGED] == counted
+
+
+def test_whoever_writes_more_than_is_read_at_once_is_counted_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path)
+    line = file(tmp_path).read_text()
+    file(tmp_path).write_text(line * 3 + "x" * 10 * len(line) + "\n" + line * 4)
+    monkeypatch.setattr(audit, "MOST_BYTES", int(len(line) * 2.5))
+    counted = [samples(tmp_path)[CHANGED] for _ in range(10)]
+    assert counted == sorted(counted)
+    assert counted[0] == 2
+    assert counted[-1] == 7
+
+
+def test_totals_that_a_user_has_put_there_are_not_ours(tmp_path: Path) -> None:
+    record(tmp_path)
+    record(tmp_path)
+    assert samples(tmp_path)[CHANGED] == 2
+    theirs = (tmp_path / totals.NAME).read_text().replace('"changed": 2', '"changed": 7000')
+    (tmp_path / totals.NAME).unlink()
+    (tmp_path / "theirs").write_text(theirs)
+    (tmp_path / totals.NAME).symlink_to(tmp_path / "theirs")
+    assert samples(tmp_path)[CHANGED] == 2
+    assert (tmp_path / "theirs").read_text() == theirs
+    (tmp_path / totals.NAME).write_text("{")
+    assert samples(tmp_path)[CHANGED] == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("logrotate"), reason="logrotate is not here, or not for us")
+def test_logrotate_takes_the_folder_as_it_is_documented_and_no_count_is_lost(tmp_path: Path) -> None:
+    """By the example's own words, for users whose files nobody else can read; and a compressed file is history."""
+    folder, conf = tmp_path / "record", tmp_path / "logrotate.conf"
+    subprocess.run(["install", "-d", "-m", "1733", folder], check=True)
+    example = (resources.tree("site-config") / "examples" / "logrotate.conf").read_text()
+    conf.write_text(example.replace("/var/log/xmem-slurm", str(folder)))
+    conf.chmod(0o644)
+    command = ["logrotate", "--verbose", "--force", "--state", tmp_path / "state", conf]
+    for turn in range(1, 4):
+        record(folder)
+        assert samples(folder)[CHANGED] == 2 * turn - 1
+        record(folder)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "error" not in done.stderr
+        assert not file(folder).exists()
+        assert samples(folder)[CHANGED] == 2 * turn
+    names = {f"{os.getuid()}.jsonl.{ending}" for ending in ("1", "2.gz", "3.gz")}
+    assert {path.name for path in folder.iterdir()} == names | {totals.NAME}

@@ -71,3 +71,8 @@ def test_an_srun_with_nothing_to_run_dry(line: str, environ: dict[str, str]) -> 
 
 def test_a_site_file_can_name_every_command_that_the_hook_runs_in() -> None:
     assert get_args(Command) == caller.COMMANDS
+
+
+def test_every_line_of_a_message_begins_as_the_hook_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    changes._tell("the first\nand the second", "another")
+    assert capsys.readouterr().err == "xmem-slurm: the first\nxmem-slurm: and the second\nxmem-slurm: another\n"

@@ -25,7 +25,7 @@ from xmem_slurm.cli.main import whole
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS
 from xmem_slurm.filter import changes, hooks, start
 from xmem_slurm.generate import templates
-from xmem_slurm.report import audit, comparison, files, json, prometheus
+from xmem_slurm.report import audit, comparison, files, json, prometheus, totals
 from xmem_slurm.site import schema
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answer, settings
@@ -107,7 +107,7 @@ def filter_entry() -> Iterator[str]:
     """Yield what is written into the hooks of sites, which no upgrade of ours rewrites, and what those understand."""
     yield f"{start.__name__}.{start.main.__name__}{inspect.signature(start.main)}"
     yield f"{start.__name__}.{start.answer.__name__}{inspect.signature(start.answer)}"
-    yield f"python -c {hooks._START}"
+    yield f"python -c {hooks.START}"
     yield from (f"answer: {name}=VALUE" for name in changes._SETTABLE)
     yield from ("answer: end", "answer: refuse")
 
@@ -123,7 +123,9 @@ def audit_line() -> Iterable[str]:
 
 def metrics() -> Iterator[str]:
     """Yield the names of the Prometheus metrics with their labels."""
-    text = prometheus.text([audit.RecordedLine("changed", 1.0, ["gpu:a:1"], ["gpu:b:1"])], {"a", "b"})
+    counted = totals.Totals()
+    counted.count(audit.RecordedLine("changed", 1.0, ["gpu:a:1"], ["gpu:b:1"]), {"a", "b"})
+    text = prometheus.text(counted)
     yield from sorted({re.sub(r"}.*", "}", line) for line in text.splitlines() if not line.startswith("#")})
 
 

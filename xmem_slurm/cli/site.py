@@ -12,7 +12,7 @@ from xmem_slurm.cli.arguments import SiteFile
 from xmem_slurm.cluster import calibration, comparison, discovery, live, spellings
 from xmem_slurm.errors import SiteError, SlurmError
 from xmem_slurm.filter import hooks
-from xmem_slurm.report import audit, prometheus
+from xmem_slurm.report import audit, prometheus, totals
 from xmem_slurm.sandbox import cgroup
 from xmem_slurm.site import loading, places
 from xmem_slurm.state import own_files
@@ -106,16 +106,23 @@ def calibrate(
 
 @app.command("metrics")
 def metrics(site: SiteFile = None) -> None:
-    """Print what was decided here, from the record that the site file names, as a Prometheus textfile."""
+    """Print what was decided here, from the record that the site file names, as a Prometheus textfile.
+
+    Each line is counted once: totals are kept beside the record.
+    """
     loaded = loading.load_site(places.site_file(site))
     folder = loaded.audit.folder
     if folder is None:
         raise SiteError(f"{places.site_file(site)}: no record is kept; [audit] folder names one")
     types = {name for option in loaded.option.values() for name in (option.type, option.constraint) if name}
     try:
-        typer.echo(prometheus.text(audit.decisions(folder), types), nl=False)
+        counted, failure = totals.count(folder, types)
     except OSError as error:
         raise SiteError(f"{folder}: cannot be read: {error.strerror}") from error
+    typer.echo(prometheus.text(counted), nl=False)
+    if failure is not None:
+        again = "these lines are counted again, and are missing once they are rotated away"
+        typer.echo(f"xmem-slurm: {folder / totals.NAME}: cannot be written: {failure.strerror}; {again}", err=True)
 
 
 @app.command("install")

@@ -1,9 +1,11 @@
 """When may a dry run begin? A few at once for each user and on each machine, and one for each submission.
 
 Whoever's turn has not come stands in a line: a row of numbered places, each a name in Linux' abstract socket
-namespace (unix(7)) that somebody has bound. The kernel gives a name to one process, and takes it back when that ends,
+namespace (unix(7)) that somebody listens on. The kernel gives a name to one process, and takes it back when that ends,
 however it ends: there is no file to clear away, to own, or to lock over a network file system. The first places of a
-line are those of dry runs that run; whoever stands behind them moves up when the place before is free.
+line are those of dry runs that run; whoever stands behind them moves up when a place before is free. Of that the kernel
+tells: who waits is connected to who stands there, and sleeps until that connection ends. Whoever could not be in time,
+as a dry run takes a while, goes at once.
 
 What this is not: a fence. A name can be taken by any process of the machine, and a user who holds all of them has
 others wait as long as the site allows, and their jobs go as they were written. Whoever has another network namespace
@@ -12,36 +14,57 @@ or another SLURM_CONF, as a lab has, stands in other lines.
 
 import errno
 import os
+import select
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from xmem_slurm.errors import Busy
 
-if TYPE_CHECKING:
-    from xmem_slurm.site.schema import DryRuns
-
 CORES_PER_DRY_RUN = 4
 """A machine runs one dry run at a time for so many of its cores, where the site does not say."""
+SHORTEST_SECONDS = 2.0
+"""The import of torch alone takes a dry run as long: who stands behind ten has no turn before ten such."""
 
 _LOOK_SECONDS = 0.1
+"""How soon is looked again where no connection can tell, as where more wait for one than it takes (somaxconn)."""
 _LONGEST_LINE = 10_000
 Tell = Callable[[str], None]
 T = TypeVar("T")
 
 
+class LineRules(Protocol):
+    """How many run at once, and where: `site.schema.DryRuns`, and a site file as it stands (`site.places`)."""
+
+    @property
+    def where(self) -> str:
+        """Whether dry runs are `here`."""
+
+    @property
+    def per_user(self) -> int:
+        """How many of one user's run at once."""
+
+    @property
+    def per_machine(self) -> int | None:
+        """How many run at once on one machine; None for one for every few cores."""
+
+    @property
+    def queue_seconds(self) -> float:
+        """How long a turn is waited for."""
+
+
 @contextmanager
-def turn(rules: "DryRuns", seconds: float | None, tell: Tell) -> Iterator[None]:
+def turn(rules: LineRules, seconds: float | None, tell: Tell) -> Iterator[None]:
     """Wait for a dry run's turn, and hold its place; `tell` gets one line if that takes a while.
 
     `seconds` are how long it may take, None as long as the site has it. What runs elsewhere has no place in the line of
     this machine.
 
     Raises:
-        Busy: its turn has not come.
+        Busy: its turn has not come, or could not.
     """
     until = time.monotonic() + (rules.queue_seconds if seconds is None else seconds)
     here = rules.per_machine or max(1, (os.cpu_count() or 1) // CORES_PER_DRY_RUN)
@@ -62,32 +85,84 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
     Raises:
         Busy: there was no end to that within `seconds`.
     """
-    with _Line(f"user {os.getuid()} {name}", 1, "of this very submission") as line:
-        waited = line.place > 0
-        until, known = time.monotonic() + seconds, None
-        for _ in line.moves(until, tell):
+    until, waited = time.monotonic() + seconds, False
+    known: T | None = None
+    row = _Row(f"user {os.getuid()} {name}")
+    with ExitStack() as held:
+        while (place := row.take(0)) is None and known is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise Busy(f"another submission of it is being run dry, and had no answer within {seconds:.0f} s")
+            if not waited:
+                tell(f"waiting for the answer to another submission of it; for {left:.0f} s at most")
+            waited = True
+            row.wait_for([0], left)
             known = found()
-            if known is not None:
-                break
+        if place is not None:
+            held.enter_context(place)
         yield found() if waited and known is None else known
+
+
+class _Row:
+    """A row of places; who takes one has it as long as its socket is open."""
+
+    def __init__(self, name: str) -> None:
+        cluster = os.environ.get("SLURM_CONF", "")
+        self.name = sha256(f"{cluster}\0{name}".encode(errors="surrogateescape")).hexdigest()[:32]
+
+    def take(self, place: int) -> socket.socket | None:
+        """Take this place, if it is free.
+
+        Raises:
+            Busy: there is none (on no kernel that we know of).
+        """
+        taken = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            taken.bind(self._address(place))
+            taken.listen(socket.SOMAXCONN)
+        except OSError as error:
+            taken.close()
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise Busy(f"there can be no line of dry runs: {error.strerror}") from error
+        return taken
+
+    def wait_for(self, places: Iterable[int], seconds: float) -> None:
+        """Sleep until one of these places may be free, or so long."""
+        ends, poll = list[socket.socket](), select.poll()
+        try:
+            for place in places:
+                end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+                ends.append(end)
+                try:
+                    end.connect(self._address(place))
+                    poll.register(end, 0)
+                except OSError:  # too many wait, or who is there does not listen, or is gone already
+                    seconds = min(seconds, _LOOK_SECONDS)
+            poll.poll(seconds * 1000)
+        finally:
+            for end in ends:
+                end.close()
+
+    def _address(self, place: int) -> str:
+        return f"\0xmem-slurm/{self.name}/{place}"
 
 
 class _Line:
     """A place in a line of which the first `most` run; it is given up at the end of a `with`.
 
     Raises:
-        Busy: there is none (on no kernel that we know of).
+        Busy: there is none.
     """
 
     def __init__(self, name: str, most: int, whose: str) -> None:
-        cluster = os.environ.get("SLURM_CONF", "")
-        self.name = sha256(f"{cluster}\0{name}".encode(errors="surrogateescape")).hexdigest()[:32]
-        self.most, self.whose = most, whose
-        self.place, self.held = -1, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.row, self.most, self.whose = _Row(name), most, whose
 
     def __enter__(self) -> "_Line":
         for place in range(_LONGEST_LINE):
-            if self._take(place):
+            held = self.row.take(place)
+            if held is not None:
+                self.place, self.held = place, held
                 return self
         raise Busy(f"there is no end to the line of dry runs {self.whose}")
 
@@ -98,41 +173,34 @@ class _Line:
         """Move up until it is our turn.
 
         Raises:
-            Busy: it is not, at this time of the monotonic clock.
+            Busy: it is not, at this time of the monotonic clock, or cannot be by then.
         """
-        for _ in self.moves(until, tell):
-            pass
-
-    def moves(self, until: float, tell: Tell) -> Iterator[None]:
-        """The same, with a look at other things each time that it is not yet our turn."""
-        began, waiting_told = time.monotonic(), False
+        began, told = time.monotonic(), False
         while self.place >= self.most:
             left = until - time.monotonic()
-            if left <= 0:
-                waited = time.monotonic() - began
-                raise Busy(f"after {waited:.0f} s it was not its turn: {self._ahead()}")
-            if not waiting_told:
+            spare = left - SHORTEST_SECONDS * ((self.place - self.most) // self.most)
+            if spare <= 0:
+                raise Busy(f"after {time.monotonic() - began:.0f} s it was not its turn: {self._ahead()}")
+            if not told:
                 tell(f"waiting for its dry run's turn: {self._ahead()}; for {left:.0f} s at most")
-                waiting_told = True
-            time.sleep(min(_LOOK_SECONDS, left))
-            while self.place >= self.most and self._take(self.place - 1):
+                told = True
+            self.row.wait_for(self._before(), spare)
+            while self.place >= self.most and self._move_up():
                 pass
-            yield
+
+    def _before(self) -> range:
+        """Return the places of which we take the first that is free."""
+        return range(self.most) if self.place == self.most else range(self.place - 1, self.place)
+
+    def _move_up(self) -> bool:
+        for place in self._before():
+            taken = self.row.take(place)
+            if taken is not None:
+                self.held.close()
+                self.held, self.place = taken, place
+                return True
+        return False
 
     def _ahead(self) -> str:
         place = self.place - self.most + 1
         return f"place {place} in the line of dry runs {self.whose}, of which {self.most} run at once"
-
-    def _take(self, place: int) -> bool:
-        """Take this place, and leave the one that we had, if it is free."""
-        taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            taken.bind(f"\0xmem-slurm/{self.name}/{place}")
-        except OSError as error:
-            taken.close()
-            if error.errno == errno.EADDRINUSE:
-                return False
-            raise Busy(f"there can be no line of dry runs: {error.strerror}") from error
-        self.held.close()
-        self.held, self.place = taken, place
-        return True

@@ -7,7 +7,6 @@ answer says nothing of the others.
 import platform
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
+from xmem_slurm import isolated
 from xmem_slurm.dryrun import cpu_node
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import DryRunResult, order_to_json, result_from_json
@@ -27,7 +27,7 @@ MOST_TASKS = 1000
 """Of one array job: Slurm's MaxArraySize is 1001 where a site does not say otherwise (slurm.conf(5))."""
 
 _POLL_SECONDS = 0.3
-_PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.dryrun.on_node import task; task()")
+_START = "from xmem_slurm.dryrun.on_node import task; task()"
 
 
 def run(orders: Sequence[DryRunOrder], where: DryRuns) -> list[DryRunResult | SlurmError]:
@@ -63,7 +63,11 @@ def _submit(folder: Path, count: int, budget: Budget, where: DryRuns) -> str:
     the tasks that are left are then given up.
     """
     command = ["sbatch", "--quiet", "--wait", f"--job-name={folder.name}", f"--array=0-{count - 1}%{where.at_once}"]
-    command += [f"--output={folder}/%a.out", *cpu_node.words(budget, where), f"--wrap={shlex.join(_PROGRAM)}"]
+    command += [
+        f"--output={folder}/%a.out",
+        *cpu_node.words(budget, where),
+        f"--wrap={shlex.join(isolated.command(_START))}",
+    ]
     environ = cpu_node.environment() | {"XMEM_ORDERS": str(folder)}
     with (folder / "sbatch").open("w+b") as printed:
         try:

@@ -82,6 +82,8 @@ def _serve(listening: socket.socket) -> NoReturn:
     """Be the server: answer one asker at a time, with nothing open but the socket, until killed."""
     os.setsid()
     os.nice(10)
+    with suppress(OSError):
+        linux.lower_session(os.getpid())
     own = listening.fileno()
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # whoever reads our output does not wait for a compiler

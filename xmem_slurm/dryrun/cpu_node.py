@@ -9,11 +9,11 @@ refused request, a node that dies) says nothing of the job, and ends its dry run
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
+from xmem_slurm import isolated
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import DryRunResult, order_to_json, result_from_json
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -29,7 +29,7 @@ START_SECONDS = 30.0
 GRACE_SECONDS = 10.0
 """Between SIGTERM and SIGKILL for an srun that is not waited for any more: it cancels its job first."""
 
-PROGRAM = (sys.executable, "-I", "-c", "from xmem_slurm.dryrun.on_node import main; main()")
+_START = "from xmem_slurm.dryrun.on_node import main; main()"
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 """How the cluster is reached; other variables of Slurm's would be options, or make the dry run a step of a job."""
 
@@ -43,7 +43,7 @@ def run(order: DryRunOrder, where: DryRuns) -> DryRunResult:
     immediate = max(1, int(where.wait_seconds))
     command = ["srun", "--job-name=xmem-dry-run", f"--immediate={immediate}", "--mpi=none", *words(order.budget, where)]
     seconds, place = where.wait_seconds + order.budget.longest, named(where)
-    printed = _step([*command, *PROGRAM], order_to_json(order).encode(), seconds, place)
+    printed = _step([*command, *isolated.command(_START)], order_to_json(order).encode(), seconds, place)
     return result_from_json(printed.strip().rpartition(b"\n")[2], place)
 
 

@@ -13,9 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
-from typing import get_args
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
@@ -32,6 +29,7 @@ from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
 from xmem_slurm.submission.answer import Tell, Wishes, own_words
 from xmem_slurm.submission.answer import answer as answer_to
+from xmem_slurm.submission.settings import BY_NAME
 from xmem_slurm.submission.submit import tell as tell_user
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
@@ -47,55 +45,82 @@ _NO_JOB = Submission((), {}, None)
 """Stands for what could not be read."""
 
 
-def main(site_file: str, process: int, tables: coverage.Tables) -> None:
+def main(site_file: str, process: int, tables: coverage.Tables, began: float, seconds: float) -> None:
     """Print the answer for the submission of this process id; whatever goes wrong is one line for its user.
 
-    `tables` are the site file's, empty where they could not be read.
+    `tables` are the site file's, empty where they could not be read. The hook `began` to wait at this time of the
+    monotonic clock, and does so for so many `seconds` at most. It has its answer before the site has its record: what
+    came too late was none.
     """
     with signals.clearing_up():  # the hook's time may be up
-        answer = _whatever_happens(lambda: _answer(site_file, process, tables))
-    tell_user(answer.lines, _PREFIX)
-    sys.stdout.writelines([*(f"{name}={value}\n" for name, value in answer.changes.items()), f"{answer.last}\n"])
+        caller: Caller | None = None
+        try:
+            caller = caller_of(process, os.environ)
+            looked_at = caller is not None and _is_covered(caller, tables)
+        except Exception as error:
+            _give(_stopped_by(error))
+            return
+        if caller is None or not looked_at:
+            _give(Answer())
+            return
+        seconds = min(seconds, places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS))
+        answer = _whatever_happens(lambda: _answer(site_file, caller, process, tables, began + seconds))
+        if not _give(answer):
+            answer = _late(caller.submission)
+        audit.record(tables, caller.command, caller.submission, answer.outcome, began=began)
+
+
+def _give(answer: Answer) -> bool:
+    """Hand the hook its answer; False where it does not wait any more."""
+    changes = [f"{name}={value}" for name, value in answer.changes.items()]
+    try:
+        _tell(*answer.lines)
+        sys.stdout.writelines(f"{line}\n" for line in (*changes, answer.last))
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
+
+
+def _tell(*lines: str) -> None:
+    """Tell the user, by the hook, which hands on what begins like this: so does every line of a message."""
+    tell_user([part for line in lines for part in line.splitlines()], _PREFIX)
 
 
 def _whatever_happens(find: Callable[[], Answer]) -> Answer:
     try:
         return find()
     except Exception as error:  # a user of plain sbatch did not ask for a traceback
-        decision = stopped_by(error, _NO_JOB)
-        last = "refuse" if decision.kind is Kind.REFUSED else "end"
-        return Answer(lines=decided.lines(decision), last=last, outcome=audit.outcome(decision))
+        return _stopped_by(error)
 
 
-def _answer(site_file: str, process: int, tables: coverage.Tables) -> Answer:
+def _stopped_by(error: Exception) -> Answer:
+    decision = stopped_by(error, _NO_JOB)
+    last = "refuse" if decision.kind is Kind.REFUSED else "end"
+    return Answer(lines=decided.lines(decision), last=last, outcome=audit.outcome(decision))
+
+
+def _late(job: Submission) -> Answer:
+    decision = Decision(Kind.LATE, job, job)
+    return Answer(lines=decided.lines(decision), outcome=audit.outcome(decision))
+
+
+def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Tables, until: float) -> Answer:
     """Return what to change in the job: what is known of it already, else what sizing it says in time."""
-    began, caller = time.monotonic(), caller_of(process, os.environ)
-    if caller is None or not _is_covered(caller, tables):
-        return Answer()
     from xmem_slurm.submission import known  # noqa: PLC0415 - not for jobs that are left alone
 
-    name = known.key(caller.submission, ["filter", site_file, caller.command])
-    kept = None if _is_set(caller.submission, "XMEM_FRESH") else known.look_up(name, caller.submission)
-    if kept is not None:
-        answer = _whatever_happens(lambda: _by_options(kept))
-    else:
-        seconds = places.seconds(tables, "filter", "seconds", places.FILTER_SECONDS)
-        answer = _sized(site_file, caller, process, name, seconds)
-    audit.record(tables, caller.command, caller.submission, answer.outcome, began=began)
-    return answer
-
-
-def _sized(site_file: str, caller: Caller, process: int, name: str, seconds: float) -> Answer:
-    """Return what sizing the job says, if it does so within the `seconds` that the site has the hook wait."""
     job = caller.submission
+    name = known.key(job, ["filter", site_file, caller.command])
+    kept = None if _is_set(job, "XMEM_FRESH") else known.look_up(name, job)
+    if kept is not None:
+        return _by_options(kept)
 
     def find(tell: Tell) -> Answer:
-        wishes = partial(_wishes, site_file, caller, max(0.0, seconds - _ANSWER_SECONDS))
-        return _whatever_happens(lambda: _by_options(answer_to(job, wishes(), tell, name)))
+        return _whatever_happens(
+            lambda: _by_options(answer_to(job, _wishes(site_file, caller, tables, until), tell, name))
+        )
 
-    in_time = detached.ask(find, process, max(1.0, seconds - _LAST_SECONDS), lambda line: tell_user([line], _PREFIX))
-    late = Decision(Kind.LATE, job, job)
-    return in_time or Answer(lines=decided.lines(late), outcome=audit.outcome(late))
+    return detached.ask(find, process, until - _LAST_SECONDS, _tell) or _late(job)
 
 
 def _by_options(decision: Decision) -> Answer:
@@ -128,23 +153,20 @@ def _is_covered(caller: Caller, tables: coverage.Tables) -> bool:
     return covered and refusal(job) is None
 
 
-def _wishes(site_file: str, caller: Caller, queue_seconds: float) -> Wishes:
+def _wishes(site_file: str, caller: Caller, tables: coverage.Tables, until: float) -> Wishes:
     """Return what the site wants of the filter, and the user by variables; one that makes no sense is as good as none.
 
     A dry run may take longer than the hook waits: the next submission has its answer. Its turn is waited for no longer.
     What srun and salloc run gets no share of a GPU: its limit is a variable, and salloc has no option that sets one.
     """
-    from xmem_slurm.site import loading, schema  # noqa: PLC0415 - pydantic takes longer than all else here
-
-    policy = loading.load_site(Path(site_file)).filter
     order = caller.submission.environ.get("XMEM_POLICY")
     return Wishes(
         keep_type=_is_set(caller.submission, "XMEM_KEEP_TYPE"),
-        advise=policy.mode == "advise",
-        queue_seconds=queue_seconds,
+        advise=tables.get("filter", {}).get("mode", "advise") == "advise",
+        queue_seconds=max(0.0, until - _ANSWER_SECONDS - time.monotonic()),
         site=site_file,
         fresh=_is_set(caller.submission, "XMEM_FRESH"),
-        policy=order if order in get_args(schema.Order) else None,
+        policy=order if order in BY_NAME["xmem-policy"].takes else None,
         whole=caller.command != "sbatch",
     )
 

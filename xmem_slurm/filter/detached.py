@@ -37,8 +37,8 @@ class Answer(NamedTuple):
     outcome: AuditOutcome = AuditOutcome()
 
 
-def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell) -> Answer | None:
-    """Return what a process of its own finds; None where it has not found it after `seconds`, and goes on.
+def ask(find: Callable[[Tell], Answer], process: int, until: float, tell: Tell) -> Answer | None:
+    """Return what a process of its own finds; None where it has not at this time of the monotonic clock, and goes on.
 
     Where `process` ends before, whom the answer is for, both are ended. `tell` gets what is said meanwhile.
 
@@ -53,10 +53,10 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
     if child == 0:
         _find(find, write_end)
     os.close(write_end)
-    until, unread = time.monotonic() + seconds, b""
+    unread = b""
     while True:
         ready, _, _ = select.select([read_end, *watched], [], [], max(0.0, until - time.monotonic()))
-        if not ready:
+        if not ready or time.monotonic() >= until:  # who has no more time may have gone on, too
             return None
         if read_end not in ready:
             os.kill(child, signal.SIGTERM)
@@ -75,13 +75,15 @@ def ask(find: Callable[[Tell], Answer], process: int, seconds: float, tell: Tell
 def _find(find: Callable[[Tell], Answer], write_end: int) -> NoReturn:
     """Be the process of its own."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)  # no session of its own: there, what is nice is so to nobody else (sched(7), autogroup)
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(nothing, descriptor)
         os.closerange(3, write_end)
         os.closerange(write_end + 1, os.sysconf("SC_OPEN_MAX"))
         os.nice(NICENESS)
+        for number in (signal.SIGINT, signal.SIGQUIT):  # which a shell ignores for what it starts with "&"
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         signal.alarm(LONGEST_SECONDS)
 

@@ -15,21 +15,45 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xmem_slurm import __version__, resources
+from xmem_slurm import __version__, isolated, resources
 from xmem_slurm.errors import SiteError
 from xmem_slurm.site.schema import Site
 from xmem_slurm.state import own_files
 
 NAMES = ("cli_filter.lua", "job_submit.lua")
 
-_COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
-_KILL_AFTER_SECONDS = 5
-"""Enough to end a dry run and clear away what is left of it."""
-_TIMEOUT = "/usr/bin/timeout"
-_START = (
-    "exec('try: from xmem_slurm.filter.start import main\\nexcept ImportError: main = lambda: print(\"end\")'); main()"
-)
+_STARTED = """
+import sys
+try:
+    from xmem_slurm.filter.start import main
+    main()
+except Exception as error:
+    if getattr(error, "name", "") != "xmem_slurm":
+        why = str(error).partition(chr(10))[0]
+        print(f"xmem-slurm: submitted as written: {type(error).__name__}: {why}", file=sys.stderr)
+    print("end")
+""".strip()
 """What this Python runs for a hook. Where its package is gone the job goes as it was written, without a word."""
+_WAITING = """
+read -r began _ </proc/uptime;
+{{ ( exec </dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; {answering} ) & }} |
+PATH=/usr/bin:/bin exec {timeout} {seconds} sed -u "/^end$/q;/^refuse$/q"
+""".strip().replace("\n", " ")
+"""What the hook waits for is a sed of this machine: it hands on the answer, and ends with it, or when its time is up.
+
+What answers has nothing of sbatch's open but that pipe, and nobody waits for it to end: where its Python, or whatever
+it reads, lies on a file system that does not answer, no signal ends it (a FUSE mount's request, once it is read).
+"""
+
+_COMPILERS = ("luac", "luac5.1", "luac5.3", "luac5.4")
+_RECORD_SECONDS = 10
+"""What answers has so much longer than the hook waits, for the site's record of its answer..."""
+_KILL_AFTER_SECONDS = 5
+"""...and to end a dry run and clear away what is left of it."""
+_NICE = ("/usr/bin/nice", "-n5")
+"""What sbatch itself does next must not wait for what others' hooks have started: see docs/limits.md on munge."""
+_TIMEOUT = "/usr/bin/timeout"
+START = f"exec({_STARTED!r})"
 _COMMAND = "local COMMAND = "
 _NOBODY = 65534
 _PROBE_SECONDS = 30
@@ -41,16 +65,18 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
     This Python starts isolated from the user's PYTHON* variables: only the job's own Python is to see those. Where it
     is gone, or closed to a user, their sbatch says nothing of it; the administrator is told (`unusable`).
     """
-    words = [*(program or [sys.executable, "-I", "-c", _START]), str(site_file.absolute())]
-    limit = [_TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds:g}"]
+    words = [*(program or isolated.command(START)), str(site_file.absolute())]
+    seconds = f"{site.filter.seconds:g}"
+    limit = [*_NICE, _TIMEOUT, f"--kill-after={_KILL_AFTER_SECONDS}", f"{site.filter.seconds + _RECORD_SECONDS:g}"]
+    there = f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end"
+    answering = f'{there}; exec {shlex.join([*limit, *words])} "$PPID" "$began" {seconds}'
     values = {
         "site": site.name,
         "version": __version__,
         "label": "xmem-slurm",
         "commands": site.filter.commands if site.filter.mode != "off" else (),
-        "seconds": f"{site.filter.seconds:g}",
-        "command": f"command -v {shlex.quote(words[0])} >/dev/null || exec echo end; "
-        f"exec {shlex.join([*limit, *words])} $PPID",
+        "seconds": seconds,
+        "command": _WAITING.format(answering=answering, timeout=_TIMEOUT, seconds=seconds),
         "every_job": site.policy.unasked != "leave",
         "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused),
         "mode": site.job_submit.mode,
@@ -111,7 +137,8 @@ def installed_python(folder: Path) -> str | None:
 def unusable(python: str) -> str | None:
     """Return why this Python cannot answer for every user, or None: it is started as nobody, where we are root."""
     anybody: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    command = [python, "-I", "-c", "import xmem_slurm.filter.start"]
+    look = "import xmem_slurm.filter.start"
+    command = isolated.command(look) if python == sys.executable else [python, "-I", "-c", look]
     try:
         done = subprocess.run(
             command, cwd="/", env={}, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False, **anybody

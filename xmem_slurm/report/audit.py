@@ -3,26 +3,29 @@
 A line has the job's name, what it asked for and what it asks for now; nothing of its script, its arguments or what it
 said. Each user has a file of their own, which nobody else can write, and a line is one write at its end (O_APPEND), so
 that those of several submissions at once stay whole. What cannot be written is not: a submission neither waits for its
-record nor fails by it.
+record nor fails by it, also where the folder does not answer.
 """
 
 import json
 import os
 import pwd
+import signal
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 
 MOST_BYTES = 64 << 20
-"""No more is read of a user's file: whoever writes more has their oldest decisions counted only."""
+"""No more is read of a user's lines at once: whoever has written more has the others read the next time."""
 MOST_NAME = 200
+MOST_RECORD_SECONDS = 10
+"""A line that is not written by then is not."""
 _ENDING = ".jsonl"
 
 OUTCOMES = ("changed", "unchanged", "as written", "late", "refused")
@@ -96,6 +99,30 @@ def record(
         _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
 
 
+def record_apart(
+    tables: Mapping[str, Any], command: str, written: Submission, outcome: AuditOutcome, *, began: float
+) -> None:
+    """Have `record` done by a process of its own, that has nothing open and that nobody waits for.
+
+    Raises:
+        OSError: there can be none.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)  # a Ctrl-C is not for it
+            if os.fork() == 0:  # whoever becomes of us has no child that it did not start
+                signal.alarm(MOST_RECORD_SECONDS)
+                nothing = os.open(os.devnull, os.O_RDWR)
+                for descriptor in range(3):
+                    os.dup2(nothing, descriptor)
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+                record(tables, command, written, outcome, began=began)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
 def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
     """Say in one line why users could keep no record in this folder, or could take each other's away; else None."""
     wanted = f"{key} {folder}: {{}}; `install -d -m 1733 {folder}` makes it"
@@ -111,26 +138,66 @@ def unusable(folder: Path, key: str = "[audit] folder") -> str | None:
     return None if mode & stat.S_ISVTX else wanted.format("users can remove each other's files there")
 
 
-def decisions(folder: Path) -> Iterator[RecordedLine]:
-    """Return what users have written, oldest first for each; what is no such line is passed over.
+def decisions(folder: Path, read: MutableMapping[str, tuple[int, int]]) -> Iterator[RecordedLine]:
+    """Return what users have written since the last time, oldest first for each; what is no such line is passed over.
+
+    `read` says, by user, how far that was: in which file, by its inode, up to which byte; and is brought up to date. A
+    file that was moved aside since (logrotate) is read to its end first, where it is beside the other as it was.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    for path in sorted(folder.glob(f"*{_ENDING}")):
-        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
+    with os.scandir(folder) as entries:
+        users = {entry.name.partition(".")[0] for entry in entries if _ENDING in entry.name}
+    for user in sorted(user for user in users if user.isdecimal()):
+        left = MOST_BYTES
+        for inode, file in _unread(folder, user, read.get(user)):
+            with file:
+                at = file.tell()
+                content = file.read(left)
+            left -= len(content)
+            whole = content.rfind(b"\n") + 1 or (len(content) if left == 0 else 0)
+            read[user] = inode, at + whole
+            yield from _parsed(content[:whole])
+            if left == 0:
+                break
+
+
+def _unread(folder: Path, user: str, read: tuple[int, int] | None) -> Iterator[tuple[int, BinaryIO]]:
+    """Yield the files of a user in which lines may be new, each where those begin, and its inode."""
+    current, aside = folder / f"{user}{_ENDING}", list[tuple[int, int, Path]]()
+    for path in folder.glob(f"{current.name}?*") if read is not None else ():
+        with suppress(FileNotFoundError):
+            aside.append((path.lstat().st_mtime_ns, path.lstat().st_ino, path))
+    found = {inode: path for _, inode, path in sorted(aside)}
+    with suppress(FileNotFoundError):
+        found[current.lstat().st_ino] = current
+    inodes = list(found)
+    if read is None or read[0] not in found:
+        inodes = [inode for inode in inodes if found[inode] == current]
+    else:
+        inodes = inodes[inodes.index(read[0]) :]
+    for inode in inodes:
+        with suppress(OSError):
+            file = open(os.open(found[inode], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: PTH123, SIM115
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or path.name != f"{status.st_uid}{_ENDING}":
-                continue
-            for line in file.read(MOST_BYTES).splitlines():
-                with suppress(ValueError, LookupError, TypeError, AttributeError):
-                    content = json.loads(line)
-                    yield RecordedLine(
-                        str(content["outcome"]),
-                        float(content["seconds"]),
-                        [str(entry) for entry in content["from"]],
-                        [str(entry) for entry in content["to"]],
-                    )
+            if stat.S_ISREG(status.st_mode) and str(status.st_uid) == user and status.st_ino == inode:
+                if read is not None and read[0] == inode and read[1] <= status.st_size:
+                    file.seek(read[1])
+                yield inode, file
+            file.close()
+
+
+def _parsed(content: bytes) -> Iterator[RecordedLine]:
+    for line in content.splitlines():
+        with suppress(ValueError, LookupError, TypeError, AttributeError):
+            written = json.loads(line)
+            yield RecordedLine(
+                str(written["outcome"]),
+                float(written["seconds"]),
+                [str(entry) for entry in written["from"]],
+                [str(entry) for entry in written["to"]],
+            )
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -285,6 +285,7 @@ class _Tending:
         self.code: int | None = None
         self.peak = 0
         self.progress = progress.Progress()
+        self.lowered = set[int]()
 
     def until_the_end(self) -> dict[str, Any]:
         """Reap and measure until the command ends or goes beyond a limit, then kill what is left; say how it went."""
@@ -351,7 +352,7 @@ class _Tending:
         self.progress.look(usage.processes)
         for number in usage.processes:
             self._first_to_go(number)
-            self._last_in_turn(number)
+            self._last_to_run(number)
         if self.meter is not None:
             os.pwrite(self.meter, struct.pack("d", self.progress.spent_seconds), 0)
         return usage
@@ -366,13 +367,13 @@ class _Tending:
                 except PermissionError:
                     os.kill(number if self.own_number == 1 else self.child, signal.SIGKILL)
 
-    def _last_in_turn(self, number: int) -> None:
-        """Have the session of a process come after others, as it does itself within it: Linux may schedule sessions."""
-        group = Path("/proc", str(number), "autogroup")
-        with suppress(OSError):  # no such groups, or it has ended; or another was changed a moment ago
-            nice = group.read_bytes().rpartition(b" ")[2]
-            if nice and int(nice) != self.limits.nice:
-                group.write_text(str(self.limits.nice))
+    def _last_to_run(self, number: int) -> None:
+        """Lower the session of a process, which may have begun one: the kernel takes a few such words a second."""
+        with suppress(OSError):
+            session = os.getsid(number)
+            if session not in self.lowered:
+                linux.lower_session(number)
+                self.lowered.add(session)
 
     def _ask_to_end(self, end: float) -> None:
         """Let all processes write what they have; `end` is when the time on the wall is up."""

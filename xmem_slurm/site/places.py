@@ -3,12 +3,14 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmem_slurm.errors import SiteError
 
 QUEUE_SECONDS = 120.0
 """How long a submission waits for its dry run's turn where the site file does not say (`schema.DryRuns`)."""
+PER_USER = 2
+"""How many dry runs of one user run at once where it does not say."""
 FILTER_SECONDS = 30.0
 """The same of the filter's answer (`schema.Filter`)."""
 UNASKED_SECONDS = 30.0
@@ -62,6 +64,29 @@ def seconds(tables: Mapping[str, Any], table: str, key: str, default: float) -> 
         return float(tables[table][key])
     except (LookupError, TypeError, ValueError):
         return default
+
+
+class DryRunRules(NamedTuple):
+    """What a site file says of the line that dry runs stand in (`admission.LineRules`)."""
+
+    where: str = "here"
+    per_user: int = PER_USER
+    per_machine: int | None = None
+    queue_seconds: float = QUEUE_SECONDS
+
+
+def dry_run_rules(tables: Mapping[str, Any]) -> DryRunRules:
+    """Return these of a site file as it stands; whoever waits for a turn has not checked it yet."""
+    try:
+        table = tables.get("dry_run", {})
+        return DryRunRules(
+            str(table.get("where", "here")),
+            int(table.get("per_user", PER_USER)),
+            int(table["per_machine"]) if "per_machine" in table else None,
+            float(table.get("queue_seconds", QUEUE_SECONDS)),
+        )
+    except (TypeError, ValueError, AttributeError):
+        return DryRunRules()
 
 
 def site_places() -> tuple[Path, ...]:

@@ -251,7 +251,7 @@ class DryRuns(_Strict):
     wall_seconds: Annotated[float, Field(ge=1)] | None = None
     cpus: Annotated[int, Field(gt=0)] | None = None
     memory_mib: Mib | None = None
-    per_user: Annotated[int, Field(gt=0)] = 2
+    per_user: Annotated[int, Field(gt=0)] = places.PER_USER
     per_machine: Annotated[int, Field(gt=0)] | None = None
     queue_seconds: Annotated[float, Field(ge=0, le=3600)] = places.QUEUE_SECONDS
 

@@ -38,6 +38,7 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         try:
+            folder.chmod(stat.S_IRWXU)  # whatever the umask
             held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
@@ -49,6 +50,9 @@ def _new(place: Path, prefix: str) -> tuple[Path, int]:
 
 
 def _clear(left: Path) -> None:
+    status = left.lstat()  # of which a umask of before may have left its owner nothing
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & stat.S_IRUSR:
+        left.chmod(stat.S_IRWXU)
     held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

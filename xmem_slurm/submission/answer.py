@@ -118,10 +118,9 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
     from xmem_slurm.dryrun import admission  # noqa: PLC0415
     from xmem_slurm.site import places  # noqa: PLC0415
 
-    began, seconds = time.time(), wishes.queue_seconds
-    if seconds is None:
-        tables = places.tables(wishes.site, job.environ, b"queue_seconds")
-        seconds = places.seconds(tables, "dry_run", "queue_seconds", places.QUEUE_SECONDS)
+    rules = places.dry_run_rules(places.tables(wishes.site, job.environ, b"dry_run"))
+    seconds = rules.queue_seconds if wishes.queue_seconds is None else wishes.queue_seconds
+    began, until = time.time(), time.monotonic() + seconds
 
     def made_meanwhile() -> Decision | None:
         return None if drawn else known.look_up(name, job, began)
@@ -132,12 +131,14 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         # A held job sbatch takes, also where no node could run it as it is; who only looks is told what can be said.
         unasked = wishes.dry_run or "hold" in job.request.settings
         if unasked or client.refused(client.find_sbatch(job.environ), job) is None:
-            from xmem_slurm.submission import by_plan, by_sizing  # noqa: PLC0415
-
             if wishes.plan:
-                return by_plan.decide(job, wishes, tell, name)
+                from xmem_slurm.submission import by_plan  # noqa: PLC0415
 
-            return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=before)
+                return by_plan.decide(job, wishes, tell, name)
+            with admission.turn(rules, until - time.monotonic(), tell):  # before anything that takes CPU time
+                from xmem_slurm.submission import by_sizing  # noqa: PLC0415
+
+                return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=before)
     return left_alone(job)  # sbatch says so itself
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from xmem_slurm import resources
 from xmem_slurm.decision import Decision, Kind, Part, stopped_by
-from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun import dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
@@ -42,7 +42,7 @@ def decide(
     name: str,
     ran_out: RanOut | None,
 ) -> Decision:
-    """Size each component that is not `not_sized`, decide what becomes of it, and keep that under `name`.
+    """Size each component that is not `not_sized`, decide what becomes of it, and keep that under `name`; in its turn.
 
     `ran_out` is what is known of a script that ran out of GPU memory before.
 
@@ -57,7 +57,7 @@ def decide(
     basis = basis_of(job, site_file, site.templates, learned.files(site))
     gpus = loading.option_gpus(site, loading.load_catalogue())
     experience = Experience(learned.margins(site, tell), ran_out)
-    sizings = _sizings(job, not_sized, wishes, site, gpus, tell=tell, experience=experience)
+    sizings = _sizings(job, not_sized, wishes, site, gpus, experience=experience)
     sized = {index: each for index, each in sizings.items() if isinstance(each, Sizing)}
     errors = {index: each for index, each in sizings.items() if isinstance(each, NoEstimate)}
     left = {**not_sized, **{index: str(error) for index, error in errors.items()}}
@@ -92,15 +92,11 @@ def _sizings(
     site: Site,
     gpus: Mapping[str, Gpu],
     *,
-    tell: "Tell",
     experience: Experience,
 ) -> Mapping[int, Sizing | NoEstimate]:
-    """Run the job dry when its turn has come, and return what that says of each component that is sized."""
+    """Run the job dry, and return what that says of each component that is sized."""
     budget = Budget(seconds=wishes.budget, wall_seconds=wishes.wait_seconds)
-    with (
-        admission.turn(site.dry_run, wishes.queue_seconds, tell),
-        terminal.progress("running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose),
-    ):
+    with terminal.progress("running the job dry", budget.within(site.dry_run).seconds, verbose=wishes.verbose):
         orders = sizing.size_components(
             job,
             [index for index in job.request.with_gpus if index not in not_sized],

@@ -184,7 +184,7 @@ def _record(decision: Decision, wishes: Wishes, began: float) -> None:
         if "audit" in tables:
             from xmem_slurm.report import audit  # noqa: PLC0415
 
-            audit.record(tables, "xsbatch", written, audit.outcome(decision), began=began)
+            audit.record_apart(tables, "xsbatch", written, audit.outcome(decision), began=began)
 
 
 def _read(job: Submission, sbatch: Path) -> Submission:
