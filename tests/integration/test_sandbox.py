@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.hung_mount import hung
 from xmem_slurm.sandbox import cgroup, linux, new_root
 
 MIB = 1 << 20
@@ -391,6 +392,19 @@ def test_what_was_spent_is_written_where_it_is_asked_for(user: User) -> None:
     look = f"import struct, time\n{ask}\nwhile spent() <= 0.8: time.sleep(0.1)\nprint(spent())"
     outcome = user.run(f'{BUSY}; sleep 0.5; python3 -c "{look}"', meter=str(meter))
     assert 0.8 < float(outcome["output_tail"]) <= outcome["spent_seconds"]
+
+
+@pytest.mark.skipif(not IS_ROOT or not os.access("/dev/fuse", os.W_OK), reason="mounts what does not answer")
+def test_a_file_system_that_does_not_answer_keeps_nobody_waiting(user: User) -> None:
+    """It is an empty folder, and whoever fails over that is told; a job that is in it is told at once."""
+    silent = user.folder / "silent"
+    silent.mkdir()
+    with hung(silent) as inside:
+        outcome = user.run(f"ls -A {silent}; echo the end", within=inside)
+        assert outcome["output_tail"] == "the end\n"
+        outcome = user.run(f"cat {silent}/data", within=inside)
+        assert outcome["disturbed"] == f"the file system at {silent} does not answer"
+        assert user.run("true", within=inside, cwd=silent)["error"] == f"the file system at {silent} does not answer"
 
 
 def test_ignoring_sigterm_does_not_help(user: User) -> None:

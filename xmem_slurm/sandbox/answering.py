@@ -6,14 +6,12 @@ process of its own, all at once and before anything else looks. One that does no
 can end it; it holds a name meanwhile, by which the next dry run of this user knows without another look.
 """
 
-import contextlib
 import hashlib
 import os
 import select
-import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from xmem_slurm.sandbox.mounts import Mount
@@ -28,10 +26,15 @@ _LOCAL = frozenset(
 """What the kernel answers for by itself. All else is looked at, so that nobody has to know every network's name."""
 
 
-def silent(mounts: Sequence[Mount], ignored: frozenset[str], look: Callable[[Path], object] = os.statvfs) -> list[Path]:
+_LOOK = ("stat", "-f")
+"""What this asks for (statfs(2)) is in no cache: a server has to answer itself."""
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+
+
+def silent(mounts: Sequence[Mount], ignored: frozenset[str], look: Sequence[str] = _LOOK) -> list[Path]:
     """Return the mount points that do not answer in time; those of the kinds `ignored` are not looked at.
 
-    What statvfs(2) asks for is in no cache, so that a server has to answer itself.
+    `look` is the command that looks at one. An error is an answer, too: not allowed, gone.
 
     Raises:
         OSError: no process can be started.
@@ -54,18 +57,14 @@ def silent(mounts: Sequence[Mount], ignored: frozenset[str], look: Callable[[Pat
     return sorted(found)
 
 
-def _ask(point: Path, look: Callable[[Path], object]) -> int:
+def _ask(point: Path, look: Sequence[str]) -> int:
     """Have a process look at a mount point; return a descriptor on which it answers with a dot, or ends."""
     answer, end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             if os.fork() == 0:  # nobody's child: it may outlive us
-                os.setsid()
-                os.dup2(end, 0)
-                os.closerange(1, os.sysconf("SC_OPEN_MAX"))  # nothing of ours is held by who hangs
-                _look(point, look)
+                _look(point, look, end)
         finally:
             os._exit(0)
     os.close(end)
@@ -73,10 +72,21 @@ def _ask(point: Path, look: Callable[[Path], object]) -> int:
     return answer
 
 
-def _look(point: Path, look: Callable[[Path], object]) -> None:
+def _look(point: Path, look: Sequence[str], end: int) -> None:
+    """Become the command, of which nothing of ours is held, but for its name, if it never ends.
+
+    Raises:
+        OSError: an earlier look at this place still has that name.
+    """
+    os.setsid()
+    os.chdir("/")
     name = hashlib.sha256(f"{os.getuid()} {point}".encode(errors="surrogateescape")).hexdigest()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as held:
-        held.bind(f"\0xmem-slurm-silent-{name}")  # an error where an earlier look still hangs
-        with contextlib.suppress(OSError):  # an answer, too: not allowed, gone
-            look(point)
-        os.write(0, b".")
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    held.bind(f"\0xmem-slurm-silent-{name}")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number, source in enumerate((nothing, end, nothing, held.fileno())):
+        os.dup2(source, number + 10)
+    for number in range(4):
+        os.dup2(number + 10, number)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    os.execve("/bin/sh", ["sh", "-c", '"$@" >&2; printf .', "look", *look, os.fspath(point)], _ENVIRONMENT)

@@ -42,8 +42,9 @@ class Plan:
 
     `writable` are folders where the job may be expected to make files; `foreign` what needs care there because it is
     not ours (see `foreign`). `show`, `hide`, `results` and `cover` are those of `sandbox.run`. `layers` is a folder on
-    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`). `containers` is whether the job may
-    have namespaces of its own, `fuse` whether /dev/fuse as well.
+    disk for what the job writes, where a tmpfs will not do (see `layers_on_disk`). `silent` are mount points that do
+    not answer (`answering`): nobody looks at them, and in their place is an empty folder. `containers` is whether the
+    job may have namespaces of its own, `fuse` whether /dev/fuse as well.
     """
 
     mounts: Sequence[Mount]
@@ -57,6 +58,7 @@ class Plan:
     scratch_bytes: int
     user_namespace: bool
     layers: Path | None
+    silent: Sequence[Path] = ()
     containers: bool = False
     fuse: bool = False
 
@@ -92,14 +94,21 @@ def _parse(line: str) -> Mount:
     return Mount(int(fields[0]), int(fields[1]), Path(point), kind)
 
 
-def bound_sockets(net_unix: str) -> list[Path]:
+def bound_sockets(net_unix: str, silent: Sequence[Path] = ()) -> list[Path]:
     """Return the paths of the Unix sockets in the text of /proc/net/unix (its eighth column), symlinks resolved.
 
-    Not those of the name service. A path that is relative to someone else's folder cannot be known.
+    Not those of the name service, nor what lies where it is `silent`. A path that is relative to someone else's folder
+    cannot be known.
     """
     paths = {line.split(" ", 7)[-1].strip() for line in net_unix.splitlines()[1:] if "/" in line}
     paths = {path for path in paths if path.startswith("/") and not path.startswith(NAME_SERVICE_SOCKETS)}
+    paths = {path for path in paths if within(Path(path), silent) is None}
     return sorted({Path(os.path.realpath(path)) for path in paths})
+
+
+def within(path: Path, folders: Sequence[Path]) -> Path | None:
+    """Return which of these folders a path is in, or is; None for none."""
+    return next((folder for folder in folders if path.is_relative_to(folder)), None)
 
 
 def places_to_write(cwd: Path, environ: Mapping[str, str]) -> list[Path]:

@@ -16,6 +16,7 @@ Kept out of reach:
   D-Bus, Docker and the like would be reachable through an overlay, as they are through a network namespace.
 - Every other socket that /proc/net/unix lists is whited out, or an empty file where its folder is read-only: ssh
   agents, X11, tmux, databases.
+- Of a file system that does not answer there is an empty folder.
 - Of a pseudo file system elsewhere, an automounter's for one, only what is mounted below it is there.
 - /proc is new; /proc/sys and the like, and all of /sys, are read-only. So is all of /proc where the kernel refuses a
   new one: that outside has the scores and schedules of the user's other processes.
@@ -129,6 +130,8 @@ class _NewRoot:
             self._made_anew.update(mount.point.parents)
             if mount.kind in PSEUDO_FILE_SYSTEMS:
                 self._bare.add(mount.point)
+        for point in self.plan.silent:
+            self._made_anew.update(point.parents)
         if self.plan.layers is not None:  # an upper layer may not lie in its lower one
             self._made_anew.update(self.plan.layers.parents)
         self._make_anew(_ROOT)
@@ -176,6 +179,9 @@ class _NewRoot:
         return {place.relative_to(folder).parts[0] for place in places if folder in place.parents}
 
     def _entry(self, path: Path) -> None:
+        if path in self.plan.silent:
+            _new(path).mkdir()
+            return
         mode = _old(path).lstat().st_mode
         if stat.S_ISLNK(mode):
             _new(path).symlink_to(_old(path).readlink())
@@ -279,7 +285,7 @@ class _NewRoot:
         if not _is_folder(_old(run)):
             return
         for entry in _old(run).iterdir():
-            if entry.is_symlink():
+            if run / entry.name not in self.plan.silent and entry.is_symlink():
                 (_new(run) / entry.name).symlink_to(entry.readlink())
         for folder in (run / "lock", run / "user" / str(os.getuid())):
             if _is_folder(_old(folder)):

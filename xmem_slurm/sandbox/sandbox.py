@@ -23,7 +23,7 @@ from types import FrameType, MappingProxyType
 from typing import Any
 
 from xmem_slurm.errors import SandboxError
-from xmem_slurm.sandbox import cgroup, first_process, linux, mounts, progress
+from xmem_slurm.sandbox import answering, cgroup, first_process, linux, mounts, new_root, progress
 from xmem_slurm.sandbox.first_process import Limits
 from xmem_slurm.units import KIB
 
@@ -126,7 +126,14 @@ def run(
             listening.until_the_end()
         finally:
             listening.end()
-    return _outcome(listening, time.monotonic() - started)
+    return _beside_silence(_outcome(listening, time.monotonic() - started), plan.silent)
+
+
+def _beside_silence(outcome: Outcome, silent: Sequence[Path]) -> Outcome:
+    """Say so where a command that failed speaks of a file system that did not answer."""
+    named = (point for point in silent if os.fsencode(point) in outcome.output_tail)
+    point = next(named, None) if outcome.returncode and outcome.disturbed is None else None
+    return outcome if point is None else replace(outcome, disturbed=f"the file system at {point} does not answer")
 
 
 def _plan(
@@ -141,13 +148,20 @@ def _plan(
     cover: Mapping[Path, Path],
 ) -> mounts.Plan:
     """Say what the command is to see of the file system; `stack` clears away the layers that need a place on disk."""
+    mounted = mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    silent = answering.silent(mounted, new_root.PSEUDO_FILE_SYSTEMS)  # before anything else looks at one
+    for place in (cwd, Path(environ.get("HOME", "/")), *show):
+        hangs = mounts.within(place, silent)
+        if hangs is not None:
+            raise SandboxError(f"the file system at {hangs} does not answer")
     user_namespace = mounts.needs_user_namespace()
     layers = None
     if user_namespace and not mounts.tmpfs_keeps_marks():
         layers = stack.enter_context(mounts.layers_on_disk())
     return mounts.Plan(
-        mounts=mounts.visible(Path("/proc/self/mountinfo").read_text(errors="surrogateescape")),
-        sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape")),
+        mounts=[mount for mount in mounted if mounts.within(mount.point, silent) is None],
+        silent=silent,
+        sockets=mounts.bound_sockets(Path("/proc/net/unix").read_text(errors="surrogateescape"), silent),
         writable=mounts.places_to_write(cwd, environ),
         foreign=mounts.foreign(cwd.resolve()) if user_namespace else (),
         show=[folder.resolve(strict=True) for folder in show],
