@@ -90,6 +90,7 @@ def run(order: DryRunOrder) -> DryRunResult:
 
 
 def _run(order: DryRunOrder) -> DryRunResult:
+    """Do so, with no word for a full disk."""
     job, stand_ins = order.job, builder.cache_folder()
     builder.make_own(stand_ins, builder.making(stand_ins))
     builder.making(stand_ins).mkdir(exist_ok=True, mode=0o700)
