@@ -98,6 +98,20 @@ SCRIPTS = {
             slope, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
             step(slope.square().sum())
         """,
+    "a penalty on gradients": """
+        critic = torch.nn.Sequential(torch.nn.Linear(128, 1024), torch.nn.LeakyReLU(), torch.nn.Linear(1024, 1)).cuda()
+        of_critic = torch.optim.Adam(critic.parameters())
+        for i in range(36):
+            of_critic.zero_grad()
+            fake = model(data())
+            to_real, to_fake = critic(data()), critic(fake)
+            mixed = fake.data.requires_grad_(True)
+            to_mixed = critic(mixed)
+            slope, = torch.autograd.grad(to_mixed, mixed, torch.ones_like(to_mixed), create_graph=True)
+            (to_fake.mean() - to_real.mean() + slope.norm(2, dim=1).square().mean()).backward()
+            of_critic.step()
+            if i % 5 == 0: step(-critic(model(data())).mean())
+        """,
     "sparse gradients": """
         bag = torch.nn.Sequential(torch.nn.EmbeddingBag(1000, 64, sparse=True), torch.nn.Linear(64, 1)).cuda()
         optimizer = torch.optim.SGD(bag.parameters(), lr=0.1)

@@ -49,6 +49,10 @@ class State:
         self.reads = None  # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
 
+    def refuse(self):
+        """Skip no call of it any more."""
+        self.refused = REFUSALS
+
 
 class Calls:
     """The calls of one process.
@@ -295,7 +299,8 @@ class Calls:
         needs = [each for each in state.parameters if each() is not None and each().requires_grad]
         before, references = self._state(state, modules, tensors), [_references(torch, each) for each in tensors]
         sequence = torch._C._autograd._get_sequence_nr
-        recorded = RecordedCall(known, needs, self.position(), sequence(), self._kinds.keeps_casts())
+        casts = self._kinds.keeps_casts()
+        recorded = RecordedCall(known, needs, self.position(), sequence(), casts, refuse=state.refuse)
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
             out = self._inside_of(make)
@@ -365,7 +370,7 @@ class Calls:
         if self._torch.is_grad_enabled():
             skipped, recorded = state.last is not None and self.journal.holds(state.last), state.recorded
             if skipped or (recorded is not None and recorded.awaits_backward):
-                state.refused = REFUSALS
+                state.refuse()
             if any(state.sharding.gathered()):
                 return False
         return state.refused < REFUSALS and state.sharding.rests()

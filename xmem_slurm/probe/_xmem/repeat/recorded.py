@@ -39,8 +39,8 @@ class BackwardCall(NamedTuple):
 class RecordedCall:
     """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
 
-    def __init__(self, known, parameters, position, sequence, casts):
-        self._known, self._parameters = known, parameters
+    def __init__(self, known, parameters, position, sequence, casts, *, refuse):
+        self._known, self._parameters, self._refuse = known, parameters, refuse
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave = None
@@ -68,6 +68,8 @@ class RecordedCall:
     def went_back(self, asked, without, own):
         """Note its backward pass: `own` are the node that it began with, and where it ended; None: in parts."""
         gradients = [local(each.grad) for each in self.parameters()]
+        if asked.create_graph:
+            self._refuse()  # what stands for a call has no derivatives of derivatives
         if asked.create_graph or own is None or not all(each is None or is_strided(each) for each in gradients):
             self.gone = None  # it is differentiated again, cannot be told from what is around it, or has sparse ones
             return
