@@ -11,12 +11,14 @@ scripts import. Results go to benchmarks/data/coverage.json, one a script, later
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,6 +30,7 @@ import jinja2
 from benchmarks import dryrun_cost
 from benchmarks.text_table import markdown_table
 from xmem_slurm.device.builder import build
+from xmem_slurm.doubts import Doubt
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "coverage.toml"
@@ -36,8 +39,16 @@ PAGE = HERE.parent / "docs" / "coverage.md"
 TEMPLATE = HERE / "coverage.md.j2"
 GPU = "h200"
 HEADINGS = (
-    "repository", "command (folder)", "kind", "GPUs", "ran", "peak, MiB", "confidence", "s", "not seen, or why not",
+    "repository", "command (folder)", "kind", "GPUs", "ran", "to its end", "peak, MiB", "confidence", "s",
+    "may be wrong as, or why not",
 )  # fmt: skip
+REASONS = ("why an estimate says that it may be wrong", "scripts")
+SENTENCES = {
+    re.compile(re.escape(each.sentence).replace(r"\{detail\}", ".*")): each.sentence.replace("{detail}", "…")
+    for each in Doubt
+    if each.sentence != "{detail}"
+}
+NOT_REACHED = Doubt.NOT_REACHED.sentence.replace("{detail}", "…")
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,27 @@ class Result:
     confidence: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def ran(self) -> bool:
+        """Whether there is an estimate."""
+        return self.peak_bytes is not None
+
+    @property
+    def kinds_of_reasons(self) -> set[str]:
+        """The reasons without what is the script's own in them."""
+        return {_kind_of(reason) for reason in self.reasons}
+
+    @property
+    def reached_end(self) -> bool:
+        """Whether the script came to its own end, without a loop cut short."""
+        return bool(self.seen.get("end")) and NOT_REACHED not in self.kinds_of_reasons
+
+
+def _kind_of(reason: str) -> str:
+    """Return the sentence of the register that says most of a reason, or its words without their numbers."""
+    sentences = [sentence for words, sentence in SENTENCES.items() if words.fullmatch(reason)]
+    return max(sentences, key=len) if sentences else re.sub(r"\d[\d,.]*", "…", reason)
+
 
 def scripts() -> list[Script]:
     """Return the list, in its order."""
@@ -113,6 +145,13 @@ def check_out(clone: Path, folder: Path) -> str:
     return commit
 
 
+def _as_cloned(folder: Path) -> None:
+    """Make a git repository of a folder: some scripts note which commit they are of."""
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.safecrlf=false"]
+    for words in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-q", "--no-verify", "-m", "as it is"]):
+        subprocess.run([*git, *words], check=True)
+
+
 def _contents(git: Sequence[str], entries: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
     """Yield (path, mode, content) of `git ls-tree`'s entries; a partial clone lacks large files."""
     environ = {**os.environ, "GIT_NO_LAZY_FETCH": "1"}
@@ -140,16 +179,19 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
     shutil.rmtree(top, ignore_errors=True)
     top.mkdir()
     commit = check_out(clones / script.repository, top / "repository")
+    _as_cloned(top / "repository")
     folder = top / "repository" / script.folder
     (work / "built").mkdir(exist_ok=True)
     (top / ".cache").mkdir()
     (top / ".cache" / "xmem-slurm").symlink_to(work / "built")  # the stand-ins are built once
     environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "HOME": str(top)}
     environ.pop("XDG_CACHE_HOME", None)
-    libraries = {"LD_LIBRARY_PATH": str(_stand_ins(python, work / "built" / "device"))}
+    stand_ins = _stand_ins(python, work / "built" / "device")
+    runtime = next(stand_ins.glob("libcudart.so*"))  # the others need it in place before them
+    libraries = {"LD_LIBRARY_PATH": str(stand_ins), "LD_PRELOAD": str(runtime)}
     for entry in script.data:
         recipe, _, place = entry.partition(":")
-        command = [python, HERE / "coverage_data.py", recipe, (folder / place).resolve()]
+        command: list[str | Path] = [python, HERE / "coverage_data.py", recipe, (folder / place).resolve()]
         subprocess.run(command, check=True, env=environ | libraries, cwd=top)
     if script.setup:
         subprocess.run(["bash", "-c", script.setup], check=True, cwd=folder, env=environ)
@@ -170,7 +212,7 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
     )
     result = Result(commit, datetime.now(UTC).date().isoformat(), round(time.monotonic() - began, 1))
     if found.returncode:
-        why = found.stderr.strip().removeprefix("xmem-slurm: ")
+        why = re.split(r"^xmem-slurm: ", found.stderr.strip(), flags=re.MULTILINE)[-1]  # it may have had to wait
         return replace(result, why_not=why.replace(str(top), "").replace(str(python.parents[1]), ""))
     said = json.loads(found.stdout)
     largest = max(said["ranks"], key=lambda rank: rank["required_bytes"])
@@ -196,50 +238,57 @@ def page() -> str:
     found, listed = results(), scripts()
     tried = [(script, found[script.key]) for script in listed if script.key in found]
     numbers = sorted({script.list for script, _ in tried})
+    newest = max(result.date for _, result in tried)
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(
         TEMPLATE.read_text(encoding="utf-8")
     )
     return template.render(
-        lists=[_list([each for each in tried if each[0].list == number]) for number in numbers],
+        lists=[_list([each for each in tried if each[0].list == number], newest) for number in numbers],
+        newest=newest,
+        reasons="\n".join(markdown_table(REASONS, _reasons([result for _, result in tried if result.date == newest]))),
         cost="\n".join(markdown_table(dryrun_cost.HEADINGS, dryrun_cost.rows())),
-        dates=sorted({result.date for _, result in tried}),
         commits=sorted({f"{script.repository} {result.commit[:10]}" for script, result in tried}),
     )
 
 
-def _list(tried: Sequence[tuple[Script, Result]]) -> dict[str, object]:
-    """Return what the page says of one list: counts, the median of seconds, and its table."""
-    ran = [result for _, result in tried if result.peak_bytes is not None]
+def _list(tried: Sequence[tuple[Script, Result]], newest: str) -> dict[str, object]:
+    """Return what the page says of one list: counts, the median of seconds, and its table.
+
+    What `can` run is counted of those that were tried at the `newest` date; what was tried earlier is in the table.
+    """
+    can = [result for script, result in tried if result.date == newest and not (script.broken and not result.ran)]
+    ran = [result for result in can if result.ran]
     return {
         "tried": len(tried),
         "repositories": len({script.repository for script, _ in tried}),
+        "broken": sum(bool(script.broken) and not result.ran for script, result in tried),
+        "can": len(can),
         "ran": len(ran),
-        "rated": sum(bool(result.confidence) for result in ran),
+        "ends": sum(result.reached_end for result in ran),
         "high": sum(result.confidence == "high" for result in ran),
-        "ends": sum(bool(result.seen.get("end")) for result in ran if result.confidence == "high"),
-        "broken": sum(bool(script.broken) for script, result in tried if result.peak_bytes is None),
-        "median": sorted(result.seconds for result in ran)[len(ran) // 2],
-        "table": "\n".join(markdown_table(HEADINGS, [_row(script, result) for script, result in tried])),
+        "median": sorted(result.seconds for result in ran)[len(ran) // 2] if ran else 0,
+        "table": "\n".join(markdown_table(HEADINGS, [_row(script, result, newest) for script, result in tried])),
     }
 
 
-def _row(script: Script, result: Result) -> list[str]:
+def _reasons(measured: Sequence[Result]) -> list[list[str]]:
+    """Return how many scripts have each kind of reason, the most frequent first."""
+    counts = Counter(kind for result in measured if result.ran for kind in sorted(result.kinds_of_reasons))
+    return [[kind.replace("|", "\\|"), str(count)] for kind, count in counts.most_common()]
+
+
+def _row(script: Script, result: Result, newest: str) -> list[str]:
     where = "" if script.folder == "." else f" ({script.folder})"
     notes = f"{where}{' [data]' if script.data else ''}{script.packages and f' with {script.packages}'}"
     command = f"`{script.command}`{notes}".replace("|", "\\|")
-    ran = result.peak_bytes is not None
     peak = f"{result.peak_bytes / 2**20:.0f}" if result.peak_bytes is not None else ""
-    said = "; ".join(result.reasons) if ran else f"{result.why_not}{script.broken and f' ({script.broken})'}"
-    if result.confidence == "high":
-        said = f"seen: {_seen(result)}"
-    outcome = "yes" if ran else "nor on a GPU" if script.broken else "no"
-    line = [script.repository, command, script.kind, str(script.gpus), outcome, peak]
+    said = "; ".join(result.reasons) if result.ran else f"{result.why_not}{script.broken and f' ({script.broken})'}"
+    if result.date != newest:
+        said = f"{result.date}: {said}"
+    outcome = "yes" if result.ran else "nor on a GPU" if script.broken else "no"
+    ended = ("yes" if result.reached_end else "no") if result.ran else ""
+    line = [script.repository, command, script.kind, str(script.gpus), outcome, ended, peak]
     return [*line, result.confidence, f"{result.seconds:.0f}", said.replace("|", "\\|")]
-
-
-def _seen(result: Result) -> str:
-    """Say what was seen of a script."""
-    return "the script's end" if result.seen.get("end") else "not the script's end"
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import coverage
+from xmem_slurm.doubts import Doubt
 
 
 def test_the_page_is_the_one_that_the_results_give() -> None:
@@ -37,3 +38,20 @@ def test_what_a_clone_has_is_checked_out(bare: bool, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "folder" / "train.py").read_text() == "print(1)\n"
     assert (tmp_path / "out" / "link").readlink() == Path("run.sh")
     assert (tmp_path / "out" / "run.sh").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_script_whose_loops_were_cut_has_not_reached_its_end() -> None:
+    cut = "the script's own end (9 steps seen, with loops over data cut short from there on)"
+    for reasons, reached in (([], True), ([Doubt.NOT_REACHED.sentence.format(detail=cut)], False)):
+        result = coverage.Result("", "", 1.0, 1, reasons=reasons, seen={"end": True})
+        assert result.reached_end is reached
+
+
+def test_reasons_of_one_kind_are_counted_together() -> None:
+    reasons = [Doubt.ASSUMED_VALUES.sentence.format(detail=f"a number (train.py:{line})") for line in (1, 2)]
+    reasons.append("only rank 0 of 2 was run and stands for all")
+    kinds = coverage.Result("", "", 1.0, 1, reasons=reasons).kinds_of_reasons
+    assert kinds == {
+        Doubt.ASSUMED_VALUES.sentence.replace("{detail}", "…"),
+        "only rank … of … was run and stands for all",
+    }
