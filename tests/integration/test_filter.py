@@ -434,7 +434,9 @@ def test_a_broken_site_file(filtered: Filtered, folder: Path, site: str) -> None
 
 
 def test_an_error_in_lua(filtered: Filtered, folder: Path) -> None:
-    filtered.install(rewriting(), change=lambda text: text.replace("parse(ask())", "nonsense(nil .. 1)"))
+    wrong = "local changes = nonsense(nil .. 1)"
+    filtered.install(rewriting(), change=lambda text: text.replace("local changes = ask()", wrong))
+    assert wrong in (filtered.cluster.folder / "cli_filter.lua").read_text()
     done = filtered.sbatch("job.sh", cwd=folder)
     as_written(filtered, done)
     assert "submitted as written" in done.stderr

@@ -64,6 +64,8 @@ _FULL_BYTES = MIB
 _OUR_PROCESSES = 2  # keeper and first
 _FIRST_TO_GO = b"1000"
 """The highest oom_score_adj (proc_pid_oom_score_adj(5))."""
+_LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
+"""What the kernel goes on from in this PID namespace; not every kernel has it."""
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
@@ -195,6 +197,8 @@ def _first(command: Command, plan: mounts.Plan, alive: int, status: int) -> NoRe
         linux.bound_shared_memory(2 * command.limits.memory_bytes)
     unseen = watch.Unseen(linux.bound_sockets())
     own_users = None if plan.user_namespace else _own_users()
+    with suppress(OSError):  # the command is number 2 for anybody, as scripts are told (SLURM_TASK_PID)
+        _LAST_NUMBER.write_text("1")
     if plan.user_namespace:
         with suppress(OSError):
             linux.bound_watches()
