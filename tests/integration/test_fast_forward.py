@@ -256,7 +256,7 @@ def test_what_comes_before_training_is_not_the_job(name: str, run: Run) -> None:
 DRAWN = """
 from torch.utils.data import DataLoader, Dataset
 from _xmem.course import drawing
-drawing.SECONDS, drawing.SAME = 0.01, 32
+drawing.SECONDS, drawing.SAMPLES = 0.01, 256
 drawn = []
 class Pictures(Dataset):
     rows = 64

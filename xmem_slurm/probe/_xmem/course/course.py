@@ -24,7 +24,7 @@ import sys
 
 from _xmem import doubts
 from _xmem.course import batches
-from _xmem.course.drawing import Drawing
+from _xmem.course.drawing import Drawing, is_worker, unwatched
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
@@ -81,7 +81,7 @@ class Course:
     # -- what takes the place of torch's own (`patches`): data loaders, what switches to evaluation, checkpoints -------
 
     def begun(self, begin, _loader_class):
-        """A data loader has no more workers than there are CPUs."""
+        """A data loader has no more workers than there are CPUs; where batches are given again it needs none."""
 
         def begun(loader):
             loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
@@ -89,18 +89,21 @@ class Course:
             if known is None or not known.is_of(loader.dataset):
                 with contextlib.suppress(TypeError):
                     self._drawings[id(loader.dataset)] = Drawing(loader)
+            elif known.gives_again and loader.worker_init_fn is None and not loader.timeout:
+                loader.num_workers = 0  # to start them, and to have batches handed over, costs more than it saves
             return begin(loader)
 
         return begun
 
     def fetched(self, fetch, _fetcher_class):
         """Samples are drawn and put together; in a worker, where there are such."""
+        draw = unwatched(fetch)
 
         def noted_fetch(fetcher, index):
             drawing = self._drawings.get(id(fetcher.dataset))
             if drawing is None or not drawing.is_of(fetcher.dataset) or not fetcher.auto_collation:
-                return fetch(fetcher, index)
-            return drawing.fetch(fetch, fetcher, index)
+                return draw(fetcher, index) if is_worker() else fetch(fetcher, index)
+            return drawing.fetch(draw if is_worker() or drawing.on_host else fetch, fetcher, index)
 
         return noted_fetch
 

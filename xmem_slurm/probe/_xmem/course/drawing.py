@@ -1,28 +1,31 @@
 """Where data take the time, and all batches were of one shape, most of the rest are given again and not drawn.
 
 Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that is most of what a
-dry run costs. Once many batches of a data set were of one shape (`SAME`, or `SAME_OF_OWN` where the script puts batches
-together itself), and drawing them took `SECONDS`, only each `EACH`th is drawn, and given again until the next one is.
-Samplers, workers and counts of batches are as they are. The first ones of each loop are drawn, and so are all of
-another number of samples. With the first batch of another shape all are drawn from there on. Never is one given again
-of a data set that keeps count of something itself, or that was changed since by the script.
+dry run costs. Once enough of a data set was of one shape, and drawing it took `SECONDS`, only each `EACH`th batch is
+drawn, later each `SELDOM`th, and given again until the next one is. Enough is `SAME` batches that the script puts
+together itself. torch's own collate_fn takes samples of one size alone and fails where two differ: there enough is
+`SAMPLES` of them, in `FEW` batches at least. Samplers and counts of batches are as they are. The first one of
+each loop is drawn, and so are all of another number of samples. With the first batch of another shape all are drawn
+from there on. Never is one given again of a data set that keeps count of something itself, or that was changed since
+by the script.
 """
 
 import copy
 import mmap
 import struct
+import sys
 import time
 import weakref
 
 from _xmem.course import batches
 
-SAME, SAME_OF_OWN = 256, 2_000
-"""Batches of one shape. torch's own collate_fn takes samples of one size alone: where they differ it soon fails."""
+SAME = 2_000
+SAMPLES, FEW = 2_048, 16
 SECONDS = 5.0
 """CPU time of drawing them, in all processes."""
-EACH = 16
-_FIRST = 4
-"""Batches that each process draws at the beginning of a loop."""
+EACH, SELDOM = 16, 64
+OFTEN = 1_024
+"""So many batches that a process has fetched in a loop before it draws more seldom."""
 _SHARED = struct.Struct("=?dq")
 """What processes share: whether batches are given again, how long it took to draw them, how many were given again."""
 _SIMPLE = (bool, int, float, str, type(None))
@@ -36,16 +39,24 @@ class Drawing:
     """
 
     def __init__(self, loader):
-        dataset, own = loader.dataset, not batches.is_of_torch(loader.collate_fn)
-        self._dataset, self._needed = weakref.ref(dataset), SAME_OF_OWN if own or loader.batch_size == 1 else SAME
+        own, samples = not batches.is_of_torch(loader.collate_fn), loader.batch_size or 1
+        self._dataset = weakref.ref(loader.dataset)
+        self._needed = SAME if own or samples == 1 else max(FEW, SAMPLES // samples)
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._batch, self._attributes = set(), None, None
         self.given = 0
         """Batches that the script got."""
+        self.on_host = False
+        """Whether the last of them had nothing on the GPU."""
 
     def is_of(self, dataset):
         """Whether it is the one of this data set."""
         return self._dataset() is dataset
+
+    @property
+    def gives_again(self):
+        """Whether batches are given again."""
+        return _SHARED.unpack(self._shared)[0]
 
     @property
     def repeated(self):
@@ -56,6 +67,7 @@ class Drawing:
         """The script gets a batch; `steady`: what it does with them repeats itself."""
         self._shapes.add(batches.shapes_of_samples(batch))
         self.given += 1
+        self.on_host = not any(getattr(each, "is_cuda", False) for each in batches.tensors(batch))
         again, seconds, repeated = _SHARED.unpack(self._shared)
         enough = again or (steady and self.given > self._needed and seconds > SECONDS)
         _SHARED.pack_into(self._shared, 0, enough and len(self._shapes) == 1, seconds, repeated)
@@ -66,7 +78,8 @@ class Drawing:
         again, before = _SHARED.unpack(self._shared)[0], None
         if again:
             before = attributes(self._dataset())
-            if count > _FIRST and count % EACH and self._batch is not None and before == self._attributes:
+            due = count == 1 or count % (EACH if count < OFTEN else SELDOM) == 0
+            if not due and self._batch is not None and before == self._attributes:
                 found = self._batch.again(len(index))
                 if found is not None:
                     self._spent(repeated=1)
@@ -103,6 +116,26 @@ class Batch:
             return copy.deepcopy(batch, {id(each): each for each, _ in self._tensors})
         except Exception:  # a class of the script's
             return None
+
+
+def is_worker():
+    """Whether this process draws for another one."""
+    return sys.modules["torch.utils.data"].get_worker_info() is not None
+
+
+def unwatched(fetch):
+    """Return what draws without a look at the values of tensors (`values/rules`), which takes longer than to make them.
+
+    It is for samples on the host alone.
+    """
+    native = sys.modules["torch"]._C
+    keys = native.DispatchKeySet(native.DispatchKey.ADInplaceOrView)
+
+    def drawn(fetcher, index):
+        with native._ExcludeDispatchKeyGuard(keys):
+            return fetch(fetcher, index)
+
+    return drawn
 
 
 def attributes(dataset):
