@@ -10,6 +10,7 @@ from there on. Never is one given again of a data set that keeps count of someth
 by the script.
 """
 
+import contextlib
 import copy
 import mmap
 import struct
@@ -130,9 +131,10 @@ def unwatched(fetch):
     """
     native = sys.modules["torch"]._C
     keys = native.DispatchKeySet(native.DispatchKey.ADInplaceOrView)
+    without = getattr(native, "_ExcludeDispatchKeyGuard", contextlib.nullcontext)  # torch/_C/__init__.pyi, 2.4 to 2.15
 
     def drawn(fetcher, index):
-        with native._ExcludeDispatchKeyGuard(keys):
+        with without(keys):
             return fetch(fetcher, index)
 
     return drawn
