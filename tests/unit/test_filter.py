@@ -1,14 +1,18 @@
 """What the filter in every sbatch makes of a changed job: options alone."""
 
 import shlex
+from math import inf
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from xmem_slurm.decision import left_alone
 from xmem_slurm.errors import UsageError
 from xmem_slurm.filter import caller, changes
 from xmem_slurm.site.schema import Command
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission.answer import Wishes
 
 
 def job(script: str) -> Submission:
@@ -76,3 +80,24 @@ def test_a_site_file_can_name_every_command_that_the_hook_runs_in() -> None:
 def test_every_line_of_a_message_begins_as_the_hook_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
     changes._tell("the first\nand the second", "another")
     assert capsys.readouterr().err == "xmem-slurm: the first\nxmem-slurm: and the second\nxmem-slurm: another\n"
+
+
+def test_the_wishes_of_xsbatch_s_users_hold_in_the_filter_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By variables, by #XMEM lines, by their file; what makes no sense is said, and as if it were not set."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "xmem-slurm").mkdir()
+    (tmp_path / "xmem-slurm" / "settings.toml").write_text("engine = 'device'\nbudget = 30\n")
+    asked = list[Wishes]()
+    monkeypatch.setattr(changes, "answer_to", lambda _job, wishes, *_: asked.append(wishes) or left_alone(_job))
+    monkeypatch.setattr(changes.detached, "ask", lambda find, *_: find(print))
+    script = job("#SBATCH --gres=gpu:h200:1\n#XMEM ranks=last\nsrun x")
+    environ = {"XMEM_BUDGET": "300", "XMEM_MARGIN": "20", "XMEM_KEEP_TYPE": "false", "XMEM_POLICY": "nonsense"}
+    submitting = caller.Caller(script.but(environ=environ), "sbatch")
+    changes._answer("site.toml", submitting, 1, {}, inf)
+    (wishes,) = asked
+    assert (wishes.budget, wishes.margin, wishes.ranks, wishes.engine) == (300, 20, "last", "device")
+    assert (wishes.keep_type, wishes.policy, wishes.advise) == (False, None, True)
+    assert "XMEM_POLICY=nonsense" in capsys.readouterr().err

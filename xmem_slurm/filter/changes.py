@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
@@ -27,15 +28,17 @@ from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import GPU_OPTIONS, MEMORY_OPTIONS
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import signals
+from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Tell, Wishes, own_words
 from xmem_slurm.submission.answer import answer as answer_to
-from xmem_slurm.submission.settings import BY_NAME
 from xmem_slurm.submission.submit import tell as tell_user
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
-_NO = ("", "0", "no")
+_NO = ("", "0", "no", "false")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
+_OF_THE_USER = {"keep_type", "policy", "budget", "margin", "engine", "ranks", "array_tasks"}
+"""Wishes of the user's that hold here, too; the others are of what only xsbatch does."""
 
 _ANSWER_SECONDS = 2.0
 """Of the time that the hook waits, what is left for everything that is not a dry run..."""
@@ -110,14 +113,17 @@ def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Table
     from xmem_slurm.submission import known  # noqa: PLC0415 - not for jobs that are left alone
 
     job = caller.submission
-    name = known.key(job, ["filter", site_file, caller.command])
+    found, complaints = settings.effective(job)
+    wanted = {field: value for field, value in settings.values(found).items() if field in _OF_THE_USER}
+    _tell(*complaints)
+    name = known.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
     kept = None if _is_set(job, "XMEM_FRESH") else known.look_up(name, job)
     if kept is not None:
         return _by_options(kept)
 
     def find(tell: Tell) -> Answer:
         return _whatever_happens(
-            lambda: _by_options(answer_to(job, _wishes(site_file, caller, tables, until), tell, name))
+            lambda: _by_options(answer_to(job, _wishes(site_file, caller, tables, until, wanted), tell, name))
         )
 
     return detached.ask(find, process, until - _LAST_SECONDS, _tell) or _late(job)
@@ -153,20 +159,18 @@ def _is_covered(caller: Caller, tables: coverage.Tables) -> bool:
     return covered and refusal(job) is None
 
 
-def _wishes(site_file: str, caller: Caller, tables: coverage.Tables, until: float) -> Wishes:
-    """Return what the site wants of the filter, and the user by variables; one that makes no sense is as good as none.
+def _wishes(site_file: str, caller: Caller, tables: coverage.Tables, until: float, wanted: Mapping[str, Any]) -> Wishes:
+    """Return what the site wants of the filter, and what of the user's own wishes (`wanted`) it can heed.
 
     A dry run may take longer than the hook waits: the next submission has its answer. Its turn is waited for no longer.
     What srun and salloc run gets no share of a GPU: its limit is a variable, and salloc has no option that sets one.
     """
-    order = caller.submission.environ.get("XMEM_POLICY")
     return Wishes(
-        keep_type=_is_set(caller.submission, "XMEM_KEEP_TYPE"),
+        **wanted,
         advise=tables.get("filter", {}).get("mode", "advise") == "advise",
         queue_seconds=max(0.0, until - _ANSWER_SECONDS - time.monotonic()),
         site=site_file,
         fresh=_is_set(caller.submission, "XMEM_FRESH"),
-        policy=order if order in BY_NAME["xmem-policy"].takes else None,
         whole=caller.command != "sbatch",
     )
 
