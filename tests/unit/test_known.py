@@ -98,13 +98,20 @@ def test_what_the_job_leaves_in_a_folder_that_it_lists_does_not_end_it(model: Pa
     assert known.look_up(name, JOB) is None
 
 
+def packages(folder: Path) -> list[Path]:
+    """Make the files of an installed package."""
+    package = folder / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    files = [package / f"{number}.py" for number in range(50)]
+    for file in files:
+        file.touch()
+    return files
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root can write everywhere")
 def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) -> None:
-    package = model.parent / "site-packages" / "torch"
-    package.mkdir(parents=True)
-    read = [package / f"{number}.py" for number in range(50)]
-    for file in read:
-        file.touch()
+    read = packages(model.parent)
+    package = read[0].parent
     package.chmod(0o555)
     name = keep(*map(evidence.as_it_is, read))
     assert len(json.loads(entry(name).read_text())["files"]) == 1
@@ -115,11 +122,8 @@ def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) 
 
 
 def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
-    package = model.parent / "site-packages" / "torch"
-    package.mkdir(parents=True)
-    read = [package / f"{number}.py" for number in range(50)]
-    for file in read:
-        file.touch()
+    read = packages(model.parent)
+    package = read[0].parent
     name = keep(*map(evidence.as_it_is, read))
     assert entry(name).stat().st_size < 2000
     (package / "new.py").touch()
