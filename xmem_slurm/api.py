@@ -24,7 +24,7 @@ from xmem_slurm.estimating import asked
 from xmem_slurm.report import files
 from xmem_slurm.report import html as html_report
 from xmem_slurm.sizing.sizing import Sizing
-from xmem_slurm.submission import last_estimates
+from xmem_slurm.submission import answers
 from xmem_slurm.units import human
 
 __all__ = [
@@ -178,7 +178,7 @@ def estimate(
     if "components" in document:
         raise UsageError("a heterogeneous job: `xmem-slurm estimate --json` has its components")
     job = asked.job_of(words, os.environ, Path(folder))
-    last = last_estimates.find(job.argv, Path(folder).resolve())
+    last = answers.find(job.argv, Path(folder).resolve())
     sizing = None
     if last is not None:
         with contextlib.suppress(XmemError):
@@ -222,6 +222,7 @@ def plan(
     vary: str | None = None,
     site: str | Path | None = None,
     budget: float | None = None,
+    fresh: bool = False,
     write: str | Path | None = None,
     folder: str | Path = ".",
 ) -> TrainingPlan:
@@ -239,6 +240,7 @@ def plan(
     wanted |= {"on": ",".join(on) or None, "allow": ",".join(allow) or None, "forbid": ",".join(forbid) or None}
     options = [f"--{name}={value}" for name, value in {**wanted, "write": file}.items() if value is not None]
     options += [] if keep_global_batch else ["--any-global-batch"]
+    options += ["--fresh"] if fresh else []
     words = _words(command)
     document = _object(["plan", "--json", *options, "--", *words], folder)
     ways = [

@@ -1,6 +1,5 @@
 """What is known of a job that could not be estimated: it is paid for once, unless only the machine was at fault."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from xmem_slurm.estimating.asked import Wanted
 from xmem_slurm.report import decided
 from xmem_slurm.sizing.margins import RanOut
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import known
+from xmem_slurm.submission import answers
 from xmem_slurm.submission.answer import Wishes, answer
 from xmem_slurm.trace import File
 
@@ -57,7 +56,7 @@ def submit_twice(job: Submission, wishes: Wishes = WISHES) -> Sequence[str]:
 
 @pytest.mark.parametrize(
     ("job", "files", "days"),
-    [(JOB, [], known.DAYS_WITHOUT_ESTIMATE), (JOB, None, known.DAYS_UNSEEN), (UNREADABLE, [], known.DAYS_UNSEEN)],
+    [(JOB, [], answers.DAYS_WITHOUT_ESTIMATE), (JOB, None, answers.DAYS_UNSEEN), (UNREADABLE, [], answers.DAYS_UNSEEN)],
 )
 def test_a_job_without_an_estimate_is_paid_for_once_and_told_why(
     dry_runs: DryRuns, tmp_path: Path, job: Submission, files: list[File] | None, days: float
@@ -66,8 +65,9 @@ def test_a_job_without_an_estimate_is_paid_for_once_and_told_why(
     lines = submit_twice(job)
     assert dry_runs.count == 1
     assert lines[0] == "submitted as written: its script failed [XMEM_FRESH=1 tries again]"
-    (kept,) = (tmp_path / "cache" / "xmem-slurm" / "estimates").iterdir()
-    assert json.loads(kept.read_text())["days"] == days
+    del tmp_path
+    (kept,) = answers.STORE.newest()
+    assert kept.head["days"] == days
     assert submit_twice(job, WISHES._replace(fresh=True)) == []
 
 

@@ -14,7 +14,8 @@ from tests.unit.test_report import SIZING
 from xmem_slurm import api
 from xmem_slurm.errors import SlurmError, UsageError
 from xmem_slurm.report import json as json_report
-from xmem_slurm.submission import last_estimates
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import answers
 
 folder = test_first_hour.folder
 
@@ -52,7 +53,8 @@ def test_an_estimate_is_a_value_in_bytes(commands: Commands) -> None:
 
 
 def test_in_a_notebook_it_is_its_report(commands: Commands, folder: Path) -> None:
-    last_estimates.keep(["--wrap", "python3 train.py"], {0: SIZING}, {}, several=False)
+    job = Submission(("--wrap", "python3 train.py"), {}, None)
+    answers.keep_estimate("any", job, {0: SIZING}, {}, rests_on=None)
     found = xmem_slurm.estimate(["train.py"])
     assert commands.argv[-1] == "train.py"
     assert found._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')

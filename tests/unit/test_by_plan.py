@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import EXAMPLE_SITE
 from tests.unit.test_plan import SCRIPT, gpu, planned, site_of
 from xmem_slurm.decision import Kind
+from xmem_slurm.dryrun import evidence
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import on_site
 from xmem_slurm.planning.on_site import Planned
 from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import evidence
 from xmem_slurm.submission.answer import Wishes, answer
 
 JOB = Submission(("job.sh",), {"XMEM_SITE": str(EXAMPLE_SITE)}, SCRIPT.encode())

@@ -11,7 +11,7 @@ from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.outcomes.prediction import Prediction, parse
 from xmem_slurm.slurm.services import service
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import known, recording, retrying
+from xmem_slurm.submission import answers, recording, retrying
 from xmem_slurm.submission.answer import Wishes
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\n# more\npython train.py\n"
@@ -106,8 +106,8 @@ def test_a_folder_that_others_can_write_in_costs_no_job(state: Path) -> None:
 def test_a_kept_decision_has_its_prediction_and_its_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     retry = READY.but(script=SCRIPT.replace(b"h200", b"a100"), environ={**READY.environ, "X": "1"})
-    known.keep("k", DECIDED._replace(retries=[retry]), [])
-    kept = known.look_up("k", WRITTEN)
+    answers.keep_decision("k", DECIDED._replace(retries=[retry]), [])
+    kept = answers.look_up("k", WRITTEN)
     assert kept is not None
     assert kept.prediction == PREDICTED._replace(asked=[], given=[])
     assert kept.retries == (retry,)

@@ -24,6 +24,12 @@ SnapshotFile = Annotated[
     Path | None, typer.Option("--snapshot", help="Write torch's memory snapshot, for pytorch.org/memory_viz.")
 ]
 PerfettoFile = Annotated[Path | None, typer.Option("--perfetto", help="Write memory counters, for ui.perfetto.dev.")]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", "--xmem-fresh", envvar="XMEM_FRESH", help="Run dry even if nothing has changed since the last time."
+    ),
+]
 
 
 def tell(line: str) -> None:

@@ -12,7 +12,17 @@ from typing import Annotated, Any
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, HtmlFile, PerfettoFile, ReportFile, SiteFile, SnapshotFile, tell
+from xmem_slurm.cli.arguments import (
+    AsJson,
+    Command,
+    Fresh,
+    HtmlFile,
+    PerfettoFile,
+    ReportFile,
+    SiteFile,
+    SnapshotFile,
+    tell,
+)
 from xmem_slurm.cli.handing_out import Reports, hand_out
 from xmem_slurm.dryrun import Engine
 from xmem_slurm.errors import UsageError
@@ -61,15 +71,7 @@ def estimate(
         ),
     ] = None,
     verbose: Verbose = False,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            "--xmem-fresh",
-            envvar="XMEM_FRESH",
-            help="Run dry even if nothing has changed since the last time.",
-        ),
-    ] = False,
+    fresh: Fresh = False,
     advice: Annotated[
         bool,
         typer.Option(

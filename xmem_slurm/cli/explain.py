@@ -12,7 +12,7 @@ from xmem_slurm.cli.arguments import AsJson, HtmlFile, PerfettoFile, ReportFile,
 from xmem_slurm.cli.handing_out import Reports, hand_out, when
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating.asked import Estimated
-from xmem_slurm.submission import last_estimates
+from xmem_slurm.submission import answers
 
 _JOB = re.compile(r"\d+(_\d+)?")
 
@@ -47,13 +47,13 @@ def explain(
     hand_out(estimated, reports, as_json=as_json, verbose=True)
 
 
-def last_of(script: str | None) -> last_estimates.KeptEstimate:
+def last_of(script: str | None) -> answers.KeptEstimate:
     """Return the newest estimate that is kept of a script, of any where it is None; and say if it is out of date.
 
     Raises:
         UsageError: there is none.
     """
-    last = next((each for each in last_estimates.newest() if script is None or each.is_of(script)), None)
+    last = next((each for each in answers.newest() if script is None or each.is_of(script)), None)
     if last is None:
         which = f" of {script}" if script is not None else ""
         raise UsageError(f"no estimate{which} is kept; `xmem-slurm estimate {script or 'SCRIPT'}` makes one")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, SiteFile, tell
+from xmem_slurm.cli.arguments import AsJson, Command, Fresh, SiteFile, tell
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates
@@ -45,6 +45,7 @@ def plan(
     budget: Annotated[
         float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take.", min=1)
     ] = 180.0,
+    fresh: Fresh = False,
     write: Annotated[Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +54,7 @@ def plan(
     if wrong is not None:
         raise UsageError(f"{write}: {wrong}")
     wanted = on_site.PlanWanted(
-        gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget
+        gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget, fresh=fresh
     )
     job = _as_script(asked.job_of(command, dict(os.environ)))
     with terminal.progress("running the job dry as it is", budget) as shown_now:

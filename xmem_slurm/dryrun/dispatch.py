@@ -10,10 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from xmem_slurm.dryrun import array_job, cpu_node, engines, runner
+from xmem_slurm.dryrun import array_job, cpu_node, engines, kept_runs, runner
 from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, Orders, drive, order_to_json
 from xmem_slurm.dryrun.in_turn import in_turn
+from xmem_slurm.dryrun.job import CLOCK
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import DeviceBuildError, NoEstimate, SandboxError, SlurmError, XmemError
 from xmem_slurm.site.schema import DryRuns
@@ -21,7 +22,6 @@ from xmem_slurm.site.schema import DryRuns
 MOST_ROUNDS = 20
 """A job wants another dry run for each kind of GPU in question, and for the last task of an array."""
 
-_CLOCK = ("SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME")
 _REASONS = (NoEstimate, SandboxError, DeviceBuildError, SlurmError)
 """Why a job cannot be sized, which says nothing of the others."""
 
@@ -56,7 +56,8 @@ def some_at_once(where: DryRuns) -> InTurn:
 
 
 def _maker(where: DryRuns) -> Callable[[DryRunOrder], DryRunResult]:
-    return here if where.where == "here" else lambda order: cpu_node.run(order, where)
+    make = here if where.where == "here" else lambda order: cpu_node.run(order, where)
+    return kept_runs.made_or_kept(make)
 
 
 def here(order: DryRunOrder) -> DryRunResult:
@@ -134,6 +135,20 @@ def _or_why_not(orders: Orders[_T]) -> Orders[_T | XmemError]:
 
 
 def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResult | SlurmError]:
+    """Return what came of each: what is kept of it, or one step or array job for all of which nothing is."""
+    found = [None if order.fresh else kept_runs.look_up(order) for order in orders]
+    wanted = [order for order, kept in zip(orders, found, strict=True) if kept is None]
+    made = iter(_made(wanted, where))
+    results: list[DryRunResult | SlurmError] = []
+    for order, kept in zip(orders, found, strict=True):
+        result = kept or next(made)
+        if kept is None and isinstance(result, DryRunResult):
+            kept_runs.keep(order, result)
+        results.append(result)
+    return results
+
+
+def _made(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunResult | SlurmError]:
     if len(orders) != 1:
         return array_job.run(orders, where)
     try:
@@ -144,5 +159,5 @@ def _at_once(orders: Sequence[DryRunOrder], where: DryRuns) -> Sequence[DryRunRe
 
 def _key(order: DryRunOrder) -> str:
     """Return what stays the same where the same dry run is wanted again: not the time of day, nor that for it."""
-    environ = {name: value for name, value in order.job.environ.items() if name not in _CLOCK}
+    environ = {name: value for name, value in order.job.environ.items() if name not in CLOCK}
     return order_to_json(replace(order, job=replace(order.job, environ=environ), budget=Budget()))

@@ -14,7 +14,7 @@ from pathlib import Path
 from xmem_slurm.cluster import client
 from xmem_slurm.dryrun.containers import pyxis
 from xmem_slurm.dryrun.shims import slurm_queries
-from xmem_slurm.slurm import gres
+from xmem_slurm.slurm import body, gres
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB
@@ -30,6 +30,8 @@ NOT_CHOSEN = "dry-run"
 TIME_LIMIT_SECONDS = 24 * 3600
 """Between the job's start and the end that it is told; the dry run has a budget of its own."""
 _OUTPUT = "slurm-%j.out"
+OUTPUTS = (_OUTPUT, "slurm-%A_%a.out")
+"""Where sbatch has a job's output go, and that of the tasks of an array, if nothing else is said."""
 _ASKED = {
     "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
     "SLURM_GPUS": "gpus",
@@ -45,6 +47,9 @@ _AS_GIVEN = re.compile(
     "SLURM_(JOB_(ACCOUNT|CPUS_PER_NODE|ID|NAME|NODELIST|NUM_NODES|PARTITION)|MEM_PER_.*|NPROCS|NTASKS|TASKS_PER_NODE)"
 )
 """What it finds of each component that way, and of the first one under the usual name, too."""
+
+CLOCK = ("SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME")
+"""What says when the job runs: another time each time."""
 
 _HOSTS = re.compile("SLURM_(JOB_)?NODELIST(_HET_GROUP_.*)?|SLURMD_NODENAME")
 """What names the nodes: the host of the dry run stands for them all."""
@@ -67,6 +72,10 @@ class Job:
     environ: Mapping[str, str]
     gpus: Sequence[int] = (1,)
     container: Mapping[str, str] = field(default_factory=dict)
+    outputs: Sequence[str] = OUTPUTS
+    """The names of the files that Slurm writes for it, with their placeholders."""
+    by_shell: bool = True
+    """Whether a shell runs the script."""
 
     def as_task(self, number: int) -> "Job":
         """Return it as this task of its array."""
@@ -84,7 +93,9 @@ def from_submission(job: Submission) -> Job:
     environ = exported(job.environ, request.value("export")) | slurm_variables(request) | known
     bundle = request.value("container")
     container = pyxis.of_batch_script(job) if bundle is None else {"container": bundle}
-    return Job(script, command_line.script_arguments, folder, environ, _gpus(request), container)
+    outputs = tuple(filter(None, (request.value("output"), request.value("error")))) or OUTPUTS
+    by_shell = job.parsed_script is None or job.parsed_script.interpreter in body.SHELLS
+    return Job(script, command_line.script_arguments, folder, environ, _gpus(request), container, outputs, by_shell)
 
 
 def facts(job: Submission, folder: Path) -> dict[str, str]:

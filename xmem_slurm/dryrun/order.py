@@ -45,6 +45,8 @@ class Asked(NamedTuple):
     ranks: str | None = None
     array_tasks: str | None = None
     origins: bool = False
+    fresh: bool = False
+    """Whether what an earlier dry run found (`kept_runs`) is no answer."""
 
 
 class RunRanks(NamedTuple):
@@ -79,6 +81,8 @@ class DryRunOrder:
     """With the change "batch": the samples of each."""
     brief: bool = False
     """Whether it is over as soon as training repeats itself: what else the script does was seen in another run."""
+    fresh: bool = False
+    """Whether it is made even if it is known what it finds."""
 
     @classmethod
     def of(cls, job: Job, gpu: Gpu, budget: Budget, asked: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen
@@ -94,6 +98,7 @@ class DryRunOrder:
             wanted_ranks="all" if ranks == "all" else "last" if ranks == "last" else _numbers(ranks),
             array_tasks=_numbers(tasks),
             origins="hook" if asked.origins else "none",
+            fresh=asked.fresh,
         )
 
     @property

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.errors import UsageError
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import answer, evidence, known, last_estimates
-from xmem_slurm.submission.last_estimates import Said
+from xmem_slurm.submission import answer, answers
+from xmem_slurm.submission.answers import Said
 
 if TYPE_CHECKING:
     from xmem_slurm.sizing.sizing import Sizing
@@ -90,9 +90,9 @@ def estimate(job: Submission, wanted: Wanted, tell: Callable[[str], None]) -> Es
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     ran_out = answer.ran_out(job)
-    key = known.key(job, [wanted._replace(verbose=False, fresh=False), ran_out])
-    last = None if wanted.fresh else last_estimates.find(job.argv)
-    if last is not None and last.key == key and last.files is not None and evidence.unchanged(last.files):
+    key = answers.key(job, [wanted._replace(verbose=False, fresh=False), ran_out])
+    last = None if wanted.fresh else answers.look_up_estimate(key)
+    if last is not None:
         return Estimated(last.said, last.left, last.several, last.sized, last.templates, last.made)
     from xmem_slurm.estimating import by_dry_run  # noqa: PLC0415 - who is told what is known does not wait for it
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from xmem_slurm.cluster import guess
-from xmem_slurm.dryrun import admission, dispatch
+from xmem_slurm.dryrun import admission, dispatch, evidence
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.evidence import Evidence
 from xmem_slurm.dryrun.exchange import Orders
 from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked, DryRunOrder
@@ -20,8 +21,7 @@ from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import by_sizing, evidence, last_estimates
-from xmem_slurm.submission.evidence import Evidence
+from xmem_slurm.submission import answers, by_sizing
 
 QUEUE_SECONDS = 3600.0
 """Who asks for an estimate waits for nothing but that, and can press Ctrl-C; a submission goes on without it sooner."""
@@ -41,15 +41,15 @@ def estimate(
         SiteError: the site file is wrong, or the one that was named is not there.
     """
     where, wanted = _where(wanted, tell)
-    answers = _answers(job, wanted, where, Experience(learned.margins(where, tell), ran_out), tell)
-    sized = {component: each for component, each in answers.items() if isinstance(each, Sizing)}
-    errors = {component: each for component, each in answers.items() if isinstance(each, NoEstimate)}
+    results = _results(job, wanted, where, Experience(learned.margins(where, tell), ran_out), tell)
+    sized = {component: each for component, each in results.items() if isinstance(each, Sizing)}
+    errors = {component: each for component, each in results.items() if isinstance(each, NoEstimate)}
     if not sized:
         raise next(iter(errors.values()))
     left = {component: str(error) for component, error in errors.items()}
     several, templates = bool(job.request.others), where.templates if where is not None else None
     files = _lasting(job, wanted, where, sized) if not left else None
-    said = last_estimates.keep(job.argv, sized, left, several=several, templates=templates, key=key, files=files)
+    said = answers.keep_estimate(key, job, sized, left, rests_on=files, templates=templates)
     return Estimated(said, left, several, lambda: sized, templates)
 
 
@@ -71,7 +71,7 @@ def largest_batches(
     where, wanted = _where(wanted, tell)
     rules = where.dry_run if where is not None else DryRuns()
     gpus = sizing.spared(_gpus(wanted, where.without_shares()), where) if where is not None else _gpus(wanted, None)
-    budget, asked = Budget(seconds=wanted.budget).within(rules), Asked(wanted.engine, wanted.ranks)
+    budget, asked = Budget(seconds=wanted.budget).within(rules), Asked(wanted.engine, wanted.ranks, fresh=wanted.fresh)
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
     work = "running the job dry with one batch after another"
     with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
@@ -97,11 +97,12 @@ def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
     return {name: catalogue[name].model_copy(update={"total_bytes": total})}
 
 
-def _answers(
+def _results(
     job: Submission, wanted: Wanted, where: Site | None, experience: Experience, tell: Callable[[str], None]
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
-    allowance, asked = Budget(seconds=wanted.budget), Asked(wanted.engine, wanted.ranks, origins=True)
+    allowance = Budget(seconds=wanted.budget)
+    asked = Asked(wanted.engine, wanted.ranks, origins=True, fresh=wanted.fresh)
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)
@@ -113,9 +114,9 @@ def _answers(
     seconds = allowance.within(rules).seconds
     turn = admission.turn(rules, QUEUE_SECONDS, tell)
     with turn, terminal.progress("running the job dry", seconds, verbose=wanted.verbose):
-        answers = dispatch.one(orders, rules)
+        results = dispatch.one(orders, rules)
     if not wanted.advice:
-        return answers
+        return results
 
     def advice(sized: Sizing, component: int) -> Orders[Sizing]:
         budget = allowance.within(rules)
@@ -125,7 +126,7 @@ def _answers(
     with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
         return {
             number: dispatch.one(advice(each, number), rules) if isinstance(each, Sizing) else each
-            for number, each in answers.items()
+            for number, each in results.items()
         }
 
 

@@ -110,14 +110,14 @@ def _late(job: Submission) -> Answer:
 
 def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Tables, until: float) -> Answer:
     """Return what to change in the job: what is known of it already, else what sizing it says in time."""
-    from xmem_slurm.submission import known  # noqa: PLC0415 - not for jobs that are left alone
+    from xmem_slurm.submission import answers  # noqa: PLC0415 - not for jobs that are left alone
 
     job = caller.submission
     found, complaints = settings.effective(job)
     wanted = {field: value for field, value in settings.values(found).items() if field in _OF_THE_USER}
     _tell(*complaints)
-    name = known.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
-    kept = None if _is_set(job, "XMEM_FRESH") else known.look_up(name, job)
+    name = answers.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
+    kept = None if _is_set(job, "XMEM_FRESH") else answers.look_up(name, job)
     if kept is not None:
         return _by_options(kept)
 

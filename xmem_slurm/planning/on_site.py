@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import from_submission
-from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.dryrun.order import Asked, DryRunOrder
 from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.outcomes import history, learned
 from xmem_slurm.planning.changes import files_for, what_changes
@@ -52,6 +52,8 @@ class PlanWanted(NamedTuple):
     seconds: float = 180.0
     margin: float = 0.0
     policy: str | None = None
+    fresh: bool = False
+    """Whether what earlier dry runs found is no answer."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     )
     each = Budget(seconds=min(wanted.seconds, A_DRY_RUN_SECONDS)).within(site.dry_run)
     vary = BatchLever.parse(wanted.vary) if wanted.vary is not None else None
-    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each)
+    asked = Asked(fresh=wanted.fresh)
+    order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each, asked)
     with admission.turn(site.dry_run, None, tell):
         experience = Experience(learned.margins(site, tell), history.ran_out(job))
         search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put, experience)

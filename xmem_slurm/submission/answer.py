@@ -1,7 +1,8 @@
 """What is sbatch given for a job, and why?
 
-The job as it is, where it asks for no GPU; what is known of this very submission, where it was sized before (`known`);
-else what sizing it says (`by_sizing`). Imports here are few: a job without a GPU must not wait for pydantic or jinja2.
+The job as it is, where it asks for no GPU; what is known of this very submission, where it was sized before
+(`answers`); else what sizing it says (`by_sizing`). Imports here are few: a job without a GPU must not wait for
+pydantic or jinja2.
 """
 
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, left_alone
-from xmem_slurm.errors import NoEstimate, Refused, XmemError
+from xmem_slurm.errors import NoEstimate, Refused, UsageError, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm import services
 from xmem_slurm.slurm.refusal import refusal
@@ -72,7 +73,7 @@ class Wishes(NamedTuple):
 def answer(job: Submission, wishes: Wishes, tell: Tell, name: str | None = None) -> Decision:
     """Decide what sbatch is given for a job whose script is read; it is left alone where sbatch will refuse it anyway.
 
-    `name` is what the decision is kept under (`known`), if not by the wishes.
+    `name` is what the decision is kept under (`answers`), if not by the wishes.
 
     Raises:
         Refused: the site wants no such job.
@@ -102,28 +103,52 @@ def _known_or_sized(job: Submission, wishes: Wishes, tell: Tell, name: str | Non
         Busy: its turn to be run dry did not come in time.
     """
     not_sized = _not_sized(job)
-    from xmem_slurm.submission import known  # noqa: PLC0415
+    from xmem_slurm.submission import answers  # noqa: PLC0415
 
     sized_by = wishes._replace(
         fresh=False, verbose=False, hold=False, report=None, html=None, record=None, summary=False, given=()
     )
     before = ran_out(job)
     if before is not None:
-        name = known.key(job, [name or sized_by, before])
-    name = name or known.key(job, sized_by)
-    drawn = wishes.report is not None or wishes.html is not None  # of what is known there are no traces
-    kept = known.look_up(name, job) if not drawn and not wishes.fresh else None
-    if kept is not None:
+        name = answers.key(job, [name or sized_by, before])
+    name = name or answers.key(job, sized_by)
+    # A report is drawn from traces that say which lines asked for memory; a known answer may have others.
+    drawn = wishes.report is not None or wishes.html is not None
+    kept = answers.look_up(name, job) if not wishes.fresh else None
+    if kept is not None and not drawn:
         return kept
+    try:
+        return _sized(job, not_sized, wishes, tell, name=name, before=before)
+    except (Refused, UsageError):
+        raise
+    except XmemError as error:
+        if kept is None:
+            raise
+        tell(f"no report, but the job goes by what is known of it: {error}")
+        return kept
+
+
+def _sized(
+    job: Submission,
+    not_sized: Mapping[int, str],
+    wishes: Wishes,
+    tell: Tell,
+    *,
+    name: str,
+    before: "RanOut | None",
+) -> Decision:
+    """Find what is not known, in its turn, or wait for who is finding it."""
     from xmem_slurm.dryrun import admission  # noqa: PLC0415
     from xmem_slurm.site import places  # noqa: PLC0415
+    from xmem_slurm.submission import answers  # noqa: PLC0415
 
     rules = places.dry_run_rules(places.tables(wishes.site, job.environ, b"dry_run"))
     seconds = rules.queue_seconds if wishes.queue_seconds is None else wishes.queue_seconds
     began, until = time.time(), time.monotonic() + seconds
 
     def made_meanwhile() -> Decision | None:
-        return None if drawn else known.look_up(name, job, began)
+        drawn = wishes.report is not None or wishes.html is not None
+        return None if drawn else answers.look_up(name, job, began)
 
     with admission.alone(name, seconds, tell, made_meanwhile) as made:
         if made is not None:

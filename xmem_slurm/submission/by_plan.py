@@ -11,7 +11,7 @@ from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Site
-from xmem_slurm.submission import by_sizing, known
+from xmem_slurm.submission import answers, by_sizing
 from xmem_slurm.units import human
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     """
     site = loading.load_site(places.site_file(wishes.site, job.environ))
     wanted = on_site.PlanWanted(
-        site=wishes.site, on=_pinned(job, wishes, site), margin=wishes.margin, policy=wishes.policy
+        site=wishes.site,
+        on=_pinned(job, wishes, site),
+        margin=wishes.margin,
+        policy=wishes.policy,
+        fresh=wishes.fresh,
     )
     if wishes.budget != wishes._field_defaults["budget"]:  # of many dry runs more is the default than of one
         wanted = wanted._replace(seconds=wishes.budget)
@@ -52,7 +56,7 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     traces = [found.plan.base.trace, *(rank.trace for estimate in estimates for rank in estimate.ranks)]
     site_file = places.site_file(wishes.site, job.environ)
     basis = by_sizing.basis_of(job, site_file, found.site.templates, learned.files(found.site))
-    known.keep(name, decision, *by_sizing.lasts(traces, basis))
+    answers.keep_decision(name, decision, *by_sizing.lasts(traces, basis))
     return decision
 
 

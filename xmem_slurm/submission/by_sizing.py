@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from xmem_slurm import resources
 from xmem_slurm.decision import Decision, Kind, Part, stopped_by
-from xmem_slurm.dryrun import dispatch
+from xmem_slurm.dryrun import dispatch, evidence, kept_runs
 from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.evidence import Evidence
+from xmem_slurm.dryrun.job import from_submission
 from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate, Refused, UnusedGpu, UsageError
 from xmem_slurm.outcomes import learned, prediction
@@ -23,10 +25,8 @@ from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
-from xmem_slurm.slurm import script_files
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import evidence, known, last_estimates
-from xmem_slurm.submission.evidence import Evidence
+from xmem_slurm.submission import answers
 from xmem_slurm.trace import Trace
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def decide(
     if not sized:
         unused = not not_sized and all(isinstance(error, UnusedGpu) for error in errors.values())
         decision = _without_estimate(job, left, site, unused=unused, advise=wishes.advise)
-        known.keep(name, decision, *_lasts_without_estimate(list(errors.values()), basis))
+        answers.keep_decision(name, decision, *_lasts_without_estimate(list(errors.values()), basis))
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
         return decision
@@ -78,10 +78,7 @@ def decide(
         retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
         decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
     rests_on, days = _lasts(decision, site, basis)
-    known.keep(name, decision, rests_on, days)
-    with suppress(Exception):  # no submission fails by what is said of it again
-        several, templates = bool(job.request.others), site.templates
-        last_estimates.keep(job.argv, sized, left, several=several, templates=templates, files=rests_on)
+    answers.keep_decision(name, decision, rests_on, days, sized=sized, templates=site.templates)
     return decision
 
 
@@ -108,6 +105,7 @@ def _sizings(
                 wishes.ranks,
                 wishes.array_tasks,
                 origins=wishes.report is not None or wishes.html is not None,
+                fresh=wishes.fresh,
             ),
             ask_slurm=True,
             experience=experience,
@@ -131,20 +129,20 @@ def _without_estimate(
 
 
 _Lasts = tuple[Sequence[Evidence] | None, float]
-"""What an answer rests on, None where that is not as it was any more; and for how many days it is known."""
+"""What an answer rests on, None where that is not as it was any more; and for how many days it is answers."""
 
 
 def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[Evidence] | None) -> _Lasts:
-    """Return what it rests on that there is no estimate, and for how many days that is known."""
+    """Return what it rests on that there is no estimate, and for how many days that is answers."""
     read = [file for error in errors for file in error.files or ()]
     seen = basis is not None and all(error.files is not None for error in errors)
-    days = known.DAYS_WITHOUT_ESTIMATE if seen else known.DAYS_UNSEEN
-    days = known.FOR_WHO_WAITS if any(error.busy for error in errors) else days
+    days = answers.DAYS_WITHOUT_ESTIMATE if seen else answers.DAYS_UNSEEN
+    days = answers.FOR_WHO_WAITS if any(error.busy for error in errors) else days
     return evidence.lasting([*(basis or ()), *read]), days
 
 
 def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> _Lasts:
-    """Return what a decision by size rests on, and for how many days it is known."""
+    """Return what a decision by size rests on, and for how many days it is answers."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
     same_again = not decision.left and site.policy.order != "start"  # the queue is another one each time
     return lasts(traces, basis if same_again else None)
@@ -154,7 +152,7 @@ def lasts(traces: Sequence[Trace], basis: Sequence[Evidence] | None) -> _Lasts:
     """Return what an answer from these traces rests on, and for how many days it is known; `basis` as of `basis_of`."""
     whole = basis is not None and all(trace.files and trace.is_whole for trace in traces)
     read = [file for trace in traces for file in trace.files]
-    return evidence.lasting([*(basis or ()), *read]), known.MOST_DAYS if whole else known.FOR_WHO_WAITS
+    return evidence.lasting([*(basis or ()), *read]), answers.MOST_DAYS if whole else answers.FOR_WHO_WAITS
 
 
 def basis_of(
@@ -166,11 +164,8 @@ def basis_of(
     own folder `templates`, too), the files of learned `margins`, and what the batch script names. What Slurm writes for
     the job is none of it.
     """
-    try:
-        folder = Path(job.request.chdir or ".").absolute()
-        shell = job_steps.is_for_a_shell(job)  # a Python script says itself what it reads
-        named = script_files.named_files(job_steps.text(job), folder, job.environ) if shell else set()
-    except (script_files.Unknown, OSError):
+    named = kept_runs.named_by(from_submission(job))
+    if named is None:
         return None
     facts = {
         *([site_file.absolute()] if site_file else []),
@@ -179,9 +174,7 @@ def basis_of(
         *margins,
     }
     facts |= {place / "batch.sh.j2" for place in resources.template_places(own=templates)}
-    named_by = [job.request.value(option) for option in ("output", "error")]
-    outputs = [name for name in named_by if name] or ["slurm-%j.out", "slurm-%A_%a.out"]  # sbatch's own names
-    return [*(evidence.as_it_is(path) for path in facts | named), *evidence.made_by_slurm(outputs, folder)]
+    return [*map(evidence.as_it_is, facts), *named]
 
 
 def _with_parts(

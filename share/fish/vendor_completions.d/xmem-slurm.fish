@@ -39,6 +39,7 @@ complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l top -r -d 'So ma
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l vary -r -d 'What is the batch of a process: batch_size=--OPTION or batch_size=VARIABLE'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l site -r -d 'The site file; else XMEM_SITE, /etc/xmem-slurm, yours'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l budget -r -d 'CPU seconds that all dry runs may take'
+complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l fresh -d 'Run dry even if nothing has changed since the last time'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l write -r -d 'Write the script that trains the best way, for sbatch'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l json -d 'One JSON object on stdout'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l json -d 'One JSON object on stdout'

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.dryrun import evidence
 from xmem_slurm.dryrun.containers import images
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import evidence, known
+from xmem_slurm.submission import answers
 from xmem_slurm.trace import File
 
 JOB = Submission(("--gres=gpu:h200:1", "job.sh"), {"A": "1", "B": "2", "ODD": "\udcff"}, b"#!/bin/sh\n\xff\n")
@@ -29,19 +30,26 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model.py"
 
 
-def keep(*files: evidence.Noted, job: Submission = JOB, days: float = known.MOST_DAYS) -> str:
-    name = known.key(job, [])
-    known.keep(name, DECISION._replace(written=job), evidence.lasting(files), days)
+def keep(*files: evidence.Noted, job: Submission = JOB, days: float = answers.MOST_DAYS) -> str:
+    name = answers.key(job, [])
+    answers.keep_decision(name, DECISION._replace(written=job), evidence.lasting(files), days)
     return name
 
 
+def rewrite(name: str, **fields: object) -> None:
+    """Change what the head of a record says."""
+    record = answers.STORE.read(name)
+    assert record is not None
+    answers.STORE.write(name, {**record.head, **fields}, [record.part(0)])
+
+
 def entry(name: str) -> Path:
-    return Path(os.environ["XDG_CACHE_HOME"], "xmem-slurm", "estimates", f"{name}.json")
+    return Path(os.environ["XDG_CACHE_HOME"], "xmem-slurm", "answers", name)
 
 
 def test_an_answer_comes_back_whole(model: Path) -> None:
     name = keep(evidence.as_it_is(model))
-    found = known.look_up(name, JOB)
+    found = answers.look_up(name, JOB)
     assert found is not None
     assert found.known_since is not None
     assert found._replace(known_since=None) == DECISION
@@ -68,20 +76,20 @@ def test_an_edited_file_ends_it(change: str, model: Path) -> None:
         model.unlink()
         if change != "gone":
             model.mkdir()
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_a_file_with_another_time_and_the_same_content_does_not(model: Path) -> None:
     name = keep(evidence.as_it_is(model))
     os.utime(model, (0, 0))
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
 
 
 def test_of_a_large_file_the_time_counts(model: Path) -> None:
     model.write_bytes(bytes(evidence.MOST_DIGESTED + 1))
     name = keep(evidence.as_it_is(model))
     os.utime(model, (0, 0))
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_what_the_job_leaves_in_a_folder_that_it_lists_does_not_end_it(model: Path) -> None:
@@ -93,9 +101,9 @@ def test_what_the_job_leaves_in_a_folder_that_it_lists_does_not_end_it(model: Pa
     name = keep(evidence.as_it_is(folder), wrote, *evidence.made_by_slurm(["%x-%4j.out"], folder))
     (folder / "gpt-0017.out").touch()
     (folder / "model[1].pt").touch()
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
     (folder / "model1.pt").touch()
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def packages(folder: Path) -> list[Path]:
@@ -114,11 +122,13 @@ def test_of_packages_that_are_not_ones_own_the_folder_is_looked_at(model: Path) 
     package = read[0].parent
     package.chmod(0o555)
     name = keep(*map(evidence.as_it_is, read))
-    assert len(json.loads(entry(name).read_text())["files"]) == 1
-    assert known.look_up(name, JOB) is not None
+    record = answers.STORE.read(name)
+    assert record is not None
+    assert len(json.loads(record.part(0))) == 1
+    assert answers.look_up(name, JOB) is not None
     package.chmod(0o755)
     (package / "new.py").touch()
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
@@ -127,9 +137,9 @@ def test_of_ones_own_packages_each_file_is_looked_at(model: Path) -> None:
     name = keep(*map(evidence.as_it_is, read))
     assert entry(name).stat().st_size < 2000
     (package / "new.py").touch()
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
     read[7].write_text("import this")
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 NAMED = JOB.but(argv=("-J", "one", "--gres=gpu:h200:1", "--comment=first", "-o", "%x.out", "job.sh", "--comment=its"))
@@ -148,27 +158,27 @@ NAMED = JOB.but(argv=("-J", "one", "--gres=gpu:h200:1", "--comment=first", "-o",
 def test_options_that_cannot_matter_are_those_of_who_asks(
     argv: tuple[str, ...], ready: tuple[str, ...], model: Path
 ) -> None:
-    known.keep(
-        known.key(NAMED, []),
+    answers.keep_decision(
+        answers.key(NAMED, []),
         DECISION._replace(
             written=NAMED, ready=NAMED.but(argv=tuple(word.replace("h200", "l4") for word in NAMED.argv))
         ),
         evidence.lasting([evidence.as_it_is(model)]),
     )
     other = NAMED.but(argv=argv, environ={**NAMED.environ, "SBATCH_JOB_NAME": "x", "XMEM_FRESH": "1"})
-    found = known.look_up(known.key(other, []), other)
+    found = answers.look_up(answers.key(other, []), other)
     assert found is not None
     assert found.ready.argv == ready
 
 
 def test_a_job_as_it_was_written_keeps_its_words_where_they_are(model: Path) -> None:
-    known.keep(
-        known.key(NAMED, []),
+    answers.keep_decision(
+        answers.key(NAMED, []),
         DECISION._replace(written=NAMED, ready=NAMED),
         evidence.lasting([evidence.as_it_is(model)]),
     )
     other = NAMED.but(argv=("--gres=gpu:h200:1", "-J", "two", "job.sh", "--comment=its"))
-    found = known.look_up(known.key(other, []), other)
+    found = answers.look_up(answers.key(other, []), other)
     assert found is not None
     assert found.ready == other
 
@@ -178,25 +188,25 @@ def test_the_name_of_a_job_counts_where_the_job_may_read_it(where: str, model: P
     job = NAMED.but(script=b"#!/bin/sh\n./$SLURM_JOB_NAME\n") if where == "script" else NAMED
     if where == "module":
         model.write_text("import os\nconfig = os.environ['SLURM_JOB_NAME']\n")
-    known.keep(
-        known.key(job, []), DECISION._replace(written=job, ready=job), evidence.lasting([evidence.as_it_is(model)])
+    answers.keep_decision(
+        answers.key(job, []), DECISION._replace(written=job, ready=job), evidence.lasting([evidence.as_it_is(model)])
     )
-    assert known.look_up(known.key(job, []), job) is not None
+    assert answers.look_up(answers.key(job, []), job) is not None
     other = job.but(argv=("-J", "two", *job.argv[2:]))
-    assert known.look_up(known.key(other, []), other) is None
+    assert answers.look_up(answers.key(other, []), other) is None
 
 
 def test_in_a_heterogeneous_job_all_words_count() -> None:
     one, other = (JOB.but(argv=("-n1", ":", "-J", name, "--gres=gpu:1", "job.sh")) for name in ("one", "two"))
-    assert known.key(one, []) != known.key(other, [])
+    assert answers.key(one, []) != answers.key(other, [])
 
 
 def test_a_file_that_comes_into_being_ends_it(model: Path) -> None:
     checkpoint = model.with_name("checkpoint.pt")
     name = keep(evidence.as_it_is(checkpoint))
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
     checkpoint.touch()
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_another_file_in_a_folder_that_was_listed_ends_it(model: Path) -> None:
@@ -204,9 +214,9 @@ def test_another_file_in_a_folder_that_was_listed_ends_it(model: Path) -> None:
     data.mkdir()
     os.utime(data, (0, 0))
     name = keep(evidence.as_it_is(data))
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
     (data / "more.bin").touch()
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_nothing_is_kept_of_a_file_that_was_edited_while_the_dry_run_ran(model: Path) -> None:
@@ -222,7 +232,7 @@ def test_nothing_is_kept_where_not_everything_was_noted(model: Path) -> None:
 def test_what_the_job_wrote_itself_does_not_count(model: Path) -> None:
     """Written before it was read: the job's own. Read before it was written: a file of this machine."""
     made = File("R", 5, 5, str(model.with_name("made.json")))
-    assert known.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
+    assert answers.look_up(keep(File("W", 0, 0, made.path), made), JOB) is not None
     assert not entry(keep(made, File("W", 0, 0, made.path), job=JOB.but(argv=("other.sh",)))).exists()
 
 
@@ -234,10 +244,10 @@ def test_an_image_with_another_header_is_another_image(model: Path) -> None:
     name = keep(evidence.as_it_is(image), File("I", images.identity(image), 0, str(image)))
     image.write_bytes(bytes(images.HEADER_BYTES) + b"b")
     os.utime(image, ns=(5, 5))
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
     image.write_bytes(bytes(images.HEADER_BYTES - 1) + b"1a")
     os.utime(image, ns=(5, 5))
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_of_an_image_only_a_regular_file_is_opened(model: Path) -> None:
@@ -257,42 +267,44 @@ def test_of_an_image_only_a_regular_file_is_opened(model: Path) -> None:
     ],
 )
 def test_another_submission_has_another_name(job: Submission, wishes: Sequence[object]) -> None:
-    assert known.key(job, wishes) != known.key(JOB, [])
+    assert answers.key(job, wishes) != answers.key(JOB, [])
 
 
 def test_the_folder_is_part_of_the_name_and_the_login_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = known.key(JOB, [])
-    assert known.key(JOB.but(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
+    before = answers.key(JOB, [])
+    assert answers.key(JOB.but(environ={**JOB.environ, "SSH_TTY": "/dev/pts/7", "SHLVL": "3"}), []) == before
     monkeypatch.chdir(tmp_path)
-    assert known.key(JOB, []) != before
+    assert answers.key(JOB, []) != before
 
 
-@pytest.mark.parametrize("days", [known.MOST_DAYS, known.DAYS_WITHOUT_ESTIMATE])
+@pytest.mark.parametrize("days", [answers.MOST_DAYS, answers.DAYS_WITHOUT_ESTIMATE])
 def test_old_answers_are_not_given(model: Path, days: int) -> None:
-    path = entry(name := keep(evidence.as_it_is(model), days=days))
-    content = json.loads(path.read_text())
+    name = keep(evidence.as_it_is(model), days=days)
     for seconds, given in ((-60, True), (60, False)):
-        content["made"] = time.time() - (days * 86400 + seconds)
-        path.write_text(json.dumps(content))
-        assert (known.look_up(name, JOB) is not None) == given
+        rewrite(name, made=time.time() - (days * 86400 + seconds))
+        assert (answers.look_up(name, JOB) is not None) == given
 
 
 def test_an_answer_that_does_not_last_is_for_those_who_waited_for_it(model: Path) -> None:
     before = time.time()
-    name = keep(evidence.as_it_is(model), days=known.FOR_WHO_WAITS)
-    assert known.look_up(name, JOB) is None
-    assert known.look_up(name, JOB, before) is not None
-    assert known.look_up(name, JOB, time.time()) is None, "it was there before"
+    name = keep(evidence.as_it_is(model), days=answers.FOR_WHO_WAITS)
+    assert answers.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB, before) is not None
+    assert answers.look_up(name, JOB, time.time()) is None, "it was there before"
     model.write_text("layers = 100\n")
-    assert known.look_up(name, JOB, before) is None
+    assert answers.look_up(name, JOB, before) is None
 
 
 def test_damage_is_no_answer(model: Path) -> None:
     path = entry(name := keep(evidence.as_it_is(model)))
     whole, dice = path.read_bytes(), random.Random(0)
-    other: list[bytes] = [b"", b"{}", b"[]", b"null", b"1", whole[:-1], whole * 2, b'{"made": 9e99, "files": [1]}']
-    for field in json.loads(whole):
-        other += [json.dumps(json.loads(whole) | {field: wrong}).encode() for wrong in (None, 7, "x", [7], {"a": 1})]
+    other: list[bytes] = [b"", b"{}", b"[]", b"null", b"1", whole[:-1], whole * 2, b'[{"made": 9e99}, [1]]\n1']
+    record = answers.STORE.read(name)
+    assert record is not None
+    for field in record.head:
+        for wrong in (None, 7, "x", [7], {"a": 1}):
+            rewrite(name, **{**record.head, field: wrong})
+            other.append(path.read_bytes())
     for _ in range(300):
         damaged = bytearray(whole)
         for _ in range(dice.randrange(1, 9)):
@@ -300,33 +312,33 @@ def test_damage_is_no_answer(model: Path) -> None:
         other.append(bytes(damaged))
     for content in other:
         path.write_bytes(content)
-        known.look_up(name, JOB)  # raises nothing
-    assert not any(path.write_bytes(content) and known.look_up(name, JOB) for content in other[:8])
+        answers.look_up(name, JOB)  # raises nothing
+    assert not any(path.write_bytes(content) and answers.look_up(name, JOB) for content in other[:8])
 
 
 def test_what_others_could_have_written_is_not_believed(model: Path) -> None:
     path = entry(name := keep(evidence.as_it_is(model)))
     path.chmod(0o622)
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
     path.chmod(0o600)
-    assert known.look_up(name, JOB) is not None
+    assert answers.look_up(name, JOB) is not None
     path.rename(path.with_name("elsewhere"))
     path.symlink_to("elsewhere")
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
     path.unlink()
     os.mkfifo(path)
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a file away")
 def test_what_somebody_else_owns_is_not_believed(model: Path) -> None:
     path = entry(name := keep(evidence.as_it_is(model)))
     os.chown(path, 65534, 65534)
-    assert known.look_up(name, JOB) is None
+    assert answers.look_up(name, JOB) is None
 
 
 def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "MOST_ANSWERS", 3)
+    monkeypatch.setattr(answers, "STORE", answers.STORE._replace(most=3))
     names = [keep(evidence.as_it_is(model), job=JOB.but(argv=(str(number),))) for number in range(5)]
     for age, name in enumerate(reversed(names)):
         if entry(name).exists():
@@ -338,13 +350,13 @@ def test_only_so_many_are_kept(model: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_no_room_is_no_error(model: Path) -> None:
     Path(os.environ["XDG_CACHE_HOME"]).write_text("a file where a folder should be")
-    assert known.look_up(keep(evidence.as_it_is(model)), JOB) is None
+    assert answers.look_up(keep(evidence.as_it_is(model)), JOB) is None
 
 
 def _write_and_read(arguments: tuple[int, str]) -> bool:
     number, model = arguments
-    known.keep("shared", DECISION._replace(lines=[str(number) * 10_000]), [evidence.as_it_is(Path(model))])
-    found = known.look_up("shared", JOB)
+    answers.keep_decision("shared", DECISION._replace(lines=[str(number) * 10_000]), [evidence.as_it_is(Path(model))])
+    found = answers.look_up("shared", JOB)
     return found is not None and len(set(found.lines[0])) <= 3 and found.ready == READY
 
 
@@ -352,7 +364,7 @@ def test_two_hundred_writers_of_one_entry(model: Path) -> None:
     """Every reader sees a whole answer, of whichever writer."""
     with multiprocessing.get_context("fork").Pool(8) as pool:
         assert all(pool.map(_write_and_read, [(number, str(model)) for number in range(200)], chunksize=1))
-    assert [file.name for file in entry("shared").parent.iterdir()] == ["shared.json"]
+    assert [file.name for file in entry("shared").parent.iterdir()] == ["shared"]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])

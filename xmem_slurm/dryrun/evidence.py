@@ -1,4 +1,4 @@
-"""What does an answer rest on, and is all of it still as it was? Files and folders, by size, time and content.
+"""What does a dry run rest on, and is all of it still as it was? Files and folders, by size, time and content.
 
 A file that has another time and the same content is the same: a `touch`, a branch that was left and entered again, a
 site file that was written anew. So of what is the user's or the site's a digest is kept, too. Of packages, thousands of
@@ -29,6 +29,12 @@ MOST_DIGESTED = 1 << 20
 MOST_LISTED = 10_000
 """Names in a folder that are compared; of larger ones the time is."""
 
+_VOLATILE = re.compile(
+    r"_|SHLVL|OLDPWD|COLUMNS|LINES|WINDOWID|DISPLAY|XAUTHORITY|STY|KRB5CCNAME|DBUS_.*|SSH_.*|GPG_.*|TMUX.*|TERM.*"
+    r"|XDG_SESSION.*|XDG_VTNR|XDG_SEAT|XDG_RUNTIME_DIR|VSCODE_.*|PROMPT.*|PS1|HIST.*|LS_COLORS|INVOCATION_ID|JOURNAL_.*"
+)
+"""Variables of a login or a terminal; a training script that reads one of them is not sized anew."""
+
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/|/python3\.\d+/")
 """Where installed packages and Python's own library are."""
 _PLACEHOLDER = re.compile(r"%\d*[A-Za-z]|%%")
@@ -50,6 +56,11 @@ class Evidence(NamedTuple):
 
 
 Noted = Union["File", Evidence]
+
+
+def can_matter(variable: str) -> bool:
+    """Whether what a job does can depend on this variable of its environment."""
+    return not _VOLATILE.fullmatch(variable)
 
 
 def as_it_is(path: Path) -> Evidence:

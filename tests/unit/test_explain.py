@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,24 +13,30 @@ from tests.unit import test_first_hour
 from tests.unit.test_report import GPUS, SIZING
 from tests.unit.test_report_largest import with_sites
 from xmem_slurm.cli.main import app
-from xmem_slurm.dryrun import dispatch
+from xmem_slurm.dryrun import dispatch, evidence
+from xmem_slurm.dryrun.evidence import Evidence
 from xmem_slurm.estimating import by_dry_run
 from xmem_slurm.report import html, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.sizing import Sizing
-from xmem_slurm.submission import evidence, last_estimates
-from xmem_slurm.trace import File
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import answers
 
 folder = test_first_hour.folder
 command = test_first_hour.command
 
 
+def keep(*argv: str, sized: Sizing = SIZING, files: Sequence[Evidence] | None = None) -> Mapping[int, answers.Said]:
+    job = Submission(argv, {}, b"#!/bin/sh\n")
+    return answers.keep_estimate(answers.key(job, []), job, {0: sized}, {}, rests_on=files)
+
+
 @pytest.mark.usefixtures("folder")
 def test_what_is_kept_says_in_every_form_what_was_said() -> None:
     sized = Sizing(estimate([with_sites()], "l4", GPUS["l4"]), SIZING.placement, 8.25)
-    last_estimates.keep(["job.sh"], {0: sized}, {}, several=False)
-    (again,) = last_estimates.newest()
+    keep("job.sh", sized=sized)
+    (again,) = answers.newest()
     assert again.sized()[0].estimate.largest.trace.allocations == sized.estimate.largest.trace.allocations
     assert terminal.estimate_lines(again.sized()[0].estimate) == terminal.estimate_lines(sized.estimate)
     assert json_report.estimate_object(again.sized()[0]) == json_report.estimate_object(sized)
@@ -57,8 +64,8 @@ def test_the_last_estimate_is_explained_and_that_of_a_script(folder: Path) -> No
 def test_an_estimate_is_out_of_date_where_a_file_that_was_read_has_changed(tmp_path: Path) -> None:
     read = tmp_path / "config.json"
     read.write_text("{}")
-    last_estimates.keep(["job.sh"], {0: SIZING}, {}, several=False, files=[evidence.as_it_is(read)])
-    (kept,) = last_estimates.newest()
+    keep("job.sh", files=[evidence.as_it_is(read)])
+    (kept,) = answers.newest()
     assert kept.outdated_by() is None
     read.write_text("{ }")
     assert kept.outdated_by() == str(read)
@@ -73,7 +80,7 @@ def test_an_estimate_is_made_again_only_where_something_has_changed(monkeypatch:
         return {0: SIZING}
 
     monkeypatch.setattr(dispatch, "one", count)
-    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [File("A", 0, 0, "/no/such/file")])
+    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [Evidence("A", 0, 0, "/no/such/file")])
     first = command("estimate", "train.py")
     again = command("estimate", "--verbose", "train.py")
     assert len(runs) == 1
@@ -82,20 +89,20 @@ def test_an_estimate_is_made_again_only_where_something_has_changed(monkeypatch:
     for argv in (["--fresh", "train.py"], ["--gpu", "l4", "train.py"], ["train.py", "--lr", "1"]):
         command("estimate", *argv)
     assert len(runs) == 4
-    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [File("R", 1, 1, "/etc/passwd")])
+    monkeypatch.setattr(by_dry_run, "_lasting", lambda *_: [Evidence("R", 1, 1, "/etc/passwd")])
     command("estimate", "--fresh", "train.py")
     command("estimate", "train.py")
     assert len(runs) == 6
 
 
 @pytest.mark.usefixtures("folder")
-def test_no_more_than_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_estimates, "MOST", 3)
+def test_no_more_than_there_is_room_for_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "STORE", answers.STORE._replace(most=3))
     for number in range(5):
-        last_estimates.keep([f"{number}.sh"], {0: SIZING}, {}, several=False)
-    assert len(list(last_estimates.newest())) == 3
-    assert last_estimates.find(["0.sh"]) is None
-    assert last_estimates.find(["4.sh"]) is not None
+        keep(f"{number}.sh")
+    assert len(list(answers.newest())) == 3
+    assert answers.find(["0.sh"], Path.cwd()) is None
+    assert answers.find(["4.sh"], Path.cwd()) is not None
 
 
 @pytest.mark.usefixtures("folder")
@@ -108,7 +115,7 @@ def test_two_estimates_are_compared() -> None:
     document["required_bytes"] -= 1 << 30
     document["options"][1]["fits"] = True
     Path("a.json").write_text(json.dumps(document))
-    last_estimates.keep(["job.sh"], {0: larger}, {}, several=False)
+    keep("job.sh", sized=larger)
     done = CliRunner().invoke(app, ["compare", "a.json", "job.sh", "--html", "diff.html"])
     words = [line.split() for line in done.stdout.splitlines()]
     assert words[0] == ["a.json", "job.sh", "difference"]
@@ -126,6 +133,7 @@ def test_two_estimates_are_compared() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_is_no_text_costs_no_estimate() -> None:
-    last_estimates.keep(["job.sh", "\udcff"], {0: SIZING}, {}, several=False)
-    assert last_estimates.find(["job.sh", "\udcff"]) is None
+def test_a_word_that_is_no_text_costs_no_estimate() -> None:
+    assert keep("job.sh", "\udcff")[0].brief
+    (kept,) = answers.newest()
+    assert kept.command == ["job.sh", "\udcff"]

@@ -1,0 +1,421 @@
+"""What was answered here lately, and does it still hold? The one store of answers, of xsbatch and of `estimate`.
+
+A record holds the decision of a submission, or what was said of an estimate, or both: an estimate of xsbatch's can be
+explained, too. Its name is a hash of what was asked: sbatch's arguments, the script, the folder, the environment (but
+for what changes with every login), what is asked of us, our version. Options that change neither what a job needs nor
+what is chosen for it (`IMMATERIAL`) are not in it: they are taken from who asks. Behind the head stand the files that
+the dry run read, and how each was as it was read (`evidence`), and the traces, of which reports are made. An answer is
+given only if every file is so now: a model that was edited, even while the dry run ran, is never answered from here.
+
+What was read is known from three sources: the Pythons of the dry run note what they open
+(`probe/_xmem/process/files.py`); the words of the batch script, and of the shell scripts that it names, that are files;
+the site file and the GPU catalogue. An answer does not last where a script sources something that cannot be told from
+here, or where the peak was still growing. That there is no estimate is an answer, too: nobody waits a second time for
+it.
+
+Known limitations: files that native code opens by itself, what `module load` reads, and whether a file exists that was
+never opened. Answers are therefore given for a week only; --xmem-fresh runs dry in any case.
+
+This is on the way of jobs that must not wait, so it imports little.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xmem_slurm import __version__
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.dryrun import evidence
+from xmem_slurm.dryrun.evidence import Evidence
+from xmem_slurm.errors import XmemError
+from xmem_slurm.outcomes import prediction
+from xmem_slurm.slurm.options import SBATCH
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state.store import Store, StoredRecord
+
+if TYPE_CHECKING:
+    from xmem_slurm.sizing.sizing import Sizing
+
+SCHEMA_VERSION = 7
+STORE = Store("answers")
+_FILES, _SIZED = 0, 1
+"""The parts of a record."""
+_DAY = 86_400
+MOST_DAYS = 7
+DAYS_WITHOUT_ESTIMATE = 1
+"""How long a job goes as it was written without another try..."""
+DAYS_UNSEEN = 1 / 24
+"""...and how long where it was not seen what the dry run read, so that nothing tells when it would end otherwise."""
+FOR_WHO_WAITS = 0
+"""Of an answer that does not last: it is given to those only who were waiting for it."""
+
+_NOT_OF_MEMORY = """
+    begin comment dependency error job-name mail-type mail-user nice open-mode output parsable priority quiet verbose
+    wckey
+"""
+IMMATERIAL = frozenset(_NOT_OF_MEMORY.split())
+"""sbatch's options that say when a job runs and what people are told of it. Its name counts where what the job reads
+has SLURM_JOB_NAME in it (`keep`)."""
+_OF_ONE_ANSWER = {f"XMEM_{name}" for name in ("FRESH", "VERBOSE", "HOLD", "REPORT", "HTML", "RECORD", "SUMMARY")}
+"""Variables of xsbatch's own that say what is done about an answer, and nothing of what is in it."""
+_NOT_IN_KEY = _OF_ONE_ANSWER.union(*(SBATCH.by_name[name].variables for name in IMMATERIAL))
+
+
+def key(job: Submission, wishes: Sequence[object]) -> str:
+    """Return the name under which the answer to this submission is kept."""
+    environ = sorted(
+        (name, value) for name, value in job.environ.items() if name not in _NOT_IN_KEY and evidence.can_matter(name)
+    )
+    script = job.script.hex() if job.script is not None else None
+    words = _words(job, material=True)
+    what = [SCHEMA_VERSION, __version__, words, script, os.getcwd(), environ, list(wishes)]  # noqa: PTH109
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()
+
+
+def _words(job: Submission, *, material: bool) -> list[str]:
+    """Return the words of its command line that can matter, or those that cannot; in a heterogeneous job all can."""
+    line = job.command_line
+    of_word: dict[int, list[bool]] = {}
+    for each in line.first_pass if len(line.components) == 1 else ():
+        for at in {each.at, each.value_at}:
+            of_word.setdefault(at, []).append(each.name in IMMATERIAL)
+    return [word for at, word in enumerate(job.argv) if all(of_word.get(at, [False])) != material]
+
+
+class Said(NamedTuple):
+    """What is said of an estimate: lines, in brief and in full, and the object of `estimate --json`."""
+
+    brief: Sequence[str]
+    full: Sequence[str]
+    document: Mapping[str, Any]
+
+
+class KeptEstimate(NamedTuple):
+    """What was said of each component of a job, and of which: `command` as it was typed in `folder`.
+
+    It was `made` at that time (seconds since the epoch). `left` says why there is none of the other components.
+    `several`: it was a heterogeneous job. `templates` is the site's own folder of them.
+    """
+
+    made: float
+    command: Sequence[str]
+    folder: str
+    said: Mapping[int, Said]
+    left: Mapping[int, str]
+    several: bool
+    templates: Path | None
+    record: StoredRecord
+
+    def is_of(self, script: str) -> bool:
+        """Whether a file of this name was one of its words."""
+        wanted = Path(script).resolve()
+        return any(path.resolve() == wanted for path in self._named())
+
+    def outdated_by(self) -> str | None:
+        """Return a file that has changed since: of those that it rests on, or the script; else None.
+
+        Where it is not known what it rests on, of all that the command names.
+        """
+        rests_on = _files(self.record)
+        named = self._named()
+        for path in named if rests_on is None else named[:1]:
+            with contextlib.suppress(OSError):
+                if path.is_file() and path.stat().st_mtime > self.made:
+                    return str(path)
+        changed = evidence.changed(rests_on or ())
+        return None if changed is None else changed.path
+
+    def _named(self) -> Sequence[Path]:
+        words = dict.fromkeys(part for word in self.command for part in (word, *word.split()))
+        return [Path(self.folder, word) for word in words]
+
+    def sized(self) -> "Mapping[int, Sizing]":
+        """Return what it was said of, with the traces.
+
+        Raises:
+            XmemError: it cannot be read.
+        """
+        try:
+            sized: Mapping[int, Sizing] = _form().validate_json(self.record.part(_SIZED))
+        except ValueError as error:
+            message = "what is kept of this estimate cannot be read; --fresh makes it again"
+            raise XmemError(message) from error
+        return sized
+
+
+def look_up(name: str, job: Submission, waited_since: float | None = None) -> Decision | None:
+    """Return the decision kept under this name if it still holds, else None; whatever is wrong with it is none.
+
+    Who has waited for it, since this time, gets the one that was made meanwhile and no other.
+    """
+    try:
+        record = STORE.read(name)
+        if record is None or record.head["decision"] is None:
+            return None
+        made, kept = float(record.head["made"]), record.head["decision"]
+        if waited_since is not None and made < waited_since:
+            return None
+        if kept["job_name"] not in (None, job.request.value("job-name") or ""):
+            return None
+        if not _holds(record, ever=waited_since is not None):
+            return None
+        decision = Decision(
+            Kind(kept["kind"]),
+            job,
+            _restored(job, kept["ready"]),
+            why=str(kept["why"]),
+            error=str(kept["error"]),
+            lines=[*map(str, kept["lines"])],
+            brief=[*map(str, kept["brief"])],
+            known_since=made,
+            retries=tuple(_restored(job, each) for each in kept["retries"]),
+            prediction=None if kept["prediction"] is None else prediction.parse(kept["prediction"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    record.use()
+    return decision
+
+
+def look_up_estimate(name: str) -> KeptEstimate | None:
+    """Return the estimate kept under this name if it still holds, else None; whatever is wrong with it is none."""
+    record = STORE.read(name)
+    try:
+        if record is None or not _holds(record):
+            return None
+        kept = _estimate(record)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if kept is not None:
+        record.use()
+    return kept
+
+
+def newest() -> Iterator[KeptEstimate]:
+    """Yield the estimates that are kept, also those that do not hold any more, what was said last first."""
+    for record in STORE.newest():
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            kept = _estimate(record)
+            if kept is not None:
+                yield kept
+
+
+def find(command: Sequence[str], folder: Path) -> KeptEstimate | None:
+    """Return the newest estimate of this command in a folder."""
+    words = [*command]
+    return next((each for each in newest() if each.command == words and each.folder == str(folder)), None)
+
+
+def keep_decision(
+    name: str,
+    decision: Decision,
+    rests_on: Sequence[Evidence] | None,
+    days: float = MOST_DAYS,
+    *,
+    sized: "Mapping[int, Sizing] | None" = None,
+    templates: Path | None = None,
+) -> None:
+    """Keep a decision with what it rests on, where that is known, and with what it was sized from; if there is room."""
+    job, name_counts = decision.written, b"SLURM_JOB_NAME"
+    if rests_on is None and not sized:
+        return
+    reads_name = name_counts in (job.script or b"") or evidence.mentions(rests_on or (), name_counts)
+    kept = {
+        "job_name": (job.request.value("job-name") or "") if reads_name else None,
+        "kind": decision.kind,
+        "why": decision.why,
+        "error": decision.error,
+        "ready": _stored(decision.ready, decision.written),
+        "retries": [_stored(each, decision.written) for each in decision.retries],
+        "lines": list(decision.lines),
+        "brief": list(decision.brief),
+        "prediction": None if decision.prediction is None else decision.prediction._asdict(),
+    }
+    said = None
+    if sized:
+        with contextlib.suppress(Exception):  # no submission fails by what is said of it again
+            said = {component: _said(each) for component, each in sized.items()}
+    _keep(
+        name,
+        job,
+        rests_on,
+        days=days,
+        decision=kept,
+        said=said,
+        left=decision.left,
+        templates=templates,
+        sized=sized if said else None,
+    )
+
+
+def keep_estimate(
+    name: str,
+    job: Submission,
+    sized: "Mapping[int, Sizing]",
+    left: Mapping[int, str],
+    *,
+    rests_on: Sequence[Evidence] | None,
+    templates: Path | None = None,
+) -> Mapping[int, Said]:
+    """Keep what was estimated, if there is room for it; return what is said of it."""
+    said = {component: _said(each) for component, each in sized.items()}
+    _keep(
+        name,
+        job,
+        rests_on,
+        days=MOST_DAYS,
+        decision=None,
+        said=said,
+        left=left,
+        templates=templates,
+        sized=sized,
+    )
+    return said
+
+
+def _keep(
+    name: str,
+    job: Submission,
+    rests_on: Sequence[Evidence] | None,
+    *,
+    days: float,
+    decision: Mapping[str, object] | None,
+    said: Mapping[int, Said] | None,
+    left: Mapping[int, str],
+    templates: Path | None,
+    sized: "Mapping[int, Sizing] | None",
+) -> None:
+    """Keep a record of a decision, or of what was said of an estimate, or both."""
+    head = {
+        "version": __version__,
+        "made": time.time(),
+        "days": days,
+        "command": job.argv,
+        "folder": os.getcwd(),  # noqa: PTH109 - as text
+        "several": bool(job.request.others),
+        "decision": decision,
+        "said": said,
+        "left": left,
+        "templates": None if templates is None else str(templates),
+    }
+    by_folder = groupby(sorted(rests_on or (), key=_folder), _folder)
+    files = {folder: [[file.path[len(folder) :], *file[:3], *file[4:]] for file in its] for folder, its in by_folder}
+    with contextlib.suppress(ValueError):  # a name that is no text
+        parts = [json.dumps(None if rests_on is None else files).encode()]
+        parts += [_form().dump_json(sized)] if sized else []
+        STORE.write(name, head, parts)
+
+
+def _holds(record: StoredRecord, *, ever: bool = False) -> bool:
+    """Whether what an answer rests on is as it was; and it is not too old, if it does not hold `ever`.
+
+    Raises:
+        ValueError, KeyError, TypeError: it cannot be read.
+    """
+    age = time.time() - float(record.head["made"])
+    if not ever and not -_DAY <= age <= float(record.head["days"]) * _DAY:
+        return False
+    files = _files(record)
+    return files is not None and evidence.unchanged(files)
+
+
+def _estimate(record: StoredRecord) -> KeptEstimate | None:
+    """Return what was said of an estimate; None where nothing was, or another version of ours said it.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it cannot be read.
+    """
+    head = record.head
+    if head["version"] != __version__ or head["said"] is None:
+        return None
+    return KeptEstimate(
+        float(head["made"]),
+        [*map(str, head["command"])],
+        str(head["folder"]),
+        {int(number): Said(*each) for number, each in head["said"].items()},
+        {int(number): str(why) for number, why in head["left"].items()},
+        bool(head["several"]),
+        None if head["templates"] is None else Path(head["templates"]),
+        record,
+    )
+
+
+def _said(sized: "Sizing") -> Said:
+    from xmem_slurm.report import json as json_report  # noqa: PLC0415 - as `_form`
+    from xmem_slurm.report import terminal  # noqa: PLC0415
+    from xmem_slurm.report.largest import at_peak  # noqa: PLC0415
+    from xmem_slurm.report.options import outlooks, remedy  # noqa: PLC0415
+
+    options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
+    full = terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest))
+    brief = [terminal.brief_line(sized.estimate), *options]
+    return Said(brief, [*full, *options], json_report.estimate_object(sized))
+
+
+def _form() -> Any:
+    """Return how what is estimated becomes JSON and is read again; who is only told what was said needs none of it."""
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    from xmem_slurm.sizing.sizing import Sizing  # noqa: PLC0415
+
+    return TypeAdapter(Mapping[int, Sizing])
+
+
+def _files(record: StoredRecord) -> list[Evidence] | None:
+    """Return what an answer rests on; None where it does not last.
+
+    Raises:
+        ValueError, TypeError: it cannot be read.
+    """
+    by_folder = json.loads(record.part(_FILES))
+    if by_folder is None:
+        return None
+    return [
+        Evidence(kind, size, mtime_ns, folder + name, digest, names)
+        for folder, its in by_folder.items()
+        for name, kind, size, mtime_ns, digest, names in its
+    ]
+
+
+def _folder(file: Evidence) -> str:
+    return file.path[: file.path.rfind("/") + 1]
+
+
+def _stored(job: Submission, written: Submission) -> dict[str, object]:
+    """Return a changed job for JSON, with of its environment what is not as in the job that was written.
+
+    Of its command line what can matter; `only_of` is the one that it is for where more than that was changed.
+    """
+    before, after = written.environ, job.environ
+    same = _words(job, material=False) == _words(written, material=False)
+    return {
+        "argv": None if job.argv == written.argv else _words(job, material=True) if same else job.argv,
+        "only_of": None if same else written.argv,
+        "script": job.script.hex() if job.script is not None else None,
+        "set": {k: v for k, v in after.items() if before.get(k) != v},
+        "removed": [k for k in before if k not in after],
+    }
+
+
+def _restored(written: Submission, kept: Mapping[str, Any]) -> Submission:
+    """Return the changed job of who asks.
+
+    Raises:
+        ValueError: it is for another command line.
+    """
+    environ = {k: v for k, v in written.environ.items() if k not in kept["removed"]} | kept["set"]
+    script = None if kept["script"] is None else bytes.fromhex(kept["script"])
+    argv = written.argv
+    if kept["only_of"] is not None:
+        if tuple(kept["only_of"]) != written.argv:
+            raise ValueError("it is for another command line")
+        argv = tuple(map(str, kept["argv"]))
+    elif kept["argv"] is not None:
+        argv = (*_words(written, material=False), *map(str, kept["argv"]))
+    return written.but(argv=argv, environ=environ, script=script)
