@@ -69,6 +69,7 @@ def test_the_same_dry_run_is_made_once(order: DryRunOrder, model: Path) -> None:
     [
         (lambda order: replace(order, job=replace(order.job, environ={"A": "1", "SHLVL": "3"})), 1),
         (lambda order: replace(order, job=replace(order.job, environ={**order.job.environ, "A": "2"})), 2),
+        (lambda order: replace(order, job=replace(order.job, environ={**order.job.environ, "XMEM_SITE": "x"})), 1),
         (lambda order: replace(order, budget=Budget(seconds=300)), 1),
         (lambda order: replace(order, budget=replace(order.budget, memory_bytes=1 << 30)), 2),
         (lambda order: replace(order, gpu=CATALOGUE["h200"]), 2),
