@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cluster
+from tests.conftest import Cluster, wait_until
 
 XSBATCH = str(Path(sys.executable).parent / "xsbatch")
 PLAIN = "#!/bin/bash\n#SBATCH --output=/dev/null\ntrue\n"
@@ -273,12 +273,10 @@ def test_a_signal_during_the_dry_run_submits_nothing_and_leaves_nothing(
     process = subprocess.Popen(
         [XSBATCH, "gpu.sh"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    deadline = time.monotonic() + 60
-    while not list(scratch.glob("xmem-*/slurm_script")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: bool(list(scratch.glob("xmem-*/slurm_script"))))
     time.sleep(0.5)  # the script is running by now
     process.send_signal(getattr(signal, name))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate()
     assert process.returncode == -getattr(signal, name)  # a shell says 130 of Ctrl-C
     assert (out, err) == (b"", b"")
     assert list(scratch.iterdir()) == []

@@ -3,12 +3,12 @@
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_until
 from xmem_slurm import lab, resources
 from xmem_slurm.rewriting import sharing
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
@@ -17,8 +17,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 
 SITE = load_site(resources.tree("site-config") / "examples" / "teaching-lab.toml")
 GPU = option_gpus(SITE, load_catalogue())["rtx4090-shard"]
-PATIENCE_SECONDS = 240
-"""Ends a test that would hang; nothing is measured by it."""
 
 TENANT = """
 import os, torch
@@ -53,10 +51,7 @@ def test_a_wrong_estimate_hurts_its_own_job_only(folder: Path, tmp_path: Path, j
             check=False,
         )
         assert done.returncode == 0, done.stderr
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not all(path.is_file() and "ended with" in path.read_text() for path in outputs.values()):
-        assert time.monotonic() < until, "the jobs did not end"
-        time.sleep(0.2)
+    wait_until(lambda: all(path.is_file() and "ended with" in path.read_text() for path in outputs.values()))
     short, right = outputs["short"].read_text(), outputs["right"].read_text()
     assert "OutOfMemoryError" in short
     assert "has its memory" not in short

@@ -30,7 +30,7 @@ class Heard:
         """Return it as it is now; another thread may ask."""
         with suppress(OSError, ValueError, AttributeError):
             while self._ear is not None:
-                said = self._ear.recv(100).decode("ascii", "replace")
+                said = self._ear.recv(100).decode("utf-8", "replace")
                 if _PLAIN.fullmatch(said):
                     self._words = said
         return self._words

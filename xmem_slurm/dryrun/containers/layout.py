@@ -20,9 +20,9 @@ def own_namespaces(*, as_root: bool = False) -> None:
     """Be in a user and a mount namespace of our own, as who we were, or as root there. Raises OSError."""
     user, group = os.getuid(), os.getgid()
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-    Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-    Path("/proc/self/uid_map").write_text(f"{0 if as_root else user} {user} 1", encoding="ascii")
-    Path("/proc/self/gid_map").write_text(f"{0 if as_root else group} {group} 1", encoding="ascii")
+    Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+    Path("/proc/self/uid_map").write_text(f"{0 if as_root else user} {user} 1", encoding="utf-8")
+    Path("/proc/self/gid_map").write_text(f"{0 if as_root else group} {group} 1", encoding="utf-8")
 
 
 def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping[str, str]) -> Path:

@@ -69,10 +69,10 @@ static double latest_for_an_answer(void) {
     return start + (most < PATIENCE_SECONDS ? most : PATIENCE_SECONDS);
 }
 
-/* Read up to a last line; NULL if the helper ends, says too much or takes too long. What has come is read first: it may
- * be this process that had no CPU. */
-static char *receive(double seconds) {
-    double started = now(), latest = latest_for_an_answer(), waited = account().waited;
+/* Read up to a last line; NULL if the helper ends, says too much or takes too long, counted from `before` it was asked:
+ * it may have waited for a CPU since. What has come is read first: it may be this process that had none. */
+static char *receive(double seconds, Account before) {
+    double started = now(), latest = latest_for_an_answer();
     size_t bytes = 0;
     char *text = malloc(MAX_ANSWER_BYTES + 1);
     while (text && bytes < MAX_ANSWER_BYTES) {
@@ -80,7 +80,7 @@ static char *receive(double seconds) {
         int ready = poll(&socket, 1, LOOK_MILLISECONDS);
         if (ready < 0 && errno == EINTR)
             continue;
-        if (ready == 0 && now() < latest && now() - started - (account().waited - waited) < seconds)
+        if (ready == 0 && now() < latest && now() - started - (account().waited - before.waited) < seconds)
             continue;
         ssize_t more = ready > 0 ? recv(helper, text + bytes, MAX_ANSWER_BYTES - bytes, 0) : 0;
         if (more <= 0)
@@ -162,7 +162,7 @@ static int have_helper(const char *library, double seconds) {
     number = 0;
     int started = spawn(ends[1], library);
     close(ends[1]);
-    char *words = started ? receive(seconds) : NULL;
+    char *words = started ? receive(seconds, (Account){0, 0}) : NULL;
     const char *line = words ? strchr(words, '\n') : NULL;
     int version = line ? atoi(line + 1) : 0;
     free(words);
@@ -204,7 +204,9 @@ char *cudnn_ask_helper(const char *library, const char *question) {
     char *answer = NULL;
     for (int again = 1; again && !answer;) {
         again = helper >= 0; /* it answered before, and may be ending, as nobody asked it for a while */
-        answer = have_helper(library, seconds) && say(question) ? receive(seconds) : NULL;
+        int listens = have_helper(library, seconds);
+        Account unasked = account();
+        answer = listens && say(question) ? receive(seconds, unasked) : NULL;
         if (!answer)
             hang_up();
     }
