@@ -1,6 +1,7 @@
 """Sizing: which kinds of GPU are run dry, in which order, and what a failure on one of them means."""
 
 import dataclasses
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from tests.traces import growing_batches
 from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.dryrun import dispatch, runner
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
@@ -203,25 +204,82 @@ def test_nodes_with_too_few_cpus_or_too_little_memory_are_out(monkeypatch: pytes
     assert [verdict.name for verdict in sized.placement.verdicts] == ["a100_40", "a100_80", "h200"]
 
 
-def test_of_an_array_the_first_and_the_last_task_are_run_and_the_larger_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = []
+LARGE_TASK = dataclasses.replace(LARGE, recorded={name: 3 * size for name, size in GPT2.recorded.items()})
 
+
+class Tasks:
+    """Stands for `runner.run`: some tasks of an array are large, and each run takes some seconds."""
+
+    def __init__(self, large: Collection[int] = (), seconds: float = 1.0) -> None:
+        self.large, self.seconds, self.ran = large, seconds, list[int]()
+
+    def __call__(self, order: DryRunOrder) -> DryRunResult:
+        self.ran.append(int(order.job.environ["SLURM_ARRAY_TASK_ID"]))
+        return DryRunResult([LARGE_TASK if self.ran[-1] in self.large else GPT2], Spent(self.seconds))
+
+
+def sized_array(
+    monkeypatch: pytest.MonkeyPatch, tasks: Tasks, array: str, script: bytes = b"python train.py\n", **environ: str
+) -> sizing.Sizing:
+    monkeypatch.setattr(runner, "run", tasks)
+    job = Submission((f"--array={array}", "--gres=gpu:h200:1", "job.sh"), environ, b"#!/bin/sh\n" + script)
+    return dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
+
+
+BY_NUMBER = b"python train.py --size $SLURM_ARRAY_TASK_ID\n"
+
+
+def test_of_an_array_whose_tasks_are_alike_the_ends_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = Tasks()
+    sized = sized_array(monkeypatch, tasks, "2-9:3%2")
+    assert tasks.ran == [2, 8]
+    assert (sized.placement.choice, sized.estimate.reasons) == ("l4", [])
+
+
+def test_of_an_array_that_reads_its_number_all_are_run_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = Tasks(large=[6])
+    sized = sized_array(monkeypatch, tasks, "0-9", BY_NUMBER)
+    assert tasks.ran == [0, 9, 4, 2, 6, 1, 3, 5, 7, 8, 6], "on another kind of GPU the one that needs the most"
+    assert (sized.placement.choice, sized.estimate.reasons) == ("a100_80", [])
+
+
+def test_where_there_is_not_the_job_gets_no_smaller_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = Tasks(seconds=9.0)
+    sized = sized_array(monkeypatch, tasks, "0-99", BY_NUMBER)
+    assert tasks.ran == [0, 99, 49, 24, 74, 0], "time is left for another kind of GPU"
+    assert sized.placement.choice == "h200"
+    assert sized.no_smaller
+    assert "of the array's 100 tasks only 0, 24, 49, 74 and 99 ran, and they read their number" in str(
+        sized.estimate.reasons
+    )
+    lines = terminal.option_lines(outlooks(sized), None)
+    assert "not taken: no smaller GPU than the one asked for" in lines[0]
+
+
+def test_ends_that_need_another_amount_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = Tasks(large=[9], seconds=19.0)
+    sized = sized_array(monkeypatch, tasks, "0-9")
+    assert tasks.ran[:2] == [0, 9]
+    assert sized.placement.choice in {None, "h200"}
+
+
+def test_whoever_names_tasks_answers_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = Tasks()
+    sized = sized_array(monkeypatch, tasks, "0-9", BY_NUMBER, XMEM_ARRAY_TASKS="5")
+    assert tasks.ran == [5]
+    assert sized.placement.choice == "l4"
+    assert "of the array's 10 tasks only 5 ran" in sized.estimate.reasons[0]
+
+
+def test_a_task_between_that_fails_is_said_and_loses_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(order: DryRunOrder) -> DryRunResult:
-        tasks.append(order.job.environ["SLURM_ARRAY_TASK_ID"])
-        result = LARGE if order.job.environ["SLURM_ARRAY_TASK_ID"] == "8" else GPT2
-        return DryRunResult([result])
+        number = order.job.environ["SLURM_ARRAY_TASK_ID"]
+        return DryRunResult(NoEstimate("no such file") if number == "1" else [GPT2], Spent(1.0))
 
     monkeypatch.setattr(runner, "run", run)
-    job = Submission(("--array=2-9:3%2", "--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
-    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget()), HERE)
-    assert tasks == ["2", "8", "2", "8"]
-    assert sized.placement.choice == "a100_80"
-    assert "of the array's 3 tasks only 2 and 8 ran" in sized.estimate.reasons[0]
-
-    tasks.clear()
-    chosen = dispatch.one(sizing.size(job.but(environ={"XMEM_ARRAY_TASKS": "5"}), SITE, GPUS, Budget()), HERE)
-    assert tasks == ["5"]
-    assert "of the array's 3 tasks only 5 ran" in chosen.estimate.reasons[0]
+    job = Submission(("--array=0-2", "--gres=gpu:l4:1", "job.sh"), {}, b"#!/bin/sh\n" + BY_NUMBER)
+    sized = dispatch.one(sizing.size(job, SITE, GPUS, Budget(seconds=60)), HERE)
+    assert "task 1: no such file" in sized.estimate.reasons[0]
 
 
 HET = Submission(("--gres=gpu:h200:1", ":", "-n2", ":", "-G", "a100_80:1", "job.sh"), {}, b"#!/bin/sh\n")

@@ -124,9 +124,16 @@ def changed(files: Sequence[Evidence]) -> Evidence | None:
     return None
 
 
-def mentions(files: Iterable[Evidence], word: bytes) -> bool:
-    """Whether one of the files whose content counts has this word in it."""
-    return any(word in (_content(file.path) or b"") for file in files if file.kind == "R" and file.digest)
+def mentions(files: Iterable[Noted], word: bytes) -> bool:
+    """Whether one of the small files that are not of a package has this word in it."""
+    return any(
+        word in (_content(file.path) or b"") for file in files if file.kind == "R" and not _PACKAGE.search(file.path)
+    )
+
+
+def own_paths(files: Iterable[Noted]) -> set[str]:
+    """Return which files were read, or looked for in vain, that are not of a package."""
+    return {file.path for file in files if file.kind in ("R", "A") and not _PACKAGE.search(file.path)}
 
 
 def _holds(package: Evidence) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from xmem_slurm.cluster import client
 from xmem_slurm.dryrun.containers import pyxis
 from xmem_slurm.dryrun.shims import slurm_queries
-from xmem_slurm.slurm import body, gres
+from xmem_slurm.slurm import array_numbers, body, gres
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB
@@ -76,6 +76,8 @@ class Job:
     """The names of the files that Slurm writes for it, with their placeholders."""
     by_shell: bool = True
     """Whether a shell runs the script."""
+    array: Sequence[int] = ()
+    """The tasks of an array, those first that stand for it best; not all of a long one."""
 
     def as_task(self, number: int) -> "Job":
         """Return it as this task of its array."""
@@ -95,7 +97,18 @@ def from_submission(job: Submission) -> Job:
     container = pyxis.of_batch_script(job) if bundle is None else {"container": bundle}
     outputs = tuple(filter(None, (request.value("output"), request.value("error")))) or OUTPUTS
     by_shell = job.parsed_script is None or job.parsed_script.interpreter in body.SHELLS
-    return Job(script, command_line.script_arguments, folder, environ, _gpus(request), container, outputs, by_shell)
+    array = array_numbers.spread(array_numbers.ranges(request.value("array") or ""))
+    return Job(
+        script,
+        command_line.script_arguments,
+        folder,
+        environ,
+        _gpus(request),
+        container=container,
+        outputs=outputs,
+        by_shell=by_shell,
+        array=array,
+    )
 
 
 def facts(job: Submission, folder: Path) -> dict[str, str]:
@@ -235,16 +248,10 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
 
 
 def _array_variables(array: str) -> dict[str, str]:
-    """Return the variables of the first task of an array such as "0-15:4,20%2"."""
-    ranges: list[range] = []
-    for part in array.partition("%")[0].split(","):
-        bounds = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
-        if bounds is None:
-            return {}
-        start, last, step = bounds.groups()
-        ranges.append(range(int(start), int(last or start) + 1, int(step or 1) or 1))
-    if not all(ranges):
-        return {}  # sbatch has its own words for that
+    """Return the variables of the first task of an array."""
+    ranges = array_numbers.ranges(array)
+    if not ranges:
+        return {}
     count = sum(map(len, ranges))
     if count < MOST_TASKS:
         count = len({number for each in ranges for number in each})

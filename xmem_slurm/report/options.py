@@ -41,7 +41,8 @@ class OptionOutlook:
     `fits` is the placement's verdict, None where it was not asked. `headroom_bytes` is `allocator_bytes` less the least
     that the job fits in, and 0 where it runs on a little less than that. `failure` is None where the trace at hand runs
     to its end; `short_steps` then are those that repeat an earlier one and lack memory, of `repeated_steps` that do so,
-    where they are too many: 0 where the job runs well. `without_kernels` is why its torch cannot run there.
+    where they are too many: 0 where the job runs well. `without_kernels` is why its torch cannot run there,
+    `not_taken` why it was not chosen though the job fits.
     """
 
     name: str
@@ -54,6 +55,7 @@ class OptionOutlook:
     short_steps: int = 0
     repeated_steps: int = 0
     without_kernels: str = ""
+    not_taken: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def _outlook(sizing: Sizing, verdict: Verdict) -> OptionOutlook:
     arch_list = estimate.largest.trace.arch_list
     if verdict.fits is False and not kernels.run_on(arch_list, verdict.given.capability):
         return replace(outlook, without_kernels=without_kernels(verdict.name, verdict.given, arch_list))
+    if verdict.fits is False and sizing.no_smaller and estimate.fits(verdict.given):
+        return replace(outlook, headroom_bytes=max(0, headroom), not_taken=sizing.no_smaller)
     # A replay that ends well takes its full time; with room for the need, or a verdict by its own dry run, it is known.
     known = headroom >= 0 or verdict.fits
     failed = None if known else next(_failures(estimate, verdict.given), None)

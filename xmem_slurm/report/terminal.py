@@ -114,6 +114,8 @@ def _outlook(option: OptionOutlook) -> str:
     """Say whether an option does, and with what to spare, or why not."""
     if option.without_kernels:
         return f"{ANSWERS[False]}: {option.without_kernels}"
+    if option.not_taken:
+        return f"not taken: {option.not_taken}"
     if option.failure is not None:
         failure = option.failure
         return (
@@ -202,7 +204,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
         for index, part in sorted(decision.parts.items())
         for line in [
             *([brief_line(part.sizing.estimate)] if brief else estimate_lines(part.sizing.estimate)),
-            *filter(None, (part.sizing.without_kernels, part.sizing.no_share)),
+            *filter(None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)),
             _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
             *([_IN_A_COPY] if part.in_a_copy else []),
         ]

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun import ranks
+from xmem_slurm.dryrun import array_tasks, ranks
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
+from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
@@ -14,6 +15,13 @@ from xmem_slurm.sizing import kernels
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
+
+# Note [Tasks of an array]
+# The ends of an array are run first, as sweeps grow. Where its tasks cannot differ (`array_tasks.may_differ`), the ends
+# stand for all. Where they can, what some need says little of the others: the sixth may be the one with the large
+# model. So more are run while the budget has time, with enough left for another kind of GPU; and unless all were, the
+# job gets no smaller GPU than the one that it asks for. Whoever names tasks (--xmem-array-tasks) answers for the
+# others. On other kinds of GPU only the task that needed the most is run.
 
 
 @dataclass
@@ -32,6 +40,11 @@ class DryRunsByKind:
     experience: Experience = NO_EXPERIENCE
     longest: Spent = Spent()  # noqa: RUF009 - a tuple
     results: dict[tuple[str, int], Sequence[Trace] | NoEstimate] = field(default_factory=dict)
+    tasks: dict[int, int] = field(default_factory=dict)
+    """The tasks of an array that were run, and what each reserved at most."""
+    failed_tasks: list[str] = field(default_factory=list)
+    tasks_differ: bool = False
+    """Whether tasks that were not run may need more than those that were."""
 
     def on(self, name: str) -> Orders[Sequence[Trace]]:
         """Return the traces of the job on GPUs of the kind that option `name` has.
@@ -58,40 +71,74 @@ class DryRunsByKind:
 
     def _run(self, name: str) -> Orders[Sequence[Trace] | NoEstimate]:
         """Want the job, or the tasks of its array that stand for it, run on this option's kind of GPU."""
-        before, job = self.budget.spent, self.order.job
         try:
-            traces: list[Trace] = []
-            for each in [job.as_task(task) for task in _tasks_of_array(self.order)] or [job]:
-                traces += yield from ranks.run(replace(self.order, job=each, gpu=self.gpus[name]), self.budget)
-                if fail_on_any_gpu(traces):
-                    break
+            tasks = self.order.array_tasks or self.order.job.array
+            if not tasks:
+                traces = yield from self._run_job(self.order.job, name)
+            elif self.tasks:
+                most = max(self.tasks, key=lambda task: self.tasks[task])
+                traces = yield from self._run_job(self.order.job.as_task(most), name)
+            else:
+                traces = yield from self._run_tasks(tasks, name)
             self.order = ranks.with_others(self.order, traces) or self.order
-            return [_with_array(trace, self.order) for trace in traces]
+            return [self._with_array(trace) for trace in traces]
         except NoEstimate as error:
             return error
+
+    def _run_tasks(self, tasks: Sequence[int], name: str) -> Orders[Sequence[Trace]]:
+        """Want tasks of an array run: see Note [Tasks of an array].
+
+        Raises:
+            NoEstimate: there is none of one that was asked for, or of an end of the array.
+        """
+        job, named = self.order.job, bool(self.order.array_tasks)
+        of_task: dict[int, Sequence[Trace]] = {}
+        for task in tasks if named else tasks[:2]:
+            of_task[task] = yield from self._run_job(job.as_task(task), name)
+            if fail_on_any_gpu(of_task[task]):
+                break
+        else:
+            self.tasks_differ = not named and array_tasks.may_differ(job, of_task.values())
+        for task in tasks[2:] if self.tasks_differ else ():
+            if not self.budget.left.has_room_for(self.longest.plus(self.longest)):
+                break
+            try:
+                of_task[task] = yield from self._run_job(job.as_task(task), name)
+            except NoEstimate as error:
+                self.failed_tasks.append(f"task {task}: {error}")
+        self.tasks = {task: array_tasks.peak(traces) for task, traces in of_task.items()}
+        if not named and not self.tasks_differ:
+            return of_task[tasks[0]]  # they are all alike
+        self.tasks_differ = self.tasks_differ and self._tasks_not_run > 0
+        return [trace for traces in of_task.values() for trace in traces]
+
+    def _run_job(self, job: Job, name: str) -> Orders[Sequence[Trace]]:
+        before = self.budget.spent
+        try:
+            return (yield from ranks.run(replace(self.order, job=job, gpu=self.gpus[name]), self.budget))
         finally:
             self.longest = max(self.longest, self.budget.spent.since(before))
 
+    @property
+    def _tasks_not_run(self) -> int:
+        return int(self.order.job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0) - len(self.tasks)
 
-def _tasks_of_array(order: DryRunOrder) -> Sequence[int]:
-    """Return the tasks of an array that are run: those that are asked for, else the ends of it.
+    def _with_array(self, trace: Trace) -> Trace:
+        """Say so in the trace if it stands for tasks of an array that were not run, and may need more."""
+        named = bool(self.order.array_tasks)
+        if not (self.tasks_differ or named) or self._tasks_not_run <= 0:
+            return trace
+        count = self.order.job.environ["SLURM_ARRAY_TASK_COUNT"]
+        words = f"of the array's {count} tasks only {_listed(sorted(self.tasks))} ran"
+        words += "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
+        words += "".join(f"; {each}" for each in self.failed_tasks)
+        return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)])
 
-    The first and the last, as sweeps grow; the larger counts. None of a job that is no array.
-    """
-    environ = order.job.environ
-    if "SLURM_ARRAY_TASK_ID" not in environ:
-        return []
-    ends = [int(environ[f"SLURM_ARRAY_TASK_{end}"]) for end in ("MIN", "MAX")]
-    return order.array_tasks or list(dict.fromkeys(ends))
 
-
-def _with_array(trace: Trace, order: DryRunOrder) -> Trace:
-    """Say so in the trace if it stands for tasks of an array that were not run."""
-    ran, count = _tasks_of_array(order), int(order.job.environ.get("SLURM_ARRAY_TASK_COUNT") or 0)
-    if count <= len(ran):
-        return trace
-    noted = Noted(Doubt.ARRAY, f"of the array's {count} tasks only {' and '.join(map(str, ran))} ran", count - len(ran))
-    return replace(trace, doubts=[*trace.doubts, noted])
+def _listed(numbers: Sequence[int]) -> str:
+    """Return numbers as people list them."""
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 @dataclass
@@ -109,6 +156,8 @@ class ComponentEstimates:
     """What the job's torch has kernels for, once that was seen."""
     no_share: str = ""
     """Why it was given no share of a GPU on which it fits."""
+    no_smaller: str = ""
+    """Why it was given no smaller GPU than it asks for, though it fits there."""
 
     def has_kernels(self, name: str) -> bool:
         """Whether the job's torch runs on the GPU of option `name`, as far as is known."""

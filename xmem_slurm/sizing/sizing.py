@@ -64,6 +64,8 @@ class Sizing:
     """Why the GPU that the job names is none for its torch; empty where it is one."""
     no_share: str = ""
     """Why the job is given no share of a GPU on which it fits; empty where none was in question."""
+    no_smaller: str = ""
+    """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none was in question."""
 
 
 def size(
@@ -228,7 +230,14 @@ def _size(
     estimate = yield from estimates.on(placement.choice or largest)
     named = demand.option if demand.option is not None and not estimates.has_kernels(demand.option) else None
     without = without_kernels(named, gpus[named], estimates.arch_list) if named is not None else ""
-    return Sizing(estimate, placement, time.monotonic() - started, without_kernels=without, no_share=estimates.no_share)
+    return Sizing(
+        estimate,
+        placement,
+        time.monotonic() - started,
+        without_kernels=without,
+        no_share=estimates.no_share,
+        no_smaller=estimates.no_smaller,
+    )
 
 
 def _placed(
@@ -251,7 +260,13 @@ def _units(name: str, demand: Demand, site: Site, estimates: ComponentEstimates)
     A share must hold the whole peak, and something must hold the job to its share: neighbours have the rest. The limits
     are for one process each, and variables that all components of a job would get.
     """
-    if not (yield from estimates.fits(name)):
+    dry_runs, asked = estimates.dry_runs, demand.option
+    smaller = asked is not None and dry_runs.gpus[name].total_bytes < dry_runs.gpus[asked].total_bytes
+    # Whether tasks of an array differ is known once it was run on some kind of GPU: perhaps on this one.
+    if (smaller and dry_runs.tasks_differ) or not (yield from estimates.fits(name)):
+        return 0
+    if smaller and dry_runs.tasks_differ:
+        estimates.no_smaller = "no smaller GPU than the one asked for, as tasks that were not run may need more"
         return 0
     estimate = yield from estimates.on(name)
     option, job = site.option[name], estimates.dry_runs.order.job

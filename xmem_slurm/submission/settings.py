@@ -74,7 +74,7 @@ OWN_OPTIONS = (
     ),
     OwnOption("xmem-ranks", "list", "ranks that are run beside the first: all, last, or numbers (0,3)", form=RANKS),
     OwnOption(
-        "xmem-array-tasks", "list", "array tasks that are run, in place of the first and the last: 7 or 1,5", form=TASKS
+        "xmem-array-tasks", "list", "array tasks that are run, in place of those that are chosen: 7 or 1,5", form=TASKS
     ),
     OwnOption(
         "xmem-site",

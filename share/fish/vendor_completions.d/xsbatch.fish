@@ -14,7 +14,7 @@ complete -c xsbatch -l xmem-budget -x -d 'CPU seconds that the dry runs may take
 complete -c xsbatch -l xmem-margin -x -d 'leave so much of each GPU\'s memory free, beside the estimate\'s own margin (0)'
 complete -c xsbatch -l xmem-engine -x -a 'auto device profile' -d 'how it is run dry: device (stand-ins), profile (real steps on the CPU), auto'
 complete -c xsbatch -l xmem-ranks -x -d 'ranks that are run beside the first: all, last, or numbers (0,3)'
-complete -c xsbatch -l xmem-array-tasks -x -d 'array tasks that are run, in place of the first and the last: 7 or 1,5'
+complete -c xsbatch -l xmem-array-tasks -x -d 'array tasks that are run, in place of those that are chosen: 7 or 1,5'
 complete -c xsbatch -l xmem-site -r -d 'the site file; else /etc/xmem-slurm/site.toml, ~/.config/xmem-slurm/site.toml'
 complete -c xsbatch -l xmem-report -r -d 'write a report: .html, .pickle (torch\'s snapshot), .trace.json (Perfetto), else JSON'
 complete -c xsbatch -l xmem-html -x -d 'write charts and tables, one HTML file'
