@@ -63,7 +63,9 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
 @pytest.mark.parametrize("wanted", ["all", (0, 3)])
 def test_an_order_arrives_at_a_node_as_it_was(wanted: str | tuple[int, ...]) -> None:
     """Bytes that are no text among it: in the script, in arguments, names and values."""
-    job = Job(b"#!/bin/sh\n\xff\0", ["\udc80"], Path("/x\udc81"), {"a\udc82": "b\udc83"}, [1, 2], outputs=["out"], array=[1])
+    job = Job(
+        b"#!/bin/sh\n\xff\0", ["\udc80"], Path("/x\udc81"), {"a\udc82": "b\udc83"}, [1, 2], outputs=["out"], array=[1]
+    )
     sent = DryRunOrder(
         job, H200, Budget(wall_seconds=7.0), "profile", wanted, RunRanks((0, 3), 4), (1, 5), origins="hook"
     )
