@@ -14,6 +14,8 @@ import pytest
 from xmem_slurm.outcomes import history, learned, learning, records
 from xmem_slurm.outcomes.learning import Lesson
 from xmem_slurm.outcomes.records import JobOutcome
+from xmem_slurm.outcomes.trust import track_record
+from xmem_slurm.report import outcomes as told
 from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
@@ -140,6 +142,32 @@ def test_without_a_prediction_what_there_was_is_the_least(tmp_path: Path) -> Non
 
 def lesson(shortfall: float, script: object, *, censored: bool = False, gpu: str = "A") -> Lesson:
     return Lesson(shortfall, censored, 0, str(script), "device", gpu, frozenset(), 0.04, 0.9)
+
+
+def test_one_can_see_how_far_estimates_can_be_trusted(tmp_path: Path) -> None:
+    """Exact, a little and much above, run out, failed, and one that nobody estimated."""
+    nothing = {"reserved_bytes": 0, "fits_in_bytes": 0, "outside_bytes": 0}
+    found = written(
+        tmp_path,
+        line(),
+        line(10.3 * GIB, job="8"),
+        line(12 * GIB, job="9"),
+        line(7 * GIB, job="10", **OOM),
+        line(job="11", state="error"),
+        line(9 * GIB, nothing, job="12"),
+    )
+    record = track_record(found)
+    assert told.trust_lines(record, 400) == [
+        "6 jobs recorded in 400 days; 4 of them can be held against their estimates",
+        "2 of 4 (50%) needed no more than was estimated with its margin; 1 ran out of GPU memory",
+        "torch reserved what was estimated: 1 to 1%, 2 to 5%; the most: job 9, 20.0% above the estimate",
+        "1 job cannot: failed, or was not seen to end",
+        "1 job cannot: nothing was predicted",
+    ]
+    document = told.trust_document(record, 400)
+    assert (document["compared"], document["enough"], document["ran_out"]) == (4, 2, 1)
+    assert document["farthest"] == {"job": "9", "share": pytest.approx(0.2)}
+    assert told.trust_lines(track_record([]), 400)[0].startswith("no job of yours was recorded in 400 days")
 
 
 DISTRIBUTIONS: dict[str, Callable[[random.Random], float]] = {

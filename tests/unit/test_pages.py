@@ -102,7 +102,12 @@ def test_other_pages_have_every_verb_and_option(page: str) -> None:
     for name, verb in VERBS.commands.items():  # type: ignore[attr-defined]
         if not verb.hidden:
             assert re.search(rf"(?m)(-a |[( ]|^\.SS ){name}\b", text)
-            options = [each.opts[0].removeprefix("--") for each in verb.params if each.param_type_name == "option"]
+            long = [
+                next(name for name in each.opts if name.startswith("--"))
+                for each in verb.params
+                if "--" in str(each.opts)
+            ]
+            options = [name.removeprefix("--") for name in long]
             assert [option for option in options if not re.search(rf"-l {option}\b|--{option}\b", text)] == []
     shell = shutil.which(page)
     if shell is not None and page != "man":

@@ -32,7 +32,7 @@ from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "--xmem-verbose", help="Say what the memory is for, and why it is how sure.")
+    bool, typer.Option("-v", "--verbose", "--xmem-verbose", help="Say what the memory is for, and why it is how sure.")
 ]
 
 _MOST_READ = 1 << 20

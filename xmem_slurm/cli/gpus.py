@@ -1,14 +1,22 @@
 """`xmem-slurm gpus`: the GPUs of the catalogue, and which of them are here."""
 
+import json
+from typing import Annotated
+
 import typer
 
-from xmem_slurm.cli.arguments import SiteFile
-from xmem_slurm.errors import SiteError
+from xmem_slurm.cli.arguments import AsJson, SiteFile
+from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.site import loading, places
 from xmem_slurm.units import human
 
 
-def gpus(site: SiteFile = None) -> None:
+def gpus(
+    word: Annotated[str | None, typer.Argument(help="Only those with this in their name, or in the site's.")] = None,
+    *,
+    site: SiteFile = None,
+    as_json: AsJson = False,
+) -> None:
     """List the GPUs of the catalogue, and which of them the site has, under what name."""
     catalogue = loading.load_catalogue()
     try:
@@ -17,7 +25,29 @@ def gpus(site: SiteFile = None) -> None:
         typer.echo(f"xmem-slurm: the catalogue alone: {error}", err=True)
         here = None
     options = {} if here is None else here.option
-    width = max(map(len, catalogue))
-    for name, gpu in catalogue.items():
-        own = ", ".join(each for each, option in options.items() if option.gpu == name and option.share is None)
-        typer.echo(f"{name:{width}}  {human(gpu.total_bytes):>10}  {f'this site: {own}' if own else ''}".rstrip())
+    names = {
+        name: [option for option, each in options.items() if each.gpu == name and each.share is None]
+        for name in catalogue
+    }
+    part = (word or "").lower()
+    shown = [name for name in catalogue if any(part in each.lower() for each in [name, *names[name]])]
+    if not shown:
+        raise UsageError(f"{word}: no GPU of the catalogue, nor of the site, has that in its name")
+    shown.sort(key=lambda name: not names[name])  # those of the site first
+    if as_json:
+        rows = [
+            {
+                "name": name,
+                "cuda_name": catalogue[name].cuda_name,
+                "total_bytes": catalogue[name].total_bytes,
+                "compute_capability": catalogue[name].capability,
+                "options": names[name],
+            }
+            for name in shown
+        ]
+        typer.echo(json.dumps({"schema_version": 1, "gpus": rows}, indent=2))
+        return
+    width = max(map(len, shown))
+    for name in shown:
+        own = f"this site: {', '.join(names[name])}" if names[name] else ""
+        typer.echo(f"{name:{width}}  {human(catalogue[name].total_bytes):>10}  {own}".rstrip())

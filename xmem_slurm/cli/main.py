@@ -42,6 +42,10 @@ VERBS: Mapping[str, _Place] = {
         "compare:compare",
         "Compare two estimates: need and peak, what for, which lines and modules, and where each fits.",
     ),
+    "trust": _Place(
+        "outcomes:trust",
+        "Say how good the estimates of your recorded jobs were: how many fitted, and how near they came.",
+    ),
     "learn": _Place(
         "outcomes:learn", "Find margins by what your recorded jobs really used; your next estimates have them."
     ),
@@ -103,14 +107,18 @@ class _LazyVerbs(TyperGroup):
 app = typer.Typer(
     cls=_LazyVerbs,
     help="Right-size the GPU request of Slurm jobs; `xsbatch` is the drop-in for sbatch.",
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
 
+_Misused: Any = typer.BadParameter.__mro__[2]
+"""Click's ClickException, of the copy that typer has: what a command line can have wrong."""
+
 
 @app.callback(invoke_without_command=True)
-def _top(version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False) -> None:
+def _top(version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False) -> None:
     if version:
         typer.echo(f"xmem-slurm {__version__}")
         raise typer.Exit
@@ -124,11 +132,24 @@ def whole() -> Any:
 
 
 def main() -> NoReturn:
-    """Run the command line; an error of ours is one line on stderr and its exit code."""
+    """Run the command line; an error is one line on stderr and its exit code, ours and typer's alike."""
     try:
         with signals.clearing_up():
-            app()
-    except XmemError as error:
-        print(f"xmem-slurm: {error}", file=sys.stderr)  # noqa: T201
+            code = app(standalone_mode=False)
+    except (XmemError, _Misused) as error:
+        words = _words(error)
+        print(f"xmem-slurm: {words}" if words else "", end="\n" if words else "", file=sys.stderr)  # noqa: T201
         raise SystemExit(error.exit_code) from None
-    raise SystemExit(0)
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _words(error: Any) -> str:
+    """Return what was wrong, as ours say it; of what typer found also where more is said. Nothing: help was shown."""
+    if isinstance(error, XmemError):
+        return str(error)
+    what = error.format_message().rstrip(".")
+    if not what or what.endswith("?"):
+        return f"{what[:1].lower()}{what[1:]}"
+    context = getattr(error, "ctx", None)
+    verb = context.command_path if context is not None else "xmem-slurm"
+    return f"{what[:1].lower()}{what[1:]}; `{verb} --help` says more"

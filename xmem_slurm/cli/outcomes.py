@@ -1,4 +1,4 @@
-"""`xmem-slurm learn` and `waste`, of one's own jobs and of a site's: what jobs really used."""
+"""`xmem-slurm trust`, `learn` and `waste`, of one's own jobs and of a site's: what jobs really used."""
 
 import contextlib
 import json
@@ -21,6 +21,7 @@ from xmem_slurm.outcomes import learned, learning, records, sources
 from xmem_slurm.outcomes import waste as wasted
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import Accounted
+from xmem_slurm.outcomes.trust import track_record
 from xmem_slurm.report import outcomes as told
 from xmem_slurm.report import terminal
 from xmem_slurm.report import waste as report
@@ -41,6 +42,14 @@ _MOST_OUTPUT = 1 << 20
 def learn(since: Since = "400d", coverage: Coverage = learning.COVERAGE) -> None:
     """Find margins by what your recorded jobs really used; your next estimates have them."""
     _learn(_own(), _days(since), coverage, "jobs of yours", learned.own_file(), everybody=False)
+
+
+def trust(since: Since = "400d", *, as_json: AsJson = False) -> None:
+    """Say how good the estimates of your recorded jobs were: how many fitted, and how near they came."""
+    days = _days(since)
+    record = track_record(records.since(_own(), days))
+    shown = json.dumps(told.trust_document(record, days), indent=2) if as_json else None
+    typer.echo(shown or "\n".join(told.trust_lines(record, days)))
 
 
 def site_learn(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from xmem_slurm import __version__, resources
+from xmem_slurm.site import loading
 
 PAGES = {
     "bash": "xmem-slurm.bash.j2",
@@ -35,6 +36,8 @@ class _VerbOption(NamedTuple):
     name: str
     value: str
     help: str
+    words: Sequence[str] = ()
+    """What its value can be, where that is known."""
 
 
 class _Verb(NamedTuple):
@@ -64,8 +67,15 @@ class _Verb(NamedTuple):
 
 def render(page: str, command: Any) -> str:
     """Return the page `bash`, `zsh`, `fish` or `man` of a command of click's with its verbs."""
-    values = {"verbs": list(_all(_verb(command))), "examples": _EXAMPLES, "version": __version__}
+    verbs = list(_all(_verb(command)))
+    with_words = {option.name: option.words for verb in verbs for option in verb.options if option.words}
+    values = {"verbs": verbs, "with_words": with_words, "examples": _EXAMPLES, "version": __version__}
     return resources.render([resources.tree("templates") / "pages"], PAGES[page], values)
+
+
+def _words(option: str) -> Sequence[str]:
+    """Return what the value of an option can be, where that is a list that is known."""
+    return [*loading.load_catalogue()] if option == "gpu" else []
 
 
 def _all(verb: _Verb) -> Iterator[_Verb]:
@@ -77,10 +87,10 @@ def _all(verb: _Verb) -> Iterator[_Verb]:
 def _verb(command: Any, path: str = "") -> _Verb:
     """Return a verb and those below it, as click has them."""
     options = [
-        _VerbOption(name.removeprefix("--"), "" if each.is_flag else "value", (each.help or "").rstrip("."))
+        _VerbOption(name, "" if each.is_flag else "value", (each.help or "").rstrip("."), _words(name))
         for each in command.params
         if each.param_type_name == "option"
-        for name in each.opts[:1]
+        for name in [next(name for name in each.opts if name.startswith("--")).removeprefix("--")]
     ]
     inner = [
         _verb(each, f"{path} {name}".strip())

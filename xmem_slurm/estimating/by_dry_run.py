@@ -92,9 +92,20 @@ def _gpus(wanted: Wanted, where: Site | None) -> dict[str, Gpu]:
     catalogue = loading.load_catalogue()
     if where is not None:
         return loading.option_gpus(where, catalogue)
-    name = guess.named(wanted.gpu or "", catalogue)
+    wanted_name = wanted.gpu or ""
+    of_site = _option_gpu(wanted_name)
+    name = of_site if of_site in catalogue else guess.named(wanted_name, catalogue)
     total = int(catalogue[name].total_bytes * (1 - wanted.margin / 100))
     return {name: catalogue[name].model_copy(update={"total_bytes": total})}
+
+
+def _option_gpu(name: str) -> str | None:
+    """Return the GPU of the site's option of this name, which is what xsbatch calls it; None where there is none."""
+    try:
+        option = loading.load_site(places.site_file(None)).option.get(name)
+    except SiteError:
+        return None
+    return None if option is None else option.gpu
 
 
 def _results(

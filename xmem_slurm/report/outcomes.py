@@ -8,10 +8,13 @@ from typing import Any
 from xmem_slurm.outcomes.learning import LAST, LEAST_SCRIPTS, Drift, Lesson
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import LIMITS, Accounted
+from xmem_slurm.outcomes.trust import TrackRecord
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.margins import LearnedMargin
 from xmem_slurm.units import human
 
+_NEAR = (0.01, 0.05)
+"""How near is told: to these shares of the estimate."""
 _STATES = {
     "exit": "ran to its end",
     "oom": "ran out of GPU memory",
@@ -91,6 +94,47 @@ def accounted_lines(job: Accounted, output_gib: float | None) -> list[str]:
     if job.used_bytes is None and output_gib is None:
         lines.append("used: not known; `xsbatch --xmem-record` records it")
     return lines
+
+
+def trust_lines(record: TrackRecord, days: float) -> list[str]:
+    """Return how good the estimates of recorded jobs were, for one screen."""
+    if not record.jobs:
+        return [f"no job of yours was recorded in {days:.0f} days; `xsbatch --xmem-record` records what a job uses"]
+    count = len(record.compared)
+    lines = [f"{_jobs(record.jobs)} recorded in {days:.0f} days; {count} of them can be held against their estimates"]
+    if count:
+        share = f"{record.enough} of {count} ({record.enough / count:.0%})"
+        ran_out = f"; {record.ran_out} ran out of GPU memory" if record.ran_out else ""
+        lines.append(f"{share} needed no more than was estimated with its margin{ran_out}")
+        near = ", ".join(f"{record.within(share)} to {share:.0%}" for share in _NEAR)
+        farthest = record.farthest
+        worst = f"; the most: job {farthest[0].job}, {_signed(farthest[1])} the estimate" if farthest else ""
+        lines.append(f"torch reserved what was estimated: {near}{worst}")
+    return lines + [f"{_jobs(number)} cannot: {why}" for why, number in record.nothing.most_common()]
+
+
+def trust_document(record: TrackRecord, days: float) -> dict[str, Any]:
+    """Return the same as one JSON object; shares are of the estimated peak of reserved memory."""
+    farthest = record.farthest
+    return {
+        "schema_version": 1,
+        "days": days,
+        "jobs": record.jobs,
+        "compared": len(record.compared),
+        "enough": record.enough,
+        "ran_out": record.ran_out,
+        "within": {str(share): record.within(share) for share in _NEAR},
+        "farthest": None if farthest is None else {"job": farthest[0].job, "share": farthest[1]},
+        "not_compared": dict(record.nothing),
+    }
+
+
+def _jobs(number: int) -> str:
+    return "1 job" if number == 1 else f"{number} jobs"
+
+
+def _signed(share: float) -> str:
+    return f"{abs(share):.1%} {'above' if share > 0 else 'below'}"
 
 
 def learned_lines(

@@ -1,0 +1,86 @@
+"""What somebody who knows other commands expects of this one: short options, errors of one line, JSON."""
+
+import json
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import EXAMPLE_SITE
+from xmem_slurm import __version__
+from xmem_slurm.cli.main import main
+from xmem_slurm.estimating import by_dry_run
+from xmem_slurm.estimating.asked import Wanted
+
+
+class Done(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: object
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Command":
+    monkeypatch.setenv("XMEM_SITE", str(EXAMPLE_SITE))
+    return Command(monkeypatch, capsys)
+
+
+class Command:
+    """Runs `xmem-slurm` in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *words: str) -> Done:
+        self._monkeypatch.setattr(sys, "argv", ["xmem-slurm", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(ended.value.code, *self._capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["estimat", "job.sh"], "no such command 'estimat'. Did you mean 'estimate'?"),
+        (["plan", "--top", "x", "job.sh"], "invalid value for '--top'"),
+        (["estimate"], "missing argument 'command'; `xmem-slurm estimate --help` says more"),
+        (["gpus", "--nope"], "no such option: --nope; `xmem-slurm gpus --help` says more"),
+        (["explain", "--html", "/no/such/folder/x.html"], "/no/such/folder/x.html: there is no folder"),
+        (["gpus", "nope"], "nope: no GPU of the catalogue, nor of the site, has that in its name"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_like_every_other_error(command: Command, words: list[str], said: str) -> None:
+    done = command(*words)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"xmem-slurm: {said}")
+    assert done.err.count("\n") == 1
+
+
+def test_short_options(command: Command) -> None:
+    assert command("-V") == (0, f"xmem-slurm {__version__}\n", "")
+    assert "Usage: xmem-slurm" in command("-h").out
+    assert "Usage: xmem-slurm explain" in command("explain", "-h").out
+
+
+def test_without_a_word_there_is_help_alone(command: Command) -> None:
+    done = command()
+    assert (done.code, done.err) == (2, "")
+    assert "Usage: xmem-slurm" in done.out
+
+
+def test_gpus_of_the_site_come_first_and_a_word_narrows_them(command: Command) -> None:
+    lines = command("gpus").out.splitlines()
+    here = ["this site: " in line for line in lines]
+    assert here == sorted(here, reverse=True)
+    assert any(here)
+    assert [line.split()[0] for line in command("gpus", "a100_80").out.splitlines()] == ["a100-sxm4-80gb"]
+    (row,) = json.loads(command("gpus", "--json", "L40S").out)["gpus"]
+    assert (row["name"], row["options"]) == ("l40s", [])
+
+
+def test_a_gpu_can_be_named_as_the_site_names_it(command: Command) -> None:
+    del command
+    assert list(by_dry_run._gpus(Wanted(gpu="a100_80"), None)) == ["a100-sxm4-80gb"]
+    assert list(by_dry_run._gpus(Wanted(gpu="l40s"), None)) == ["l40s"]

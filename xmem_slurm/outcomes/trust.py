@@ -1,0 +1,55 @@
+"""How far can one trust the estimates of one's own jobs? By what those that were recorded really used.
+
+A job counts where it says how much it needed (`learning.lesson`): it was estimated for the kind of GPU that it had, and
+ran to its end or out of GPU memory.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xmem_slurm.outcomes.learning import Lesson, lesson
+from xmem_slurm.outcomes.records import JobOutcome
+
+
+@dataclass(frozen=True)
+class TrackRecord:
+    """How many jobs were recorded, and what those that can be compared say; of the others, why they say nothing."""
+
+    jobs: int
+    compared: Sequence[tuple[JobOutcome, Lesson]]
+    nothing: Counter[str]
+
+    @property
+    def enough(self) -> int:
+        """How many needed no more than was estimated, its margin included."""
+        return sum(not each.censored and each.shortfall <= each.margin for _, each in self.compared)
+
+    @property
+    def ran_out(self) -> int:
+        """How many ran out of GPU memory."""
+        return sum(each.censored for _, each in self.compared)
+
+    def within(self, share: float) -> int:
+        """How many reserved what was estimated, to this share of it."""
+        return sum(not each.censored and abs(each.shortfall) <= share for _, each in self.compared)
+
+    @property
+    def farthest(self) -> tuple[JobOutcome, float] | None:
+        """The job that reserved the most beyond its estimate, or was the least below it, and that share."""
+        by_share = [(each.shortfall, outcome) for outcome, each in self.compared if not each.censored]
+        share, outcome = max(by_share, key=lambda pair: pair[0], default=(0.0, None))
+        return None if outcome is None else (outcome, share)
+
+
+def track_record(outcomes: Iterable[JobOutcome]) -> TrackRecord:
+    """Return what jobs say of the estimates that were made of them."""
+    jobs, compared, nothing = 0, list[tuple[JobOutcome, Lesson]](), Counter[str]()
+    for outcome in outcomes:
+        jobs += 1
+        said = lesson(outcome)
+        if isinstance(said, str):
+            nothing[said] += 1
+        else:
+            compared.append((outcome, said))
+    return TrackRecord(jobs, compared, nothing)
