@@ -18,7 +18,9 @@ GPUS = loading.option_gpus(SITE, loading.load_catalogue())
 
 
 def of_sacct(*rows: str) -> str:
-    return "".join(row.replace("|", "\x1f") + "\n" for row in rows)
+    """Return sacct's answer; jobs that name no folder ran in the same."""
+    in_folder = (f"{row}|/home" if row.count("|") > 1 and "|/" not in row else row for row in rows)
+    return "".join(row.replace("|", "\x1f") + "\n" for row in in_folder)
 
 
 def summary(*used: int) -> str:
@@ -123,6 +125,7 @@ def test_hours_on_a_type_without_a_cost_are_in_no_sum_of_costs(tmp_path) -> None
     ("state", "device", "why"),
     [
         ("COMPLETED", {}, ""),
+        ("RUNNING", {"ooms": 0}, "has not ended yet"),
         ("FAILED", {}, "did not run to its end"),  # a recorder does not see each way in which a Python ends
         ("COMPLETED", {"ooms": 1}, "ran out of GPU memory"),
     ],
@@ -140,3 +143,29 @@ def test_jobs_without_accounting_have_the_hours_that_their_records_say(tmp_path)
     (outcome,) = written(tmp_path, line(began=0.0, time=7200.0, array="7_1"))
     job = waste.as_accounted(outcome)
     assert (job.job, job.number, job.seconds, job.gpus, job.state) == ("7_1", "7", 7200, {"l4": 1}, "COMPLETED")
+    assert (job.name, job.script) == ("the script of job 7_1", "abc")
+
+
+def test_scripts_of_one_name_are_as_many_as_there_are(tmp_path) -> None:
+    """Two users' train.sh, that of another folder, and each command of --wrap; what one used says nothing of others."""
+    rows = [
+        "1|1|ada|train.sh|COMPLETED|3600|gres/gpu:l4=1|||/ada/one",
+        "2|2|ada|train.sh|COMPLETED|3600|gres/gpu:l4=1|||/ada/one",
+        "3|3|ada|train.sh|COMPLETED|7200|gres/gpu:l4=1|||/ada/other",
+        "4|4|bob|train.sh|COMPLETED|3600|gres/gpu:l4=1|||/bob",
+        "5|5|ada|wrap|COMPLETED|3600|gres/gpu:l4=1|||/ada/one",
+        "6|6|ada|wrap|COMPLETED|3600|gres/gpu:l4=1|||/ada/one",
+    ]
+    accounted = sources.parse(of_sacct(*rows))
+    spent = waste.spent(accounted, [], SITE, GPUS)
+    again = waste.to_replay(spent, accounted)
+    assert [each.job for each in again] == ["3", "2", "4", "5", "6"]
+    replayed = waste.spent(accounted, [], SITE, GPUS, {again[1].script: GIB})
+    assert [each.job for each in replayed if each.done] == ["1", "2"]
+    assert waste.summed(spent, SITE).scripts == [
+        ("train.sh", 2.0, 0),
+        ("train.sh", 2.0, 0),
+        ("train.sh", 1.0, 0),
+        ("wrap", 1.0, 0),
+        ("wrap", 1.0, 0),
+    ]

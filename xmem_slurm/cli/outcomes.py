@@ -175,7 +175,7 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
             job = Submission(tuple(stored.argv), dict(os.environ), stored.script)
             try:
                 estimated = asked.estimate(job, Wanted(), tell)
-                found[each.name] = max(said.document["required_bytes"] for said in estimated.said.values())
+                found[each.script] = max(said.document["required_bytes"] for said in estimated.said.values())
             except XmemError as error:
                 tell(f"{each.name}: {error}")
     return found

@@ -24,9 +24,22 @@ LIMITS: Mapping[str, str] = {
     "sacct": "gres/gpumem: sampled, one GPU alone, not of a MIG instance",
     "output": "torch's own message: it ran out, of how much is not known",
 }
-_FIELDS = ("JobIDRaw", "JobID", "User", "JobName", "State", "ElapsedRaw", "AllocTRES", "TRESUsageInMax", "AdminComment")
+_FIELDS = (
+    "JobIDRaw",
+    "JobID",
+    "User",
+    "JobName",
+    "State",
+    "ElapsedRaw",
+    "AllocTRES",
+    "TRESUsageInMax",
+    "AdminComment",
+    "WorkDir",
+)
 _AS_FIELDS = ("--noheader", "--parsable2", "--delimiter=\x1f")
 _MOST_COMMENT = 1 << 20
+_WRAPPED = "wrap"
+"""The name of a job of `sbatch --wrap`, if it was given none (sbatch(1), --job-name)."""
 _GPU = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)")
 _GPU_MEMORY = re.compile(r"gres/gpumem=(\d+)([KMGT]?)")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -52,6 +65,17 @@ class Accounted(NamedTuple):
     gpus: Mapping[str, int]
     used_bytes: int | None
     source: str
+    folder: str = ""
+    """Where it ran."""
+    hash: str = ""
+    """Its script's, where it is known by its record alone."""
+
+    @property
+    def script(self) -> str:
+        """What tells its script from others: two users' train.sh are two, and each --wrap is one of its own."""
+        if self.hash or self.name == _WRAPPED:
+            return self.hash or self.number
+        return f"{self.user}\x1f{self.folder}\x1f{self.name}"
 
 
 def accounted(days: float, *, everybody: bool, job: str | None = None) -> list[Accounted]:
@@ -87,7 +111,7 @@ def parse(text: str) -> list[Accounted]:
         fields = line.split("\x1f")
         if len(fields) != len(_FIELDS) or not fields[4].strip() or not fields[5].isdecimal():
             continue
-        number, job, user, name, state, seconds, tres, usage, comment = fields
+        number, job, user, name, state, seconds, tres, usage, comment, folder = fields
         if "." in number:
             last = found[-1] if found and found[-1].number == number.partition(".")[0] else None
             used = _gpu_memory(usage)
@@ -98,7 +122,8 @@ def parse(text: str) -> list[Accounted]:
         gpus = of_tres(tres)
         if gpus:
             source = "jobstats" if used is not None else ""
-            found.append(Accounted(number, job, user, name, state.split()[0], int(seconds), gpus, used, source))
+            ended = state.split()[0]
+            found.append(Accounted(number, job, user, name, ended, int(seconds), gpus, used, source, folder))
     return found
 
 

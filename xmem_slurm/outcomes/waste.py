@@ -17,17 +17,21 @@ NOT_LISTED = "other"
 """A type that the site file does not have."""
 NOT_RECORDED = "nothing recorded it, or it used no GPU with torch"
 MOST_SCRIPTS = 10
+_NOT_ENDED = ("PENDING", "RUNNING", "REQUEUED", "RESIZING", "SUSPENDED")
+"""The states of sacct(1) of jobs that go on."""
 
 
 @dataclass(frozen=True)
 class SpentHours:
     """The GPU hours of one job, by name of an option: what was `asked` for, `had`, and what would have `done`.
 
-    `done` is empty where that is not known, and `why` then says why not. `used_bytes` is of one GPU, by `source`.
+    `script` tells its script from others, and `name` is what people call it. `done` is empty where that is not known,
+    and `why` then says why not. `used_bytes` is of one GPU, by `source`.
     """
 
     job: str
     script: str
+    name: str
     hours: float
     asked: str
     had: str
@@ -75,7 +79,7 @@ def spent(
     gpus: Mapping[str, Gpu],
     replayed: Mapping[str, int] | None = None,
 ) -> list[SpentHours]:
-    """Return what each job spent; `replayed` has bytes, by name, of those that were estimated again."""
+    """Return what each job spent; `replayed` has bytes, by script, of those that were estimated again."""
     by_number = {process.job: outcome for outcome in outcomes for process in outcome.processes}
     found = []
     for each in accounted:
@@ -84,22 +88,17 @@ def spent(
         kinds = [option_of(kind, site) for kind in each.gpus]
         had = kinds[0] if len(kinds) == 1 else NOT_LISTED
         asked = _asked(outcome, site) or had
-        job = SpentHours(each.job, each.name, hours, asked, had)
-        used, source, why = _used(each, outcome, (replayed or {}).get(each.name))
-        if used is not None:
-            done = smallest(used, site, gpus)
-            why = "" if done else "no option of the site file has so much"
-            job = SpentHours(each.job, each.name, hours, asked, had, done, why, used, source)
-        else:
-            job = SpentHours(each.job, each.name, hours, asked, had, why=why)
-        found.append(job)
+        used, source, why = _used(each, outcome, (replayed or {}).get(each.script))
+        done = smallest(used, site, gpus) if used is not None else ""
+        why = why or ("" if done else "no option of the site file has so much")
+        found.append(SpentHours(each.job, each.script, each.name, hours, asked, had, done, why, used, source))
     return found
 
 
 def to_replay(found: Sequence[SpentHours], accounted: Sequence[Accounted]) -> list[Accounted]:
     """Return the latest job of each script that ran to its end and of which nothing is known, the most hours first."""
     hours = {each.job: each.hours for each in found if each.why == NOT_RECORDED}
-    latest = {each.name: each for each in accounted if each.job in hours}
+    latest = {each.script: each for each in accounted if each.job in hours}
     return sorted(latest.values(), key=lambda each: -hours[each.job])[:MOST_SCRIPTS]
 
 
@@ -115,9 +114,13 @@ def _used(each: Accounted, outcome: JobOutcome | None, replayed: int | None) -> 
         return each.used_bytes, each.source, ""
     if replayed is not None:
         return replayed, "replay", ""
-    if outcome is not None or each.state != "COMPLETED":
-        return None, "", "did not run to its end"
-    return None, "", NOT_RECORDED
+    if each.state in _NOT_ENDED:
+        why = "has not ended yet"
+    elif outcome is not None or each.state != "COMPLETED":
+        why = "did not run to its end"
+    else:
+        why = NOT_RECORDED
+    return None, "", why
 
 
 def as_accounted(outcome: JobOutcome) -> Accounted:
@@ -130,7 +133,8 @@ def as_accounted(outcome: JobOutcome) -> Accounted:
     state = "COMPLETED" if outcome.finished else "FAILED"
     seconds = int(outcome.ended - outcome.began)
     number, user = outcome.processes[0].job, str(outcome.user)
-    return Accounted(number, outcome.job, user, script, state, seconds, gpus or {"": count}, None, "")
+    name = f"the script of job {outcome.job}"  # no record has a name
+    return Accounted(number, outcome.job, user, name, state, seconds, gpus or {"": count}, None, "", hash=script)
 
 
 def option_of(kind: str, site: Site) -> str:
@@ -158,7 +162,8 @@ def summed(found: Sequence[SpentHours], site: Site) -> Waste:
     for each in priced:
         not_needed[each.script] += cost(each.had, each.hours) - cost(each.done, each.hours)
     scripts = _hours((each.script, each.hours) for each in found)
-    listed = [(name, hours, not_needed[name]) for name, hours in scripts.items()]
+    names = {each.script: each.name for each in found}
+    listed = [(names[script], hours, not_needed[script]) for script, hours in scripts.items()]
     return Waste(
         asked=_hours((each.asked, each.hours) for each in found),
         had=_hours((each.had, each.hours) for each in found),

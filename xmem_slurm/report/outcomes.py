@@ -32,10 +32,11 @@ def job_lines(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.began))
     lines = [f"job {outcome.job} {became}, {hours:.1f} h from {when}, {_processes(outcome)} on {device.name}"]
     if predicted is not None and predicted.required_bytes:
-        lines.append(
-            f"estimated: {human(predicted.uses_bytes)}, {human(predicted.required_bytes)} with its margin"
-            f" ({predicted.engine} engine{_promise(predicted.promise)})"
-        )
+        how = f"({predicted.engine} engine{_promise(predicted.promise)})"
+        # It may be able to take more of a GPU that has room for it than it needs to run.
+        takes_more = predicted.uses_bytes > predicted.required_bytes
+        up_to = f"; would use up to {human(predicted.uses_bytes)}" if takes_more else ""
+        lines.append(f"estimated: {human(predicted.required_bytes)} with its margin {how}{up_to}")
     else:
         lines.append("estimated: nothing")
     used = f"{human(device.used)} of the GPU's {human(device.total)}; " if device.used is not None else ""
