@@ -66,18 +66,26 @@ class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estima
     """The dry run gave nothing to estimate from; the message says why.
 
     `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there was none.
-    `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself. `busy` is set
-    where this machine had no time for it: that is no fact about the job.
+    `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself. `fails` is set
+    where it did so with an error that no GPU, network or machine is known to be the cause of: it would fail as a job,
+    too. `busy` is set where this machine had no time for it: that is no fact about the job.
     """
 
     exit_code = 3
 
     def __init__(
-        self, message: str, files: Sequence[Any] | None = None, *, on_any_gpu: bool = False, busy: bool = False
+        self,
+        message: str,
+        files: Sequence[Any] | None = None,
+        *,
+        on_any_gpu: bool = False,
+        fails: bool = False,
+        busy: bool = False,
     ) -> None:
         super().__init__(message)
         self.files = files
         self.on_any_gpu = on_any_gpu
+        self.fails = fails
         self.busy = busy
 
 

@@ -94,7 +94,7 @@ class SharedBudget:
 
 
 _ORDER, _TRACES = TypeAdapter(DryRunOrder), TypeAdapter(list[Trace])
-_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool, bool])
+_NO_ESTIMATE = TypeAdapter(tuple[str, list[File] | None, bool, bool, bool])
 
 
 def order_to_json(order: DryRunOrder) -> str:
@@ -126,7 +126,7 @@ def result_to_json(result: DryRunResult | XmemError) -> str:
     content: dict[str, Any] = {"seconds": result.spent.seconds}
     if isinstance(result.found, NoEstimate):
         error = result.found
-        content[type(error).__name__] = [str(error), error.files, error.on_any_gpu, error.busy]
+        content[type(error).__name__] = [str(error), error.files, error.on_any_gpu, error.fails, error.busy]
     else:
         content["traces"] = _TRACES.dump_python(list(result.found), mode="json")
     return json.dumps(content)
@@ -145,8 +145,8 @@ def result_from_json(text: bytes, place: str) -> DryRunResult:
         spent = Spent(float(answer["seconds"]))
         for kind in (NoEstimate, UnusedGpu):
             if kind.__name__ in answer:
-                message, files, on_any_gpu, busy = _NO_ESTIMATE.validate_python(answer[kind.__name__])
-                return DryRunResult(kind(message, files, on_any_gpu=on_any_gpu, busy=busy), spent)
+                message, files, on_any_gpu, fails, busy = _NO_ESTIMATE.validate_python(answer[kind.__name__])
+                return DryRunResult(kind(message, files, on_any_gpu=on_any_gpu, fails=fails, busy=busy), spent)
         return DryRunResult(_TRACES.validate_python(answer["traces"]), spent)
     except (ValueError, KeyError, TypeError) as error:
         raise SlurmError(f"{place}: no answer that can be read ({type(error).__name__})") from error

@@ -144,7 +144,7 @@ def _with_files(result: DryRunResult, files: Sequence[trace.File]) -> DryRunResu
     """Return a result with these as the files that its dry run read."""
     if isinstance(result.found, NoEstimate):
         error = result.found
-        same = type(error)(str(error), files, on_any_gpu=error.on_any_gpu, busy=error.busy)
+        same = type(error)(str(error), files, on_any_gpu=error.on_any_gpu, fails=error.fails, busy=error.busy)
         return replace(result, found=same)
     return replace(result, found=[replace(each, files=files) for each in result.found])
 

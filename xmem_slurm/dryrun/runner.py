@@ -157,8 +157,13 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
         before = f"; before that failed {failed_line}" if failed_line not in why else ""
+        no_fact = _is_no_fact(outcome, why)
         raise kind(
-            why if unused else f"{why}{missing}{before}", files, on_any_gpu=on_any_gpu, busy=_is_no_fact(outcome, why)
+            why if unused else f"{why}{missing}{before}",
+            files,
+            on_any_gpu=on_any_gpu,
+            fails=on_any_gpu and outcome.returncode != 0 and not (missing or outcome.read_only or no_fact),
+            busy=no_fact,
         )
     failed = outcome.returncode and outcome.stopped is None
     if failed and not any(each.error or each.steps for each in traces_read):

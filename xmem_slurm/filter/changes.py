@@ -37,7 +37,7 @@ _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
 _NO = ("", "0", "no", "false")
 """What a variable of ours says where it is as good as not set, as xsbatch has it."""
-_OF_THE_USER = {"keep_type", "policy", "budget", "margin", "engine", "ranks", "array_tasks"}
+_OF_THE_USER = {"keep_type", "policy", "budget", "margin", "engine", "ranks", "array_tasks", "strict"}
 """Wishes of the user's that hold here, too; the others are of what only xsbatch does."""
 
 _ANSWER_SECONDS = 2.0

@@ -203,6 +203,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
         decided.of_component(request, index, line)
         for index, part in sorted(decision.parts.items())
         for line in [
+            *filter(None, [runs_out(part.kind, part.sizing)]),
             *([brief_line(part.sizing.estimate)] if brief else estimate_lines(part.sizing.estimate)),
             *filter(None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)),
             _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
@@ -230,6 +231,25 @@ def _decided(part: Part, request: Request, *, several: bool, dry_run: bool) -> s
 def _listed(changes: Sequence[Change]) -> str:
     places = ", ".join(dict.fromkeys(change.where for change in changes))
     return f"{'; '.join(map(str, changes))} ({places})"
+
+
+def runs_out(kind: Kind, sizing: Sizing) -> str:
+    """Say of a job that stays as it was written that it will run out of GPU memory; nothing where it will not."""
+    asked = sizing.asked
+    if kind not in (Kind.NOTHING_FITS, Kind.ADVISED, Kind.CANNOT_CHANGE) or sizing.no_smaller:
+        return ""
+    needed = human(sizing.estimate.required_bytes)
+    will = "is likely to" if sizing.estimate.confidence == "low" else "will"
+    if asked is not None and asked.fits is False:
+        has = f"{asked.name}, which it asks for, has {human(asked.gpu.total_bytes)}"
+        return f"this job {will} run out of GPU memory: it needs {needed}, and {has}"
+    verdicts = sizing.placement.verdicts
+    if kind is not Kind.NOTHING_FITS or not verdicts or any(each.share is not None for each in verdicts):
+        return ""
+    if any(sizing.estimate.fits(each.gpu) for each in verdicts):
+        return ""  # it was not tried on every GPU
+    largest = human(max(each.gpu.total_bytes for each in verdicts))
+    return f"this job {will} run out of GPU memory: it needs {needed}, and the largest GPU open to it has {largest}"
 
 
 def too_small(sizing: Sizing) -> str:

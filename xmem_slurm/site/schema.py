@@ -293,6 +293,8 @@ class Policy(_Strict):
 
     `unasked` is for jobs that ask for no GPU and would use one, `unused` for those that ask for one and use none:
     they are left alone, their owner is told, or they are not submitted. Only torch's use in a dry run is seen.
+    `cannot_run` is for jobs that their dry run shows to fail before they use a GPU, or to run out of the memory of the
+    one that they are to have: they are submitted as they were written, and their owner is told, or they are not.
     """
 
     rewrite: bool = True
@@ -303,6 +305,7 @@ class Policy(_Strict):
     most_bytes: Bytes | None = None
     unasked: Stance = "leave"
     unused: Stance = "leave"
+    cannot_run: Literal["submit", "refuse"] = "submit"
 
 
 class Site(_Strict):

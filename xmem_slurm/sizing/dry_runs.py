@@ -218,7 +218,9 @@ class ComponentEstimates:
         try:
             return estimate(own, name, self.dry_runs.gpus[name], self.dry_runs.experience)
         except NoEstimate as error:
-            return NoEstimate(str(error), files, on_any_gpu=fail_on_any_gpu(own))
+            by_itself = fail_on_any_gpu(own)
+            offline = any(trace.failure is not None and trace.failure.offline for trace in own)
+            return NoEstimate(str(error), files, on_any_gpu=by_itself, fails=by_itself and not offline)
 
 
 def without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:

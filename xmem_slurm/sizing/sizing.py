@@ -66,6 +66,8 @@ class Sizing:
     """Why the job is given no share of a GPU on which it fits; empty where none was in question."""
     no_smaller: str = ""
     """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none was in question."""
+    asked: Verdict | None = None
+    """What is known of the whole option that the request names; None where it names none."""
 
 
 def size(
@@ -237,7 +239,19 @@ def _size(
         without_kernels=without,
         no_share=estimates.no_share,
         no_smaller=estimates.no_smaller,
+        asked=_asked(demand, site, placement, estimate, gpus),
     )
+
+
+def _asked(
+    demand: Demand, site: Site, placement: Placement, estimate: Estimate, gpus: Mapping[str, Gpu]
+) -> Verdict | None:
+    """Return the verdict on the option that a request names: the placement's, else what the estimate says of it."""
+    name = demand.option
+    if name is None or site.option[name].share is not None:
+        return None
+    known = [each for each in placement.verdicts if each.name == name and each.fits is not None]
+    return known[0] if known else Verdict(name, gpus[name], estimate.fits(gpus[name]))
 
 
 def _placed(

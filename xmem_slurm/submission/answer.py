@@ -54,6 +54,8 @@ class Wishes(NamedTuple):
     verbose: bool = False
     hold: bool = False
     """Whether it is submitted held where it could not be sized."""
+    strict: bool = False
+    """Whether it is not submitted where its dry run shows that it cannot run."""
     margin: float = 0.0
     """Percent of each GPU's memory to be left free, beside the estimate's own margin."""
     policy: str | None = None

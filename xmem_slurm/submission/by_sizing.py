@@ -32,6 +32,8 @@ from xmem_slurm.trace import Trace
 if TYPE_CHECKING:
     from xmem_slurm.submission.answer import Tell, Wishes
 
+_LIKELY_TO_FAIL = "it is likely to fail"
+
 
 def decide(
     job: Submission,
@@ -63,12 +65,19 @@ def decide(
     left = {**not_sized, **{index: str(error) for index, error in errors.items()}}
     if not sized:
         unused = not not_sized and all(isinstance(error, UnusedGpu) for error in errors.values())
+        if not not_sized and all(error.fails for error in errors.values()):
+            left = {index: f"{_LIKELY_TO_FAIL}: {why}" for index, why in left.items()}
+            if _is_refused(wishes, site):
+                raise Refused(decided.refusal(decided.of_components(job.request, left)))
         decision = _without_estimate(job, left, site, unused=unused, advise=wishes.advise)
         answers.keep_decision(name, decision, *_lasts_without_estimate(list(errors.values()), basis))
         if decision.kind is Kind.NOT_ESTIMATED:
             raise NoEstimate(decision.why)
         return decision
     decision = _with_parts(job, wishes, site, gpus, sized)._replace(left=left)
+    too_small = [line for part in decision.parts.values() if (line := terminal.runs_out(part.kind, part.sizing))]
+    if too_small and _is_refused(wishes, site):
+        raise Refused(decided.refusal(*too_small))
     full, brief = (terminal.decision_lines(decision, dry_run=wishes.dry_run, brief=each) for each in (False, True))
     before = [ran_out.words] if ran_out is not None else []
     decision = decision._replace(lines=[*before, *full], brief=[*before, *brief])
@@ -80,6 +89,11 @@ def decide(
     rests_on, days = _lasts(decision, site, basis)
     answers.keep_decision(name, decision, rests_on, days, sized=sized, templates=site.templates)
     return decision
+
+
+def _is_refused(wishes: "Wishes", site: Site) -> bool:
+    """Whether a job that cannot run is not submitted."""
+    return not wishes.advise and (wishes.strict or site.policy.cannot_run == "refuse")
 
 
 def _sizings(
@@ -129,11 +143,11 @@ def _without_estimate(
 
 
 _Lasts = tuple[Sequence[Evidence] | None, float]
-"""What an answer rests on, None where that is not as it was any more; and for how many days it is answers."""
+"""What an answer rests on, None where that is not as it was any more; and for how many days it is known."""
 
 
 def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[Evidence] | None) -> _Lasts:
-    """Return what it rests on that there is no estimate, and for how many days that is answers."""
+    """Return what it rests on that there is no estimate, and for how many days that is known."""
     read = [file for error in errors for file in error.files or ()]
     seen = basis is not None and all(error.files is not None for error in errors)
     days = answers.DAYS_WITHOUT_ESTIMATE if seen else answers.DAYS_UNSEEN
@@ -142,7 +156,7 @@ def _lasts_without_estimate(errors: Sequence[NoEstimate], basis: Sequence[Eviden
 
 
 def _lasts(decision: Decision, site: Site, basis: Sequence[Evidence] | None) -> _Lasts:
-    """Return what a decision by size rests on, and for how many days it is answers."""
+    """Return what a decision by size rests on, and for how many days it is known."""
     traces = [rank.trace for part in decision.parts.values() for rank in part.sizing.estimate.ranks]
     same_again = not decision.left and site.policy.order != "start"  # the queue is another one each time
     return lasts(traces, basis if same_again else None)

@@ -1,0 +1,99 @@
+"""A job that cannot run: its user is told so first, and whoever wants that has it not submitted."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import EXAMPLE_SITE
+from tests.unit.test_report import GPT2, GPUS
+from tests.unit.test_sizing import LARGE
+from xmem_slurm.dryrun import dispatch, runner
+from xmem_slurm.dryrun.exchange import DryRunResult
+from xmem_slurm.errors import NoEstimate, Refused
+from xmem_slurm.report import decided
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission.answer import Wishes, answer
+from xmem_slurm.trace import Trace
+
+FAILS = NoEstimate("the script ended with code 1: No module named 'jax'", [], on_any_gpu=True, fails=True)
+WISHES = Wishes(site=str(EXAMPLE_SITE))
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+def job(kind: str, script: bytes = b"") -> Submission:
+    """Return a job for a type of GPU; held, so that Slurm is not asked whether it would take it."""
+    return Submission(("--hold", f"--gres=gpu:{kind}:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\n" + script)
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, error: NoEstimate = FAILS) -> None:
+    def one(*_: object) -> Mapping[int, NoEstimate]:
+        return {0: error}
+
+    monkeypatch.setattr(dispatch, "one", one)
+
+
+def finds(monkeypatch: pytest.MonkeyPatch, trace: Trace) -> None:
+    monkeypatch.setattr(runner, "run", lambda _order: DryRunResult([trace]))
+
+
+def site(tmp_path: Path) -> Wishes:
+    """Return a site that refuses them."""
+    path = tmp_path / "site.toml"
+    path.write_text(EXAMPLE_SITE.read_text().replace("[policy]\n", '[policy]\ncannot_run = "refuse"\n', 1))
+    assert "cannot_run" in path.read_text()
+    return Wishes(site=str(path))
+
+
+def test_one_that_fails_by_itself_is_likely_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch)
+    with pytest.raises(NoEstimate, match="it is likely to fail: the script ended with code 1: No module named 'jax'"):
+        answer(job("l4"), WISHES, lambda _: None)
+    offline = NoEstimate("the hub was not reached", [], on_any_gpu=True)
+    fails(monkeypatch, offline)
+    with pytest.raises(NoEstimate, match=r"^the hub was not reached"):
+        answer(job("l4", b"other\n"), WISHES._replace(strict=True), lambda _: None)
+
+
+def test_whoever_wants_that_has_it_not_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch)
+    for wishes in (WISHES._replace(strict=True), site(tmp_path)):
+        with pytest.raises(Refused, match=r"it is likely to fail: .*; XMEM_OFF=1 submits it all the same"):
+            answer(job("l4"), wishes, lambda _: None)
+    with pytest.raises(NoEstimate):
+        answer(job("l4"), site(tmp_path)._replace(advise=True), lambda _: None)
+
+
+def test_one_that_will_run_out_of_memory_is_told_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LARGE.recorded
+    finds(monkeypatch, LARGE)
+    decision = answer(job("l4"), WISHES._replace(keep_type=True), lambda _: None)
+    first = decided.lines(decision)[0]
+    assert first.startswith("this job will run out of GPU memory: it needs ")
+    assert first.endswith("and l4, which it asks for, has 21.95 GiB")
+    with pytest.raises(Refused, match="this job will run out of GPU memory"):
+        answer(job("l4", b"2\n"), WISHES._replace(keep_type=True, strict=True), lambda _: None)
+
+
+def test_one_that_is_given_a_larger_gpu_will_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    finds(monkeypatch, LARGE)
+    for wishes in (WISHES, WISHES._replace(strict=True)):
+        decision = answer(job("l4"), wishes, lambda _: None)
+        assert not any("run out" in line for line in decided.lines(decision))
+
+
+def test_one_that_is_too_large_for_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = dataclasses.replace(GPT2, allocations=[each._replace(size=each.size * 20) for each in GPT2.allocations])
+    finds(monkeypatch, huge)
+    lines = decided.lines(answer(job("h200"), WISHES, lambda _: None))
+    assert "and h200, which it asks for, has 139.71 GiB" in lines[0]
+    untyped = Submission(("--hold", "--gres=gpu:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\n")
+    lines = decided.lines(answer(untyped, WISHES, lambda _: None))
+    assert f"the largest GPU open to it has {GPUS['h200'].total_bytes / 2**30:.2f} GiB" in lines[0]
