@@ -25,23 +25,26 @@ def test_the_last_word_is_heard_with_the_rank_that_said_it(tmp_path: Path, says:
     (folder / "traces").mkdir(parents=True)
     with live_progress.somebody_waits() as dry_run, live_progress.told(folder) as variables:
         assert dry_run.words() == "starting"
-        say = says.Says(variables | {"XMEM_TRACE_DIR": str(folder / "traces")})
+        say = says.Says(variables | {"XMEM_TRACE_DIR": str(folder / "traces")}, lambda: 9.7)
         say("importing torch")
         say("step 7", lambda: (3, 8))
         assert dry_run.words() == "rank 3 of 8: step 7"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as voice:
             place = folder.rename(tmp_path / "short") / live_progress.SOCKET
-            voice.sendto(b"\x1b[2J", str(place))
-            voice.sendto(b"word " * 40, str(place))
+            voice.sendto(b"1|\x1b[2J", str(place))
+            voice.sendto(b"1|" + b"word " * 40, str(place))
         assert dry_run.words() == "rank 3 of 8: step 7"
     say("step 8")
     assert dry_run.words() == "replaying what it asked for"
+    assert dry_run.seconds == 9
+    with dry_run.listening(tmp_path):
+        assert dry_run.seconds == 9, "the next dry run's come on top of it"
 
 
 def test_where_nobody_waits_nothing_is_said(tmp_path: Path, says: ModuleType) -> None:
     with live_progress.told(tmp_path) as variables:
         assert variables == {}
-        says.Says(variables)("step 1")
+        says.Says(variables, lambda: 0.0)("step 1")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,7 +54,7 @@ def test_a_thousand_steps_a_second_are_not_a_thousand_words(
     monkeypatch.setattr(says, "LEAST_SECONDS", 60.0)
     with live_progress.somebody_waits() as dry_run, live_progress.told(tmp_path) as variables:
         (tmp_path / "traces").mkdir()
-        say = says.Says(variables | {"XMEM_TRACE_DIR": str(tmp_path / "traces")})
+        say = says.Says(variables | {"XMEM_TRACE_DIR": str(tmp_path / "traces")}, lambda: 0.0)
         for step in range(1000):
             say(f"step {step}")
         assert dry_run.words() == "step 0"

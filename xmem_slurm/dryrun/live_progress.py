@@ -12,15 +12,22 @@ from contextvars import ContextVar
 from pathlib import Path
 
 SOCKET = "says"
-_PLAIN = re.compile(r"[A-Za-z0-9 :,-]{1,60}")
+_SAID = re.compile(r"(\d{1,6})\|([A-Za-z0-9 :,-]{1,60})")
+"""Seconds of the dry run's budget, and words."""
 
 
 class Heard:
-    """The last thing that was said."""
+    """The last thing that was said, and what dry runs have taken so far, as far as that was said."""
 
     def __init__(self) -> None:
         self._words = "starting"
+        self._seconds = self._before = 0
         self._ear: socket.socket | None = None
+
+    @property
+    def seconds(self) -> int:
+        """The seconds of a budget that were said to be spent, of all dry runs since somebody waits."""
+        return self._before + self._seconds
 
     def note(self, words: str) -> None:
         """Take this for it."""
@@ -31,8 +38,9 @@ class Heard:
         with suppress(OSError, ValueError, AttributeError):
             while self._ear is not None:
                 said = self._ear.recv(100).decode("utf-8", "replace")
-                if _PLAIN.fullmatch(said):
-                    self._words = said
+                found = _SAID.fullmatch(said)
+                if found is not None:
+                    self._seconds, self._words = max(self._seconds, int(found[1])), found[2]
         return self._words
 
     @contextmanager
@@ -45,6 +53,7 @@ class Heard:
             finally:
                 os.close(place)
             self._words, self._ear = "starting", ear
+            self._before, self._seconds = self.seconds, 0
             try:
                 yield
             finally:

@@ -1,5 +1,6 @@
 """What a person reads on stderr: at most eight lines, the first one the answer; two where nobody asks for more."""
 
+import shutil
 import sys
 import threading
 import time
@@ -300,15 +301,22 @@ class _ProgressLine:
 
     def __init__(self, text: str, seconds: float | None, dry_run: live_progress.Heard) -> None:
         self._text, self._began, self._dry_run, self._ended = text, time.monotonic(), dry_run, threading.Event()
-        self._budget = "" if seconds is None else f", of at most {seconds:.0f} CPU seconds"
+        self._budget = seconds
 
     def change(self, text: str) -> None:
         self._text = text
 
     def __str__(self) -> str:
-        return f"{self._text}: {self._dry_run.words()}, {time.monotonic() - self._began:.0f} s{self._budget}"
+        words = self._dry_run.words()  # before what is spent: both come in one message
+        if self._budget is None:
+            spent = f"{time.monotonic() - self._began:.0f} s"
+        else:
+            spent = f"{self._dry_run.seconds} of {self._budget:.0f} CPU seconds"
+        return f"{self._text}: {spent}, {words}"
 
-    __rich__ = __str__
+    def __rich__(self) -> str:
+        """Return it no wider than the terminal, less the spinner before it."""
+        return str(self)[: max(20, shutil.get_terminal_size().columns - 3)]
 
     def print_now_and_then(self) -> None:
         while not self._ended.wait(NEWS_SECONDS):

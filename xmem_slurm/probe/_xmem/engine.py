@@ -31,7 +31,7 @@ class ProbeEngine:
         self._torch = self._runtime = None
         self._build = ("unknown", None)
         self._limits = ShareLimits(environ)
-        self.says = Says(environ)
+        self.says = Says(environ, self._budget.spent)
         self._downloads = Downloads(environ["XMEM_TRACE_DIR"])
         self._away = set()
         self._begin()
@@ -72,7 +72,7 @@ class ProbeEngine:
             self.give_up(str(error))
         self._hooked()
         ends.hook(self)
-        self.says("building the model")
+        self.says("imports, building the model")
         self.write("running")
 
     def steps_counted(self, register, _owner):

@@ -30,18 +30,19 @@ class TimeLeft:
 
     def left(self):
         """Return the seconds that are left, of whichever limit is nearer."""
-        return min(self._deadline - time.monotonic(), self._seconds - self._spent())
+        return min(self._deadline - time.monotonic(), self._seconds - self.spent())
 
     def share(self):
         """Return which part of it is spent, of whichever limit is nearer."""
         now = time.monotonic()
-        return max(self._spent() / self._seconds, (now - self._began) / max(self._deadline - self._began, 1e-9))
+        return max(self.spent() / self._seconds, (now - self._began) / max(self._deadline - self._began, 1e-9))
 
     def own(self):
         """Return seconds since some point in the past, as what this process does is counted."""
         return time.monotonic() if self._seconds == float("inf") else time.process_time()
 
-    def _spent(self):
+    def spent(self):
+        """Return the seconds of the dry run that its sandbox has counted so far; 0 where it has said nothing yet."""
         now = time.monotonic()
         if now - self._last > LOOK_SECONDS:  # it is asked for at each step
             self._last = now

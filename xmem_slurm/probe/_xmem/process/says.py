@@ -8,9 +8,13 @@ LEAST_SECONDS = 0.1
 
 
 class Says:
-    """A voice, if `environ` names a socket for it beside the traces (XMEM_SAYS); it never waits, and never fails."""
+    """A voice, if `environ` names a socket for it beside the traces (XMEM_SAYS); it never waits, and never fails.
 
-    def __init__(self, environ):
+    `spent` returns the seconds that the dry run has taken so far: they stand before the words.
+    """
+
+    def __init__(self, environ, spent):
+        self._spent = spent
         self._name, self._traces = environ.get("XMEM_SAYS"), environ.get("XMEM_TRACE_DIR")
         self._last = -LEAST_SECONDS
 
@@ -29,7 +33,8 @@ class Says:
             traces = os.open(self._traces, os.O_PATH)
             try:
                 voice = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-                voice.sendto((which + words).encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
+                said = "%d|%s%s" % (self._spent(), which, words)
+                voice.sendto(said.encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
                 voice.close()
             finally:
                 os.close(traces)
