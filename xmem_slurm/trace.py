@@ -46,6 +46,7 @@ by the probe, so that a reader sees either the last complete state of a process 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -68,6 +69,18 @@ _OF_NO_GPU = frozenset(
     )
 )
 """Exceptions that no GPU has a part in: neither its kind nor the values on it."""
+_AT_START = re.compile(
+    r"\b(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b|can't open file '.*': \[Errno 2\]"
+)
+"""What Python says of a script that is not there or not right, or that imports what is not there."""
+
+
+def cannot_start(words: str) -> bool:
+    """Whether a script that ended with these words ends so on every node.
+
+    Other files may be on a node's own disk, and a library in C that is missing here may be there.
+    """
+    return bool(_AT_START.search(words)) and ".so" not in words
 
 
 class Op(IntEnum):

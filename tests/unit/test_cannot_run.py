@@ -15,7 +15,7 @@ from xmem_slurm.errors import NoEstimate, Refused
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission.answer import Wishes, answer
-from xmem_slurm.trace import Trace
+from xmem_slurm.trace import Trace, cannot_start
 
 FAILS = NoEstimate("the script ended with code 1: No module named 'jax'", [], on_any_gpu=True, fails=True)
 WISHES = Wishes(site=str(EXAMPLE_SITE))
@@ -97,3 +97,18 @@ def test_one_that_is_too_large_for_every_gpu(monkeypatch: pytest.MonkeyPatch) ->
     untyped = Submission(("--hold", "--gres=gpu:1", "job.sh"), {"PATH": "/usr/bin"}, b"#!/bin/sh\n")
     lines = decided.lines(answer(untyped, WISHES, lambda _: None))
     assert f"the largest GPU open to it has {GPUS['h200'].total_bytes / 2**30:.2f} GiB" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "it_cannot"),
+    [
+        ("ModuleNotFoundError: No module named 'jax' (train.py:3)", True),
+        ("the script ended with code 1 before any GPU memory was used: SyntaxError: invalid syntax (train.py:2)", True),
+        ("python: can't open file '/home/ada/train.py': [Errno 2] No such file or directory", True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/scratch/data' (train.py:9)", False),
+        ("ImportError: libmkl_rt.so.2: cannot open shared object file (train.py:1)", False),
+        ("srun: command not found", False),
+    ],
+)
+def test_what_may_be_otherwise_on_a_node_is_no_reason(words: str, *, it_cannot: bool) -> None:
+    assert cannot_start(words) is it_cannot

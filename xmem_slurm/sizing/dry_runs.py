@@ -14,7 +14,7 @@ from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import kernels
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
-from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, cannot_start, fail_on_any_gpu
 
 # Note [Tasks of an array]
 # The ends of an array are run first, as sweeps grow. Where its tasks cannot differ (`array_tasks.may_differ`), the ends
@@ -219,8 +219,11 @@ class ComponentEstimates:
             return estimate(own, name, self.dry_runs.gpus[name], self.dry_runs.experience)
         except NoEstimate as error:
             by_itself = fail_on_any_gpu(own)
-            offline = any(trace.failure is not None and trace.failure.offline for trace in own)
-            return NoEstimate(str(error), files, on_any_gpu=by_itself, fails=by_itself and not offline)
+            excused = any(
+                trace.has(Doubt.SET_UP) or (trace.failure is not None and trace.failure.offline) for trace in own
+            )
+            fails = by_itself and not excused and cannot_start(str(error))
+            return NoEstimate(str(error), files, on_any_gpu=by_itself, fails=fails)
 
 
 def without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:

@@ -49,7 +49,7 @@ OWN_OPTIONS = (
         "xmem-plan", "", "train it the best way that fits this site's GPUs; changes how it trains, and says what"
     ),
     OwnOption("xmem-hold", "", "submit held, where it could not be sized"),
-    OwnOption("xmem-strict", "", "submit nothing that fails in its dry run, or will run out of GPU memory"),
+    OwnOption("xmem-strict", "", "submit nothing that cannot start, or will run out of GPU memory"),
     OwnOption("xmem-fresh", "", "run dry even if nothing has changed since the last time"),
     OwnOption("xmem-record", "", "record what the job really uses of its GPUs, in your state folder"),
     OwnOption("xmem-summary", "", "record it, and say at the end of the job's output what was estimated and used"),
