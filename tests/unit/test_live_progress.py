@@ -48,6 +48,18 @@ def test_where_nobody_waits_nothing_is_said(tmp_path: Path, says: ModuleType) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_word_of_another_kind_is_said_at_once(
+    tmp_path: Path, says: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(says, "LEAST_SECONDS", 60.0)
+    with live_progress.somebody_waits() as dry_run, live_progress.told(tmp_path) as variables:
+        (tmp_path / "traces").mkdir()
+        say = says.Says(variables | {"XMEM_TRACE_DIR": str(tmp_path / "traces")}, lambda: 9)
+        for words in ("importing torch", "importing flash_attn", "step 1", "step 2"):
+            say(words)
+            assert dry_run.words() == ("step 1" if words == "step 2" else words)
+
+
 def test_a_thousand_steps_a_second_are_not_a_thousand_words(
     tmp_path: Path, says: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

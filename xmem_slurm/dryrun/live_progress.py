@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 SOCKET = "says"
-_SAID = re.compile(r"(\d{1,6})\|([A-Za-z0-9 :,-]{1,60})")
+_SAID = re.compile(r"(\d{1,6})\|([A-Za-z0-9 _:,-]{1,60})")
 """Seconds of the dry run's budget, and words."""
 
 

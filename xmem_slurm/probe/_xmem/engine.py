@@ -72,7 +72,7 @@ class ProbeEngine:
             self.give_up(str(error))
         self._hooked()
         ends.hook(self)
-        self.says("imports, building the model")
+        self.says("running the script")
         self.write("running")
 
     def steps_counted(self, register, _owner):

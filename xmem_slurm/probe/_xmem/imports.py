@@ -41,6 +41,10 @@ class _Finder:
 
     def importing(self, name, *_rest):
         """Stay the first finder: others that came later (comet_ml) may not ask those after them."""
+        if self._recorder is not None:
+            package = name.partition(".")[0]
+            if package.isascii() and package not in getattr(sys, "stdlib_module_names", ()):  # 3.10
+                self._recorder.says("importing " + package[:40])
         if name in self._around and sys.meta_path[:1] != [self]:
             sys.meta_path[:] = [self, *(each for each in sys.meta_path if each is not self)]
 

@@ -4,7 +4,7 @@ import os
 import time
 
 LEAST_SECONDS = 0.1
-"""Between two words: a thousand steps a second need no more."""
+"""Between two words of one kind: a thousand steps a second need no more."""
 
 
 class Says:
@@ -16,14 +16,15 @@ class Says:
     def __init__(self, environ, spent):
         self._spent = spent
         self._name, self._traces = environ.get("XMEM_SAYS"), environ.get("XMEM_TRACE_DIR")
-        self._last = -LEAST_SECONDS
+        self._last, self._kind = -LEAST_SECONDS, ""
 
     def __call__(self, words, ranks=None):
         """Say it; `ranks` tells which rank this is, of how many."""
         now = time.monotonic()
-        if not self._name or now - self._last < LEAST_SECONDS:
+        kind = words.rstrip("0123456789")
+        if not self._name or (now - self._last < LEAST_SECONDS and kind == self._kind):
             return
-        self._last = now
+        self._last, self._kind = now, kind
         import _socket  # a process that says nothing needs none
 
         rank, size = ranks() if ranks else (0, 1)
