@@ -43,10 +43,43 @@ HEADINGS = (
     "may be wrong as, or why not",
 )  # fmt: skip
 REASONS = ("why an estimate says that it may be wrong", "scripts")
+FORMER = {
+    Doubt.CUDNN_PLAN: "cuDNN chooses its plans and their workspace on the GPU",
+    Doubt.CUDNN_DESCRIBED: "plans are those of the job's own {detail}, not yet compared with a GPU's",
+    Doubt.CUDNN_BENCHMARK: "cudnn.benchmark keeps the fastest plan, which only a GPU can tell",
+    Doubt.CUDNN_BATCHNORM: "cuDNN's batch norm keeps reserve space of a size it does not publish",
+    Doubt.CUDNN_RNN: "cuDNN's RNN workspace is not known",
+    Doubt.CUDNN_CTC: "cuDNN's CTC workspace is not known",
+    Doubt.CUSOLVER: "cuSOLVER's workspace is not known",
+    Doubt.CUSPARSE: "cuSPARSE's workspace is not known",
+    Doubt.CUSPARSELT: "cuSPARSELt's workspace is not known",
+    Doubt.MANAGED: "managed memory may lie on the GPU or not",
+    Doubt.CUFFT: "cuFFT's workspace is not known",
+    Doubt.NCCL: "NCCL's buffers are not known",
+    Doubt.FORWARD_READ: "the model reads values in its forward pass ({detail}), zeros here",
+    Doubt.NEVER_STEPPED: "{detail}: the script is taken for one that makes none",
+    Doubt.OPTIMIZER_READ: "{detail} decides by values, zeros here, how far it goes",
+    Doubt.NOT_REACHED: "{detail} was not reached: what it needs was not seen",
+    Doubt.DDP_BUCKETS: (
+        "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)"
+    ),
+    Doubt.RANKS: "{detail} may need more than those that were run",
+    Doubt.AUTOTUNED: "max-autotune measures on the GPU which kernels it takes and what it fuses into them",
+    Doubt.GARBAGE: "Python's garbage collector freed {detail}, at a moment that may be another on a GPU",
+    Doubt.ASSUMED_VALUES: "{detail}: what the job does next may hang on it",
+    Doubt.VALUES_UNKNOWN: "{detail}: what is decided by values on the GPU is not known",
+    Doubt.HOOK_MISSING: "{detail}: what is seen by it was not",
+    Doubt.SKIPPED: "{detail}, where calls like earlier ones are taken for those",
+    Doubt.STOPPED: "the script stopped with {detail}; what would follow was not seen",
+    Doubt.GROWING: "the run ended before the peak was seen to repeat",
+}
+"""The words that results of before have for them, with "(no measurements yet)" behind many."""
+_WORDS = [(each, each.sentence) for each in Doubt if each.sentence != "{detail}"] + list(FORMER.items())
 SENTENCES = {
-    re.compile(re.escape(each.sentence).replace(r"\{detail\}", ".*")): each.sentence.replace("{detail}", "…")
-    for each in Doubt
-    if each.sentence != "{detail}"
+    re.compile(re.escape(words).replace(r"\{detail\}", ".*") + r"( \(no measurements yet\))?"): (
+        each.sentence.replace("{detail}", "…")
+    )
+    for each, words in _WORDS
 }
 NOT_REACHED = Doubt.NOT_REACHED.sentence.replace("{detail}", "…")
 

@@ -15,32 +15,48 @@ from enum import Enum
 LEAST = 0.02
 """The least prior, for doubts that by themselves change no size."""
 
-_PRIOR = " (no measurements yet)"
+_ON_GPU = "only a GPU shows that, and the margin is wider for it"
 
 
 class Doubt(Enum):
     """Something that a dry run could not see: its code, its price, and its sentence, with a place for the detail."""
 
-    CUDNN_PLAN = "cudnn-plan", 0.20, "cuDNN chooses its plans and their workspace on the GPU"
+    CUDNN_PLAN = "cudnn-plan", 0.20, f"the workspace of cuDNN's plans was not seen: {_ON_GPU}"
     CUDNN_DESCRIBED = (
         "cudnn-described",
         0.05,
-        "plans are those of the job's own {detail}, not yet compared with a GPU's",
+        "the workspace of cuDNN's plans is as the job's own {detail} says, which was not yet compared with a GPU",
     )
-    CUDNN_BENCHMARK = "cudnn-benchmark", 0.10, "cudnn.benchmark keeps the fastest plan, which only a GPU can tell"
-    CUDNN_BATCHNORM = "cudnn-batchnorm", 0.10, "cuDNN's batch norm keeps reserve space of a size it does not publish"
-    CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace is not known{_PRIOR}"
-    CUDNN_CTC = "cudnn-ctc", 0.10, f"cuDNN's CTC workspace is not known{_PRIOR}"
-    CUSOLVER = "cusolver", 0.10, f"cuSOLVER's workspace is not known{_PRIOR}"
-    CUSPARSE = "cusparse", 0.10, f"cuSPARSE's workspace is not known{_PRIOR}"
-    CUSPARSELT = "cusparselt", 0.10, f"cuSPARSELt's workspace is not known{_PRIOR}"
-    MANAGED = "managed", 0.10, f"managed memory may lie on the GPU or not{_PRIOR}"
-    CUFFT = "cufft", 0.10, f"cuFFT's workspace is not known{_PRIOR}"
-    NCCL = "nccl", 0.10, f"NCCL's buffers are not known{_PRIOR}"
+    CUDNN_BENCHMARK = (
+        "cudnn-benchmark",
+        0.10,
+        f"cudnn.benchmark keeps the fastest plan, whose workspace was not seen: {_ON_GPU}",
+    )
+    CUDNN_BATCHNORM = "cudnn-batchnorm", 0.10, f"the memory that cuDNN's batch norm keeps was not seen: {_ON_GPU}"
+    CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace was not seen: {_ON_GPU}"
+    CUDNN_CTC = "cudnn-ctc", 0.10, f"cuDNN's CTC workspace was not seen: {_ON_GPU}"
+    CUSOLVER = "cusolver", 0.10, f"cuSOLVER's workspace was not seen: {_ON_GPU}"
+    CUSPARSE = "cusparse", 0.10, f"cuSPARSE's workspace was not seen: {_ON_GPU}"
+    CUSPARSELT = "cusparselt", 0.10, f"cuSPARSELt's workspace was not seen: {_ON_GPU}"
+    MANAGED = "managed", 0.10, "managed memory may lie on the GPU or on the host: what moves to the GPU was not seen"
+    CUFFT = "cufft", 0.10, f"cuFFT's workspace was not seen: {_ON_GPU}"
+    NCCL = "nccl", 0.10, f"NCCL's buffers were not seen: {_ON_GPU}"
     PROFILE_ENGINE = "profile-engine", 0.05, "real steps on this machine's CPU stand for the GPU's"
-    FORWARD_READ = "forward-read", 0.10, f"the model reads values in its forward pass ({{detail}}), zeros here{_PRIOR}"
-    NEVER_STEPPED = "never-stepped", 0.10, f"{{detail}}: the script is taken for one that makes none{_PRIOR}"
-    OPTIMIZER_READ = "optimizer-read", 0.10, f"{{detail}} decides by values, zeros here, how far it goes{_PRIOR}"
+    FORWARD_READ = (
+        "forward-read",
+        0.10,
+        "the model reads values in its forward pass ({detail}), zeros here: on the GPU it may need more",
+    )
+    NEVER_STEPPED = (
+        "never-stepped",
+        0.10,
+        "{detail}: the script is taken for one that makes none; if it makes one later, it needs more",
+    )
+    OPTIMIZER_READ = (
+        "optimizer-read",
+        0.10,
+        "{detail} decides by values, zeros here, how far it goes: on the GPU it may go further, and need more",
+    )
     ENGINE = "engine", LEAST, "{detail}"
     VALUE_SHAPE = "value-shape", LEAST, "{detail}: where they are not known, everything counts as selected"
     VALUE_SHAPE_LEAST = "value-shape-least", LEAST, "with nothing selected the peak would be {detail}"
@@ -50,29 +66,33 @@ class Doubt(Enum):
         LEAST,
         "the weights of {detail} are not on this machine: others took their place",
     )
-    NOT_REACHED = "not-reached", 0.10, f"{{detail}} was not reached: what it needs was not seen{_PRIOR}"
+    NOT_REACHED = (
+        "not-reached",
+        0.10,
+        "{detail} was not reached: what comes there may need more (--xmem-budget=300 lets the dry run go further)",
+    )
     LARGEST_DRAWN = "largest-drawn", LEAST, "{detail} was trained on"
     VARYING = "varying", LEAST, "{detail}"
     EXTRAPOLATED = "extrapolated", LEAST, "{detail}"
     DDP_BUCKETS = (
         "ddp-buckets",
         0.10,
-        "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)",
+        "{detail} may still be in memory while the next are made, as chance has it: where measured, that added 9 %",
     )
-    RANKS = "ranks", 0.10, f"{{detail}} may need more than those that were run{_PRIOR}"
-    ARRAY = "array", 0.10, f"{{detail}}{_PRIOR}"
+    RANKS = "ranks", 0.10, "{detail} may need more than those that were run (--xmem-ranks names those to run)"
+    ARRAY = "array", 0.10, "{detail}"
     NO_TRITON = (
         "no-triton",
         0.10,
         (
             "torch.compile did not compile: the job's Python has no Triton here, and without it on the GPU's node the"
-            f" job fails{_PRIOR}"
+            " job fails"
         ),
     )
     AUTOTUNED = (
         "autotuned",
         0.10,
-        f"max-autotune measures on the GPU which kernels it takes and what it fuses into them{_PRIOR}",
+        f"the memory of the kernels that max-autotune chooses was not seen: {_ON_GPU}",
     )
     RECORD_STREAM = (
         "record-stream",
@@ -84,16 +104,36 @@ class Doubt(Enum):
         LEAST,
         "CUDA graphs keep pools of their own, which are not released where memory is short",
     )
-    GARBAGE = "garbage", 0.10, "Python's garbage collector freed {detail}, at a moment that may be another on a GPU"
-    ASSUMED_VALUES = "assumed-values", 0.10, f"{{detail}}: what the job does next may hang on it{_PRIOR}"
-    VALUES_UNKNOWN = "values-unknown", 0.10, f"{{detail}}: what is decided by values on the GPU is not known{_PRIOR}"
-    HOOK_MISSING = "hook-missing", 0.10, f"{{detail}}: what is seen by it was not{_PRIOR}"
+    GARBAGE = (
+        "garbage",
+        0.10,
+        "Python's garbage collector freed {detail}; on the GPU it may come later, and the job need more until then",
+    )
+    ASSUMED_VALUES = (
+        "assumed-values",
+        0.10,
+        "{detail}: where the script decides by it, the job may do something else on the GPU, and need more",
+    )
+    VALUES_UNKNOWN = (
+        "values-unknown",
+        0.10,
+        "{detail}: where the script decides by values, the job may do something else on the GPU, and need more",
+    )
+    HOOK_MISSING = "hook-missing", 0.10, "{detail}: what is watched there was not seen, and the job may need more"
     SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
     SET_UP = "set-up", LEAST, "a line of the script failed in the dry run, which went on without it: {detail}"
     RAN_OUT = "ran-out", LEAST, "{detail}"
-    SKIPPED = "skipped", 0.10, f"{{detail}}, where calls like earlier ones are taken for those{_PRIOR}"
-    STOPPED = "stopped", 0.10, f"the script stopped with {{detail}}; what would follow was not seen{_PRIOR}"
-    GROWING = "growing", 0.10, f"the run ended before the peak was seen to repeat{_PRIOR}"
+    SKIPPED = (
+        "skipped",
+        0.10,
+        "{detail}: calls that looked like earlier ones were not run, and may need more than those",
+    )
+    STOPPED = "stopped", 0.10, "the script stopped with {detail}; what would follow was not seen, and may need more"
+    GROWING = (
+        "growing",
+        0.10,
+        "the run ended before the peak was seen to repeat: it may grow further (--xmem-budget=300 lets it go on)",
+    )
 
     TASKS = "tasks", None, "{detail}"
     RANK_ALONE = "rank-alone", None, "{detail}"
