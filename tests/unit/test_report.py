@@ -16,6 +16,7 @@ import pytest
 from tests.traces import growing_batches
 from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.allocator.replay import replay
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.report import files, html, perfetto, terminal
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.options import Remedy, outlooks, remedy
@@ -206,6 +207,13 @@ def test_the_reason_says_what_was_ranked_by_and_what_was_as_good(more: dict[str,
     assert why in terminal.reason(sized)
 
 
+def test_a_line_that_sets_up_and_failed_is_told_with_the_torch_that_was_found() -> None:
+    noted = trace.Noted(Doubt.SET_UP, "line 3: module: command not found")
+    failed = estimate([dataclasses.replace(GPT2, doubts=[*GPT2.doubts, noted])], "h200", GPUS["h200"])
+    told = f"which found torch {GPT2.torch_version} (line 3: module: command not found)"
+    assert terminal.brief_line(failed).endswith(told)
+
+
 def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     sizing = on_gpu_of(12 * GIB)
     small = outlooks(sizing)[0]
@@ -216,7 +224,8 @@ def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     assert small.failure.allocated_bytes == sum(oom.allocated_bytes.values())
     assert small.failure.phase == "forward, step 1"
     assert terminal.option_lines([small], None) == [
-        "  small   12.00 GiB  does not fit: no room for 1.53 GiB in forward, step 1, with 9.43 GiB allocated"
+        "  small   12.00 GiB  does not fit: no room for 1.53 GiB in forward, step 1, with 9.43 GiB allocated of"
+        f" {human(small.allocator_bytes)}; the rest is CUDA context and margin"
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from xmem_slurm.decision import Decision, Kind, Part
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import live_progress
 from xmem_slurm.report import decided
 from xmem_slurm.report.categories import CATEGORY_NAMES
@@ -46,10 +47,19 @@ _UNITS = {"shard": "shards", "mps": "units of MPS"}
 
 def brief_line(estimate: Estimate) -> str:
     """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
-    why = " (xmem-slurm explain says why)" if estimate.reasons else ""
+    why = _set_up_failed(estimate) or (" (xmem-slurm explain says why)" if estimate.reasons else "")
     return (
         f"GPU memory needed: {human(estimate.required_bytes)}{_takes(estimate)}; confidence {estimate.confidence}{why}"
     )
+
+
+def _set_up_failed(estimate: Estimate) -> str:
+    """Say which line failed that sets up what the job runs in, and which torch was found without it."""
+    failed = next((noted.detail for noted in estimate.doubts if noted.doubt is Doubt.SET_UP), None)
+    if failed is None:
+        return ""
+    found = estimate.largest.trace.torch_version
+    return f": a line of the script failed in the dry run, which found torch {found} ({failed})"
 
 
 def _takes(estimate: Estimate) -> str:
@@ -121,7 +131,8 @@ def _outlook(option: OptionOutlook) -> str:
         failure = option.failure
         return (
             f"{ANSWERS[option.fits]}: no room for {human(failure.requested_bytes)} in {failure.phase}, with"
-            f" {human(failure.allocated_bytes)} allocated"
+            f" {human(failure.allocated_bytes)} allocated of {human(option.allocator_bytes)};"
+            " the rest is CUDA context and margin"
         )
     if option.short_steps:
         steps = f"{option.short_steps} of {option.repeated_steps} steps that only repeat others"
