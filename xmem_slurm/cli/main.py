@@ -135,7 +135,7 @@ def main() -> NoReturn:
     """Run the command line; an error is one line on stderr and its exit code, ours and typer's alike."""
     try:
         with signals.clearing_up():
-            code = app(standalone_mode=False)
+            code = app(prog_name="xmem-slurm", standalone_mode=False)  # also as `python -m`
     except (XmemError, _Misused) as error:
         words = _words(error)
         print(f"xmem-slurm: {words}" if words else "", end="\n" if words else "", file=sys.stderr)  # noqa: T201
