@@ -79,7 +79,7 @@ def test_what_a_job_used_is_what_was_predicted_and_the_hours_are_those_of_a_hand
     wait_until(accounted)
     hours = sum(seconds) / 3600
     sums = json.loads(cluster.run(XMEM_SLURM, "waste", "--json").stdout)
-    assert sums["done"] == {"l4": pytest.approx(hours)}  # of what was recorded; other tests' jobs are in accounting, too
+    assert sums["done"] == {"l4": pytest.approx(hours)}  # other tests' jobs are in accounting, too
     assert (sums["cost_asked"], sums["cost_done"]) == (pytest.approx(9 * hours), pytest.approx(hours))
 
 

@@ -212,7 +212,7 @@ def test_shapes_that_stages_tell_each_other_arrive(way: str, dry: Found) -> None
         assert rank[f"{way}, shapes told"]["allocated"] == pytest.approx(rank[way]["allocated"], rel=0.01)
 
 
-def dry_run(way: str, script: str, folder: Path, job_python: Path, seconds: float = 600) -> Sequence[trace.Trace]:
+def dry_run(way: str, script: str, folder: Path, job_python: Path, seconds: float = 40) -> Sequence[trace.Trace]:
     (folder / "train.py").write_text(STAGES + FOREVER)
     environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{script} train.py '{way}'\n".encode(), (), folder, environ, (RANKS,))

@@ -223,9 +223,9 @@ def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     assert small.failure.requested_bytes == oom.requested_bytes
     assert small.failure.allocated_bytes == sum(oom.allocated_bytes.values())
     assert small.failure.phase == "forward, step 1"
+    room = f"9.43 GiB allocated of {human(small.allocator_bytes)}; the rest is CUDA context and margin"
     assert terminal.option_lines([small], None) == [
-        "  small   12.00 GiB  does not fit: no room for 1.53 GiB in forward, step 1, with 9.43 GiB allocated of"
-        f" {human(small.allocator_bytes)}; the rest is CUDA context and margin"
+        f"  small   12.00 GiB  does not fit: no room for 1.53 GiB in forward, step 1, with {room}"
     ]
 
 
