@@ -88,19 +88,45 @@ def test_a_loop_that_waits_for_the_network_is_named_at_the_limit(folder: Path, m
     assert said.endswith("; the script had asked for http://host/a, and a dry run has no network")
 
 
+def test_python_packages_go_by_what_is_here_where_the_user_says_nothing_else(folder: Path) -> None:
+    ask = 'echo "$HF_HUB_OFFLINE $WANDB_MODE"; exit 9'
+    assert why_not(folder, ask).endswith(": 1 offline")
+    assert why_not(folder, f"export WANDB_MODE=disabled\n{ask}").endswith(": 1 disabled")
+
+
+def test_a_data_set_that_is_not_here_is_to_be_loaded_once(folder: Path) -> None:
+    words = "ConnectionError: Couldn't reach 'stanfordnlp/imdb' on the Hub (OfflineModeIsEnabled)"
+    said = why_not(folder, f'echo "{words}"; exit 1')
+    assert said.endswith("; a dry run has no network: load_dataset('stanfordnlp/imdb') once on the login node")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [
+        ("transformers.AutoModel.from_pretrained('a/model')", "hf download a/model"),
+        ("huggingface_hub.snapshot_download('a/set', repo_type='dataset')", "hf download --repo-type dataset a/set"),
+    ],
+)
+def test_what_a_hub_has_is_to_be_fetched_first(folder: Path, job_python: Path, call: str, command: str) -> None:
+    error = error_of(folder, f"import torch, huggingface_hub, transformers\n{call}\n", f"{job_python} train.py")
+    assert error.endswith(f"(train.py:2); a dry run has no network: `{command}` on the login node first")
+
+
 @pytest.mark.torch
 def test_data_that_was_not_fetched_explains_an_error_of_training(folder: Path, job_python: Path) -> None:
     train = "import torch\nx = torch.ones(9, device='cuda')\nopen('data.bin')\n"
+    error = error_of(folder, train, f"wget http://host/data.bin\n{job_python} train.py")
+    assert error.startswith("FileNotFoundError")
+    assert error.endswith("; the script had asked for http://host/data.bin, and a dry run has no network")
+
+
+def error_of(folder: Path, train: str, script: str) -> str:
+    """Return what `train.py` ended with."""
     (folder / "train.py").write_text(train)
-    script = f"wget http://host/data.bin\n{job_python} train.py"
-    job = from_submission(
-        Submission(
-            ("--gres=gpu:1", "job.sh"),
-            {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)},
-            f"#!/bin/sh\ncd {folder}\n{script}\n".encode(),
-        )
-    )
+    environ = {"PATH": f"{folder}/bin:/usr/bin:/bin", "HOME": str(folder)}
+    text = f"#!/bin/sh\ncd {folder}\n{script}\n".encode()
+    job = from_submission(Submission(("--gres=gpu:1", "job.sh"), environ, text))
     (found,) = runner.run(DryRunOrder.of(job, load_catalogue()["l4"], BUDGET)).traces
     assert found.error is not None
-    assert found.error.startswith("FileNotFoundError")
-    assert found.error.endswith("; the script had asked for http://host/data.bin, and a dry run has no network")
+    return found.error

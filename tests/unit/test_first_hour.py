@@ -69,6 +69,13 @@ def test_a_python_file_is_run_with_the_python_on_path(monkeypatch: pytest.Monkey
         asked.job_of(["train.py"], os.environ)
 
 
+def test_a_script_that_sbatch_would_refuse_is_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_bytes(b"#!/bin/bash\r\npython train.py\r\n")
+    with pytest.raises(UsageError, match=r"sbatch would refuse it: the script has DOS line breaks .* dos2unix"):
+        asked.job_of([str(script)], os.environ)
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_report_that_fails_costs_a_line_and_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> str:

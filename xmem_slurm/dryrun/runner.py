@@ -142,7 +142,7 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
     if outcome.kept_back:
         raise NoEstimate(f"the dry run left {outcome.kept_back}")
     files = trace_file.read_files(traces / _FILES)
-    missing = fetchers.missing(traces)
+    missing = fetchers.missing(traces, outcome.output_tail)
     traces_read = [replace(_with_end(each, outcome, missing), files=files) for each in read(traces)]
     if os.path.lexists(traces / slurm_queries.MARK):
         itself = trace.Noted(Doubt.OWN_SCRIPT, "scontrol was asked for it")
@@ -250,6 +250,7 @@ def _environment(order: DryRunOrder, folder: Path, traces: Path) -> dict[str, st
     # Bash finds a function first: these hold where a login shell, a module or a venv puts other folders before ours.
     functions = {f"BASH_FUNC_{name}%%": f'() {{ "{shim_folder / name}" "$@"; }}' for name in names}
     return {
+        **fetchers.OFFLINE,
         **order.environ,
         **functions,
         **gpu_environment.environment(order.gpu, job.gpus[0], traces, job.environ.get("PYTHONPATH")),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.errors import UsageError
+from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answer, answers
 from xmem_slurm.submission.answers import Said
@@ -61,11 +62,14 @@ def job_of(command: Sequence[str], environ: Mapping[str, str], folder: Path = Pa
     A Python file is run by the Python on PATH. `folder` is where the command would be run.
 
     Raises:
-        UsageError: there is no such file or command, or nothing that runs it.
+        UsageError: there is no such file or command, nothing that runs it, or sbatch would refuse the script.
     """
     script, path = folder / command[0], environ.get("PATH")
     if script.is_file() and script.read_bytes().startswith(b"#!"):
-        return Submission(tuple(command), environ, script.read_bytes())
+        job = Submission(tuple(command), environ, script.read_bytes())
+        if (refused := refusal(job)) is not None:
+            raise UsageError(f"{script}: sbatch would refuse it: {refused}")
+        return job
     if script.suffix == ".py" and script.is_file():
         python = next((name for name in _PYTHONS if shutil.which(name, path=path)), None)
         if python is None:

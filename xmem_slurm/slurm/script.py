@@ -115,7 +115,7 @@ class Script(NamedTuple):
         if b"\0" in self.data:
             return "the script holds a NUL character"
         if b"\r\n" in self.data:
-            return "the script has DOS line breaks"
+            return r"the script has DOS line breaks (\r\n); dos2unix, or sed -i 's/\r$//', takes them out"
         return None
 
 

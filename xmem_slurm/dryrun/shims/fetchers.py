@@ -46,6 +46,8 @@ ONCE = {
     "RCLONE_LOW_LEVEL_RETRIES": "1",
 }
 """The same, in the environment, of those that read it there: however they are started (python -m pip)."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
+"""What has Python packages go by what is here, where the user has not said it himself: they would try for a minute."""
 
 _LOG = "network.log"
 _MOST_SAID = 200
@@ -72,8 +74,17 @@ def fetch(name: str, arguments: Sequence[str]) -> None:
     raise SystemExit(code if code >= 0 else 128 - code)
 
 
-def missing(traces: Path) -> str:
-    """Return in words what the script's programs could not fetch, or nothing; `traces` is the folder of the notes."""
+_NOT_LOADED = re.compile(rb"Couldn't (?:reach|find) '([\w./-]+)' on the Hub")
+"""What datasets says (datasets/load.py, 5.2) of a data set that is not in its cache."""
+
+
+def missing(traces: Path, output: bytes = b"") -> str:
+    """Return in words what the script could not fetch, or nothing.
+
+    `traces` is the folder of its programs' notes, `output` the end of what it printed.
+    """
+    if (not_loaded := _NOT_LOADED.search(output)) is not None:
+        return f"; a dry run has no network: load_dataset('{not_loaded[1].decode()}') once on the login node"
     try:
         lines = untrusted.read(traces / _LOG, _MOST_LOGGED_BYTES).decode(errors="replace").splitlines()
     except (OSError, ValueError):

@@ -11,6 +11,9 @@ _HERE = ("localhost", "127.0.0.1", "::1", os.uname().nodename)
 _OF_WHAT_IS_NOT_THERE = (OSError, EOFError, ImportError)
 """What a script raises later, too, for what an earlier line of it did not get."""
 
+_HUB_WITHOUT_NETWORK = ("LocalEntryNotFoundError", "OfflineModeIsEnabled")
+"""What huggingface_hub raises (huggingface_hub/errors.py, 1.33) for what is not in its cache."""
+
 _asked = []  # host or address, (code, line) of the script's innermost line that led there
 
 
@@ -43,9 +46,36 @@ def forget():
     _asked.clear()
 
 
-def missing():
-    """Return in words what could not be reached, or nothing."""
+def missing(error=None):
+    """Return in words what could not be reached, and what helps where that is known; or nothing."""
+    repository = _not_cached(error)
+    if repository:
+        return "; a dry run has no network: `hf download %s` on the login node first" % repository
     return "; it had asked for %s, and a dry run has no network" % _asked[0][:200] if _asked else ""
+
+
+def _not_cached(error):
+    """Return, as `hf download` takes it, the repository that an exception came for want of; or None.
+
+    huggingface_hub asks nobody in a dry run (HF_HUB_OFFLINE), and what transformers raises does not name it.
+    """
+    for each in _causes(error):
+        if type(each).__name__ in _HUB_WITHOUT_NETWORK and type(each).__module__.startswith("huggingface_hub"):
+            for frame, _line in traceback.walk_tb(each.__traceback__):
+                if isinstance(frame.f_locals.get("repo_id"), str):
+                    kind = frame.f_locals.get("repo_type")
+                    of_kind = "--repo-type %s " % kind if kind not in (None, "model") else ""
+                    return of_kind + frame.f_locals["repo_id"][:200]
+    return None
+
+
+def _causes(error):
+    """Yield an exception and what it was raised for."""
+    for _ in range(ends.MOST_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def may_explain(error):
@@ -53,11 +83,8 @@ def may_explain(error):
 
     datasets asks for a counter of downloads at each load_dataset, of local files, too, and does well without it.
     """
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        places = ((frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__))
-        if isinstance(error, _OF_WHAT_IS_NOT_THERE) or (_asked and _asked[1] in places):
+    for each in _causes(error):
+        places = ((frame.f_code, line) for frame, line in traceback.walk_tb(each.__traceback__))
+        if isinstance(each, _OF_WHAT_IS_NOT_THERE) or (_asked and _asked[1] in places):
             return True
-        error = error.__cause__ or error.__context__
-    return not seen
+    return error is None

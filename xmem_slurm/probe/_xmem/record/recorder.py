@@ -325,7 +325,7 @@ class Recorder(ProbeEngine):
             if never_stepped and self._has_optimizer() and self._course.meant_to_train() and not self._only_infers():
                 self._error = self._error or "an end before the first step of its optimizer (see its log)"
             if self._error is not None and (error is not None or network.may_explain(ends.last())):
-                self._error += network.missing()
+                self._error += network.missing(ends.last())
             if self._history.recording and self._steps.number == 0:
                 self._tags.modules(self._torch)
             if state != "exit":
