@@ -905,6 +905,28 @@ def test_the_replay_of_a_trace_has_the_peaks_of_the_run(run: Run, job: str) -> N
     assert exact(ran.trace)
 
 
+LINEAR = """
+import torch
+from torch import nn
+model = nn.Sequential(MODULES).half().float().cuda()
+x = torch.randn(2048, 512, device="cuda")
+y = model(x)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(40):
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_lazy_module_takes_what_the_module_takes_that_it_becomes(run: Run) -> None:
+    lazy = run(LINEAR.replace("MODULES", "nn.LazyLinear(1024), nn.ReLU(), nn.LazyLinear(512)"))
+    assert lazy.returncode == 0, lazy.stderr
+    both = run(LINEAR.replace("MODULES", "nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512)"))
+    (peak,) = {replay(each).peak_allocated_bytes for each in both.traces}
+    assert (len(both.traces), peak > 0) == (2, True)
+
+
 @pytest.mark.parametrize("record", ["", "x.record_stream(streams[i % 3])"])
 def test_memory_used_on_other_streams_is_a_doubt(run: Run, record: str) -> None:
     codes = {doubt.code for doubt in run(STREAMS.replace("RECORD", record)).trace.doubts}

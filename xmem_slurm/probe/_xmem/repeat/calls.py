@@ -249,6 +249,8 @@ class Calls:
             modules = list(module.modules())
             state.modules = [weakref.ref(each) for each in modules]
             own = list(module.parameters())
+            if any(map(self._torch.nn.parameter.is_lazy, own)):  # without a shape before the first call
+                return ()
             state.sharding = sharding(modules)
             whole = state.sharding is not None or all(local(each) is each for each in own)
             state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()

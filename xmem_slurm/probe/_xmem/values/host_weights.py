@@ -36,7 +36,7 @@ class HostWeights:
         @functools.wraps(draw)
         def drawn(tensor, *args, **kwargs):
             is_weight = tensor.device.type == "cpu" and tensor.dim() > 1 and tensor.is_contiguous()
-            if not is_weight or tensor.numel() < LARGE:
+            if not is_weight or not self._is_large(tensor):
                 return draw(tensor, *args, **kwargs)
             return _zeroed(tensor)
 
@@ -48,7 +48,7 @@ class HostWeights:
         @functools.wraps(convert)
         def to(tensor, *args, **kwargs):
             self._leaving(tensor)
-            if tensor.numel() >= LARGE and self._is_weight(tensor):
+            if self._is_large(tensor) and self._is_weight(tensor):
                 try:
                     _, dtype, _, layout = self._torch._C._nn._parse_to(*args, **kwargs)
                 except (TypeError, RuntimeError):  # Tensor.to takes more than Module.to
@@ -59,7 +59,7 @@ class HostWeights:
                         return convert(_zeroed(zeros), *args, **kwargs)
             return convert(tensor, *args, **kwargs)
 
-        return to
+        return self._allowed(convert, to)
 
     def cast(self, cast, _owner):
         """Around Tensor.half and its like."""
@@ -67,11 +67,11 @@ class HostWeights:
 
         @functools.wraps(cast)
         def to_dtype(tensor, *args, **kwargs):
-            if tensor.numel() >= LARGE and self._is_weight(tensor):
+            if self._is_large(tensor) and self._is_weight(tensor):
                 return tensor.to(dtype[cast.__name__], *args, **kwargs)
             return cast(tensor, *args, **kwargs)
 
-        return to_dtype
+        return self._allowed(cast, to_dtype)
 
     def moved(self, cuda, _owner):
         """Around Tensor.cuda."""
@@ -81,11 +81,22 @@ class HostWeights:
             self._leaving(tensor)
             return cuda(tensor, *args, **kwargs)
 
-        return to_gpu
+        return self._allowed(cuda, to_gpu)
 
     def _leaving(self, tensor):
-        if isinstance(tensor, self._torch.Tensor) and tensor.numel() >= LARGE and tensor.device.type == "cpu":
+        if isinstance(tensor, self._torch.Tensor) and self._is_large(tensor) and tensor.device.type == "cpu":
             self._look()
+
+    def _allowed(self, method, replaced):
+        """A parameter of a lazy module takes what takes the place of a method if it takes that method."""
+        lazy = self._torch.nn.parameter.UninitializedTensorMixin
+        if method in lazy._allowed_methods:
+            lazy._allowed_methods.append(replaced)
+        return replaced
+
+    def _is_large(self, tensor):
+        """A parameter of a lazy module has no size before the first call."""
+        return not self._torch.nn.parameter.is_lazy(tensor) and tensor.numel() >= LARGE
 
     def copied(self, copy, _owner):
         """Around Tensor.copy_: a parameter on the host keeps what it has, whatever weights it is to have."""
@@ -93,12 +104,12 @@ class HostWeights:
         @functools.wraps(copy)
         def copy_(tensor, source, *args, **kwargs):
             self._leaving(source)
-            large = tensor.numel() >= LARGE and type(tensor) is self._torch.nn.Parameter
+            large = type(tensor) is self._torch.nn.Parameter and self._is_large(tensor)
             if large and self._is_weight(tensor) and self._is_weight(source) and source.shape == tensor.shape:
                 return tensor
             return copy(tensor, source, *args, **kwargs)
 
-        return copy_
+        return self._allowed(copy, copy_)
 
     def read(self, load, _owner):
         """Around torch.load: a large file is mapped, where it can be."""
