@@ -52,6 +52,9 @@ assert (grid.half() * 3).dtype is torch.half and (lengths / 2).dtype is torch.fl
 assert int(torch.maximum(lengths, starts).max()) == 4
 starts[1:].add_(lengths[:2]).mul_(2)
 assert starts.tolist() == [0, 12, 10]
+shifted = starts.masked_fill(starts > 10, -100)
+shifted.masked_fill_(shifted == 0, torch.tensor(7, device=device))
+assert shifted.tolist() == [7, -100, 10] and shifted[shifted != -100].shape == (2,)
 buffer = torch.empty(2, dtype=torch.long, device=device)
 buffer.copy_(torch.tensor([5, 6]))
 assert buffer.tolist() == [5, 6]

@@ -115,8 +115,8 @@ StopCheck.__call__ = lambda self, unfinished, tokens, length: length >= 48
     "deepspeed_sequence_length_stages": _high(rf"{BATCHES}|{STEPS}"),
     "peft_merged_in_fp32_at_the_end": _high(rf"{COPIES}|{EVALUATION}"),
     "peft_second_adapter_is_larger": _high(OPTIMIZERS),
-    "trl_dpo_evaluates_larger_batches": _high(EVALUATION),
-    "trl_sft_longest_conversations": _high(BATCHES, varies=True),
+    "trl_dpo_evaluates_larger_batches": Case(Expects.HIGH, EVALUATION, values=True),
+    "trl_sft_longest_conversations": Case(Expects.HIGH, BATCHES, varies=True, values=True),
     # ignite and fastai
     "fastai_fine_tune": _high(OPTIMIZERS),
     "ignite_evaluates_every_500": _high(rf"{EVALUATION}|{GROWS}"),

@@ -33,6 +33,8 @@ class Case:
     varies: bool = False
     """Shapes differ from step to step: reserved bytes without a limit are fragments then, and the need is what it fits
     on."""
+    values: bool = False
+    """Shapes follow from masks that the script makes: the whole run keeps values, too, by the probe's own table."""
     truth: bool = True
     """False where there is no true peak: the script takes what it gets."""
 

@@ -24,6 +24,7 @@ TOLERANCE = 0.02
 _SEARCH = 0.01
 """So near to the least memory on which a script runs: half of the tolerance."""
 _BUILDS = Path(__file__).parents[3] / "build" / "device"
+_PROBE = Path(gpu_environment.__file__).parents[1] / "probe"
 _WHOLE = Path(__file__).with_name("whole.py")
 
 
@@ -41,6 +42,9 @@ def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[
     environ = {variable: os.environ[variable] for variable in ("PATH", "HOME", "LANG") if variable in os.environ}
     shown = gpu_environment.environment(GPU, 1, folder, None)
     environ |= {variable: value for variable, value in shown.items() if variable.startswith("XMEM_DEVICE_")}
+
+    if case.values:
+        environ["PROBE_FOR_VALUES"] = str(_PROBE)
 
     def run(*most: str) -> subprocess.CompletedProcess[str]:
         command = [python, _WHOLE, script, stand_ins, *most]

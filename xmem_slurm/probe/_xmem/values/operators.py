@@ -12,7 +12,7 @@ OPERATORS = {
         add.Scalar add.Tensor sub.Scalar sub.Tensor rsub.Scalar rsub.Tensor mul.Scalar mul.Tensor div.Scalar div.Tensor
         div.Scalar_mode div.Tensor_mode neg abs reciprocal
         pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar sqrt rsqrt exp log sin cos floor ceil round trunc sign
-        minimum maximum clamp clamp_min clamp_max logical_xor bitwise_xor.Tensor
+        minimum maximum clamp clamp_min clamp_max logical_xor bitwise_xor.Tensor masked_fill.Scalar masked_fill.Tensor
     """,
     # ...or not.
     "rules.as_a_whole": """
@@ -24,13 +24,12 @@ OPERATORS = {
     "rules.in_place": """
         add_.Scalar add_.Tensor sub_.Scalar sub_.Tensor mul_.Scalar mul_.Tensor div_.Scalar div_.Tensor neg_ clamp_
         clamp_min_ clamp_max_ logical_not_ logical_and_ logical_or_ __iand__.Tensor __ior__.Tensor bitwise_and_.Tensor
-        bitwise_or_.Tensor
+        bitwise_or_.Tensor masked_fill_.Scalar masked_fill_.Tensor
     """,
     # After these their first is not known, not even as the `x.data` of a tensor that has another version counter.
     "rules.over": """
         random_ random_.from random_.to uniform_ normal_ bernoulli_.float bernoulli_.Tensor exponential_
-        masked_fill_.Scalar masked_fill_.Tensor masked_scatter_ scatter_add_ index_fill_.int_Scalar index_copy_
-        index_add_
+        masked_scatter_ scatter_add_ index_fill_.int_Scalar index_copy_ index_add_
     """,
     "rules.scatter_": "scatter_.src scatter_.value",
     "rules.triangle": "triu tril",
