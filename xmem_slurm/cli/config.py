@@ -26,8 +26,17 @@ def config(
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
     rows = []
     for name in [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]:
-        default = getattr(Wishes(), name.replace("-", "_")) or "-"
-        rows.append((name, *found.get(name, (f"{default:g}" if isinstance(default, float) else default, "default"))))
+        rows.append((name, *found.get(name, (_default(getattr(Wishes(), name.replace("-", "_"))), "default"))))
     width = max(12, *(len(value) for _, value, _ in rows))
     typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
     typer.echo(f"your file is {settings.user_file()}", err=True)
+
+
+def _default(value: bool | float | str | None) -> str:
+    """Say what holds where nobody said anything: `-` is as the site has it, or nothing."""
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case float() | int():
+            return f"{value:g}"
+    return value or "-"

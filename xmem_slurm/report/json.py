@@ -5,11 +5,13 @@ version fields are added, never changed or taken away.
 """
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from xmem_slurm import __version__
 from xmem_slurm.report import largest
 from xmem_slurm.report.options import OptionOutlook, outlooks
 from xmem_slurm.sizing.estimate import RankEstimate
@@ -164,10 +166,14 @@ class Report(JsonPart):
     """What `xmem-slurm estimate --json` prints. `required_bytes` is for the rank that needs the most, margin included.
 
     `uses_up_to_bytes` is what the job takes of a GPU that has room for everything, without a margin.
-    `choice` is null where no option is large enough.
+    `choice` is null where no option is large enough. `date` is when it was estimated, by `version` of this program, and
+    `command` the words of the process that needs the most.
     """
 
     schema_version: Literal[1]
+    version: str
+    date: AwareDatetime | None
+    command: list[str]
     engine: str
     torch_version: str
     gpu: str
@@ -188,6 +194,9 @@ def estimate_object(sizing: Sizing) -> dict[str, Any]:
     estimate = sizing.estimate
     report = {
         "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "date": None if sizing.made is None else datetime.fromtimestamp(int(sizing.made), UTC),
+        "command": list(estimate.largest.trace.argv),
         "engine": estimate.engine,
         "torch_version": estimate.largest.trace.torch_version,
         "gpu": estimate.gpu_name,

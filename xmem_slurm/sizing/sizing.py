@@ -68,6 +68,8 @@ class Sizing:
     """Why the job is given no smaller GPU than it asks for, though it would fit; empty where none was in question."""
     asked: Verdict | None = None
     """What is known of the whole option that the request names; None where it names none."""
+    made: float | None = None
+    """When, in seconds since the epoch; None where nobody noted it."""
 
 
 def size(
@@ -156,7 +158,8 @@ def _on_one(
         started = time.monotonic()
         result = yield from ComponentEstimates(dry_runs, component, name).on(name)
         verdict = Verdict(name, gpu, result.fits(gpu))
-        return Sizing(result, Placement([verdict], name if verdict.fits else None), time.monotonic() - started)
+        placement = Placement([verdict], name if verdict.fits else None)
+        return Sizing(result, placement, time.monotonic() - started, made=time.time())
 
     return (yield from _each(components, size_one))
 
@@ -240,6 +243,7 @@ def _size(
         no_share=estimates.no_share,
         no_smaller=estimates.no_smaller,
         asked=_asked(demand, site, placement, estimate, gpus),
+        made=time.time(),
     )
 
 
