@@ -24,19 +24,19 @@ def config(
     found, complaints = settings.effective(job)
     typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
     names = [option.name.removeprefix("xmem-") for option in settings.OWN_OPTIONS]
-    rows = []
-    for name in [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]:
-        rows.append((name, *found.get(name, (_default(getattr(Wishes(), name.replace("-", "_"))), "default"))))
+    shown = [*settings.ANYWHERE, *(name for name in names if name in found and name not in settings.ANYWHERE)]
+    rows = [(name, *found.get(name, (_default(name), "default"))) for name in shown]
     width = max(12, *(len(value) for _, value, _ in rows))
     typer.echo("\n".join(f"{name:12} {value:{width}} {where}" for name, value, where in rows))
     typer.echo(f"your file is {settings.user_file()}", err=True)
 
 
-def _default(value: bool | float | str | None) -> str:
+def _default(name: str) -> str:
     """Say what holds where nobody said anything: `-` is as the site has it, or nothing."""
-    match value:
-        case bool():
-            return "on" if value else "off"
-        case float() | int():
-            return f"{value:g}"
-    return value or "-"
+    match getattr(Wishes(), name.replace("-", "_")):
+        case bool() as is_on:
+            return "on" if is_on else "off"
+        case float() | int() as number:
+            return f"{number:g}"
+        case word:
+            return word or "-"

@@ -21,11 +21,10 @@ import torch  # noqa: E402 - it finds the stand-ins mapped
 
 if "PROBE_FOR_VALUES" in os.environ:
     sys.path.insert(0, os.environ["PROBE_FOR_VALUES"])
+    import triton.backends as of_triton
     from _xmem import patches
     from _xmem.triton import Triton
     from _xmem.values.known_values import KnownValues
-
-    import triton.backends as of_triton
 
     known = KnownValues(torch, {})
     of_triton.backends = Triton(torch, known).backends(of_triton.backends, of_triton)
