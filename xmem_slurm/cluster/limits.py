@@ -5,13 +5,12 @@ has it wait for ever (QOSMaxGRESPerJob). Of limits on the same TRES that of the 
 the job's, unless the latter has OverPartQOS, and both before the association's (Slurm's resource_limits.html).
 """
 
-import os
-import pwd
 import time
 from collections.abc import Mapping, Sequence
 
 from xmem_slurm.cluster import client, live
 from xmem_slurm.errors import SlurmError
+from xmem_slurm.slurm import submitter
 from xmem_slurm.slurm.request import Request
 
 _ENFORCED = {"limits", "safe", "all"}
@@ -24,7 +23,7 @@ def most(request: Request, timeout: float) -> Sequence[Mapping[str, int]]:
 
     Nothing where no limit is enforced, or nobody says so within `timeout` seconds.
     """
-    until, user = time.monotonic() + timeout, pwd.getpwuid(os.getuid()).pw_name
+    until, name = time.monotonic() + timeout, submitter.name()
 
     def ask(*command: str) -> str:
         return client.run(command, max(0.0, until - time.monotonic()))
@@ -34,7 +33,7 @@ def most(request: Request, timeout: float) -> Sequence[Mapping[str, int]]:
         if not _ENFORCED & {*live.setting(config, "AccountingStorageEnforce").split(",")}:
             return []
         partitions = ask("scontrol", "--oneliner", "--all", "show", "partitions")
-        own = ask("sacctmgr", "-nP", "show", "user", user, "withassoc", f"format={_ASSOCIATION}")
+        own = ask("sacctmgr", "-nP", "show", "user", name, "withassoc", f"format={_ASSOCIATION}")
         every = ask("sacctmgr", "-nP", "show", "qos", f"format={_QOS}")
     except SlurmError:
         return []

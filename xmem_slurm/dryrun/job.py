@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import pwd
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from xmem_slurm.cluster import client
 from xmem_slurm.dryrun.containers import pyxis
 from xmem_slurm.dryrun.shims import slurm_queries
-from xmem_slurm.slurm import array_numbers, body, gres
+from xmem_slurm.slurm import array_numbers, body, gres, submitter
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import MIB
@@ -133,7 +132,7 @@ def facts(job: Submission, folder: Path) -> dict[str, str]:
 
 def _filled_in(request: Request, pattern: str) -> str:
     """Return the name of a file of output, as far as it is known (sbatch(1), FILENAME PATTERN)."""
-    known = {"j": JOB_ID, "A": JOB_ID, "x": request.job_name or "sbatch", "u": pwd.getpwuid(os.getuid()).pw_name}
+    known = {"j": JOB_ID, "A": JOB_ID, "x": request.job_name or "sbatch", "u": submitter.name()}
     return re.sub("%([jAxu])", lambda found: known[found[1]], pattern)
 
 
@@ -216,7 +215,7 @@ def _of_component(request: Request, gpus: int) -> dict[str, str]:
         "SLURM_TASKS_PER_NODE": f"{request.tasks_per_node}{times}",
         "SLURM_CPUS_ON_NODE": str(cpus),
         "SLURM_JOB_CPUS_PER_NODE": f"{cpus}{times}",
-        "SLURM_JOB_USER": pwd.getpwuid(os.getuid()).pw_name,
+        "SLURM_JOB_USER": submitter.name(),
         "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_JOB_GID": str(os.getgid()),
         "SLURM_JOB_PARTITION": next(iter(request.partitions), NOT_CHOSEN),

@@ -1,13 +1,12 @@
 """The first step of the site-wide filter: whom the site file leaves alone waits for nothing but the reading of it."""
 
-import os
-import pwd
 import sys
 import time
 import tomllib
 from math import inf
 
 from xmem_slurm.site import coverage
+from xmem_slurm.slurm import submitter
 
 
 def main() -> None:
@@ -36,7 +35,7 @@ def answer(site_file: str, process: int, began: float | None = None, seconds: fl
     try:
         with open(site_file, "rb") as file:  # noqa: PTH123
             tables: coverage.Tables = tomllib.load(file)
-        if not coverage.has_user(tables, pwd.getpwuid(os.getuid()).pw_name):
+        if not coverage.has_user(tables, submitter.name()):
             sys.stdout.write("end\n")
             return
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -8,7 +8,6 @@ record nor fails by it, also where the folder does not answer.
 
 import json
 import os
-import pwd
 import signal
 import stat
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.slurm import submitter
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
 
@@ -83,11 +83,11 @@ def record(
 ) -> None:
     """Write a line, if the site's tables name a folder that has room for it; `began` is by the monotonic clock."""
     with suppress(Exception):  # no submission fails by its record
-        request, user = written.request, os.getuid()
+        request = written.request
         line = {
             "time": round(time.time(), 3),
-            "user": pwd.getpwuid(user).pw_name,
-            "uid": user,
+            "user": submitter.name(),
+            "uid": os.getuid(),
             "command": command,
             "job": (request.value("job-name") or request.default_name or "")[:MOST_NAME],
             "from": asks_for(request),
@@ -96,7 +96,7 @@ def record(
             "reason": outcome.reason,
             "seconds": round(time.monotonic() - began, 3),
         }
-        _append(Path(tables["audit"]["folder"]) / f"{user}{_ENDING}", json.dumps(line).encode() + b"\n")
+        _append(Path(tables["audit"]["folder"]) / f"{os.getuid()}{_ENDING}", json.dumps(line).encode() + b"\n")
 
 
 def record_apart(

@@ -7,7 +7,6 @@ Runs as a shim does, isolated and with nothing of ours but this.
 
 import json
 import os
-import pwd
 import re
 import sys
 import time
@@ -108,7 +107,8 @@ def shown(environ: Mapping[str, str], now: float, separator: str) -> str:
 
 def known(environ: Mapping[str, str], now: float) -> dict[str, str]:
     """Return all that is said of the job, by scontrol's names and a few more."""
-    user = pwd.getpwuid(os.getuid())
+    uid, gid = os.getuid(), os.getgid()
+    user = environ.get("SLURM_JOB_USER", str(uid))
     start = float(environ.get("SLURM_JOB_START_TIME", now))
     end = float(environ.get("SLURM_JOB_END_TIME", now))
     began, nodes = _moment(start), environ.get("SLURM_JOB_NUM_NODES", "1")
@@ -117,10 +117,10 @@ def known(environ: Mapping[str, str], now: float) -> dict[str, str]:
     facts = {
         "JobId": environ.get("SLURM_JOB_ID", "1"),
         "JobName": environ.get("SLURM_JOB_NAME", ""),
-        "UserId": f"{user.pw_name}({user.pw_uid})",
-        "User": user.pw_name,
-        "Uid": str(user.pw_uid),
-        "GroupId": str(user.pw_gid),
+        "UserId": f"{user}({uid})",
+        "User": user,
+        "Uid": str(uid),
+        "GroupId": str(gid),
         "JobState": "RUNNING",
         "ST": "R",
         "RunTime": _span(now - start),
