@@ -2,16 +2,19 @@
 
 A job's shortfall is what its peak of reserved bytes was above the predicted one, as a share of that. A job that ran out
 of GPU memory needed more than there was, nobody knows how much: it is censored from below, counts among the others, and
-is never one that a margin is said to cover. One script of one user has one vote, its worst: its jobs are alike, and a
-sweep of a thousand is one piece of evidence. Where so few are left that nothing can be promised, what ships holds.
+is never one that a margin is said to cover; once it ran to its end on a larger GPU, that says how much. The scripts of
+users weigh alike, however many jobs each has: they are alike, and a sweep of a thousand is one piece of evidence. What
+is promised is of a job of the next script (`conformal.margin_of_groups`). Where there are so few that nothing can be
+promised, what ships holds.
 
 Known limitations: jobs that were sent to a GPU by an estimate are not those that no estimate has picked (a site can
 leave a share of them as they were written); a job that failed before its peak says nothing.
 """
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from xmem_slurm.outcomes.records import JobOutcome
@@ -23,9 +26,11 @@ LEAST_SCRIPTS = 20
 """Fewer than these, by user and script, teach nothing: with 19 the promise of 95 % is the worst of all seen."""
 COVERAGE = 0.95
 LAST = 100
-"""By how many jobs it is told whether the promise holds still..."""
-SURPRISE = 0.05
-"""...and how unlikely so many that were above it must be."""
+"""By how many scripts it is told whether the promise holds still..."""
+FALSE_ALARMS = 0.05
+"""...and how likely at the most it is denied within a year of a look a day, while it holds."""
+_LOOKS = 365
+RAN_AGAIN = "ran out of GPU memory, and then to its end on another: that says how much it needed"
 
 
 @dataclass(frozen=True)
@@ -78,41 +83,46 @@ def lessons(found: Iterable[JobOutcome], failed: Collection[str] = ()) -> tuple[
     """Return what jobs say, and how often they say nothing, for which reason; `failed` did by Slurm's accounting."""
     said: list[Lesson] = []
     nothing = Counter[str]()
-    for outcome in found:
+    known = set[tuple[int, str]]()  # runs that came to their end after those that are looked at: the latest come first
+    for outcome in reversed(list(found)):
         each = lesson(outcome, completed=all(process.job not in failed for process in outcome.processes))
+        run = (outcome.user, outcome.prediction.run) if outcome.prediction is not None else (outcome.user, "")
         if isinstance(each, str):
             nothing[each] += 1
+        elif each.censored and run in known:
+            nothing[RAN_AGAIN] += 1
         else:
             said.append(each)
-    return said, nothing
+            if not each.censored and run[1]:
+                known.add(run)
+    return said[::-1], nothing
 
 
-def votes(members: Iterable[Lesson]) -> list[Lesson]:
-    """Return one of each script and user: the one that needed the most, where one ran out one that did."""
-    worst = dict[tuple[int, str], Lesson]()
+def by_script(members: Iterable[Lesson]) -> list[list[Lesson]]:
+    """Return the jobs of each script of each user."""
+    groups = dict[tuple[int, str], list[Lesson]]()
     for each in members:
-        before = worst.get((each.user, each.script))
-        if before is None or (before.censored, before.shortfall) < (each.censored, each.shortfall):
-            worst[each.user, each.script] = each
-    return list(worst.values())
+        groups.setdefault((each.user, each.script), []).append(each)
+    return list(groups.values())
 
 
 def margin(members: Sequence[Lesson], coverage: float = COVERAGE) -> Margin | None:
-    """Return the margin of jobs that are alike; None where there are too few of them.
+    """Return the margin of jobs that are alike; None where they are of too few scripts.
 
-    Of n votes the k-th smallest, k = ceil((n + 1) x coverage), those that ran out behind all others. Where that is one
-    of these, the promise is as much as the others support, and no less is added than what was too little.
+    Where too many of them ran out, the promise is as much as the others support, and no less is added than what was
+    too little.
     """
-    voted = votes(members)
-    if len(voted) < LEAST_SCRIPTS:
+    scripts = by_script(members)
+    if len(scripts) < LEAST_SCRIPTS:
         return None
-    share: float | None = conformal.margin([math.inf if each.censored else each.shortfall for each in voted], coverage)
-    promise, seen = coverage, sum(not each.censored for each in voted)
-    if share == math.inf and seen:
-        share, promise = max(each.shortfall for each in voted), math.floor(100 * seen / (len(voted) + 1)) / 100
-    if share is None or share == math.inf:
+    needs = [[math.inf if each.censored else each.shortfall for each in jobs] for jobs in scripts]
+    share, most = conformal.margin_of_groups(needs, coverage)
+    promise = coverage
+    if share == math.inf:
+        share, promise = max(each.shortfall for each in members), math.floor(100 * most + 1e-9) / 100
+    if not promise:
         return None
-    return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), len(voted))
+    return Margin(math.ceil(max(0.0, share) * 1e4) / 1e4, promise, len(members), len(scripts))
 
 
 def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMargin]:
@@ -132,24 +142,35 @@ def learn(said: Sequence[Lesson], coverage: float = COVERAGE) -> list[LearnedMar
 
 @dataclass(frozen=True)
 class Drift:
-    """How often the margins of the last scripts with a promise were enough, against what they promised on average."""
+    """For what share of jobs a margin was enough, and for what share it was promised: the means over `scripts`."""
 
     scripts: int
-    enough: int
+    enough: float
     promised: float
 
     @property
     def is_one(self) -> bool:
-        """Whether so many shortfalls are a surprise: by the binomial distribution, rarer than `SURPRISE`."""
-        chance = sum(
-            math.comb(self.scripts, k) * self.promised**k * (1 - self.promised) ** (self.scripts - k)
-            for k in range(self.enough + 1)
-        )
-        return self.scripts > 0 and chance < SURPRISE
+        """Whether so few are a surprise, where each script's share is independent of the others' and at least promised.
+
+        exp(-n KL(enough, promised)) bounds the chance of it (Hoeffding, JASA 58, 1963, theorem 1): n shares between 0
+        and 1, whatever their distributions. As many looks as a year has days together come to `FALSE_ALARMS`.
+        """
+        bound = self.scripts * _divergence(self.enough, self.promised)
+        return self.enough < self.promised and bound > math.log(_LOOKS / FALSE_ALARMS)
+
+
+def _divergence(p: float, q: float) -> float:
+    """Return the relative entropy of a coin that shows heads with probability p to one that does with q."""
+    pairs = ((p, q), (1 - p, 1 - q))
+    return sum(a * math.log(a / b) if b > 0 else math.inf for a, b in pairs if a > 0)
 
 
 def drift(said: Sequence[Lesson]) -> Drift:
-    """Hold the promises that the last jobs were given against what they needed, a script once; `said` ends with now."""
-    last = votes([each for each in said if each.promise is not None][-LAST:])
-    enough = sum(not each.censored and each.shortfall <= each.margin for each in last)
-    return Drift(len(last), enough, sum(each.promise or 0 for each in last) / max(1, len(last)))
+    """Hold what the jobs of the last scripts were promised against what they needed; `said` ends with the latest."""
+    promised = by_script(each for each in reversed(said) if each.promise is not None)[:LAST]
+
+    def mean(of: Callable[[Lesson], float]) -> float:
+        return statistics.fmean(statistics.fmean(map(of, jobs)) for jobs in promised) if promised else 0.0
+
+    enough = mean(lambda each: not each.censored and each.shortfall <= each.margin)
+    return Drift(len(promised), enough, mean(lambda each: each.promise or 0.0))

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xmem_slurm.outcomes.learning import LAST, LEAST_SCRIPTS, Drift, Lesson
+from xmem_slurm.outcomes.learning import LEAST_SCRIPTS, Drift, Lesson
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.sources import LIMITS, Accounted
 from xmem_slurm.outcomes.trust import TrackRecord
@@ -155,6 +155,6 @@ def learned_lines(
     if not found:
         lines.append(f"no kind of job has {LEAST_SCRIPTS} scripts yet: the margins that ship hold")
     if drift.scripts:
-        told = f"of {drift.scripts} scripts of the last {LAST} jobs with a promise {drift.enough} needed no more"
+        told = f"{drift.enough:.0%} of the jobs of the last {drift.scripts} scripts with a promise needed no more"
         lines.append(f"{told}; {drift.promised:.0%} was promised{': that is a drift' if drift.is_one else ''}")
     return lines

@@ -6,7 +6,7 @@ k-th smallest with probability k / (n + 1); so k = ceil((n + 1) * coverage). Sou
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 
 def shortfall(ground_bytes: float, peak_bytes: float) -> float:
@@ -23,6 +23,29 @@ def margin(shortfalls: Sequence[float], coverage: float) -> float | None:
     if rank > len(shortfalls):
         return None
     return max(0.0, sorted(shortfalls)[rank - 1])
+
+
+def margin_of_groups(groups: Collection[Collection[float]], coverage: float) -> tuple[float, float]:
+    """Return the share of the peak that covers a job of a group like these, and what share of jobs any could cover.
+
+    Groups are exchangeable, and so are the jobs of one, but not jobs of different ones: of K groups each has the weight
+    1 / (K + 1), shared by its jobs, and the group to come the rest, at infinity. The share is the quantile of that:
+    covered is one job of the next group with at least that probability, however many jobs a group has. It is infinite
+    where more than 1 - `coverage` lies there; a job that needed nobody knows how much stands as math.inf, too. Source:
+    Lee, Barber, Willett, "Distribution-free inference with hierarchical data" (arXiv 2306.06342), HCP.
+    """
+    weighed = sorted((value, 1 / ((len(groups) + 1) * len(group))) for group in groups for value in group)
+    known = [(value, weight) for value, weight in weighed if value < math.inf]
+    covered = 0.0
+    for value, weight in known:
+        covered += weight
+        if covered > coverage - _ROUNDING:
+            return max(0.0, value), math.fsum(weight for _, weight in known)
+    return math.inf, math.fsum(weight for _, weight in known)
+
+
+_ROUNDING = 1e-9
+"""Of a sum of weights that comes to the coverage exactly."""
 
 
 def left_out_coverage(shortfalls: Sequence[tuple[Hashable, float]], coverage: float) -> float | None:
