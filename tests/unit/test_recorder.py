@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from xmem_slurm.outcomes import records
 from xmem_slurm.submission.recording import RECORDER
 
 TORCH = """
@@ -83,7 +85,7 @@ def run(folder: Path, script: str, **environ: str) -> subprocess.CompletedProces
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in (folder / "records").iterdir() for line in path.read_text().splitlines()]
+    return [json.loads(line) for path in (folder / "records").iterdir() for line in path.read_text().splitlines()[1:]]
 
 
 TAKES = "import torch; torch.cuda.init(); torch.cuda.take(2 << 30); "
@@ -111,14 +113,34 @@ def test_the_last_line_has_the_peak_and_what_was_predicted(site_packages: Path) 
         ("exit(3)", 3, "error"),
         ("\ntry: raise torch.OutOfMemoryError\nexcept Exception: sys.exit(3)", 3, "oom"),  # as Hydra has it
         ("\ntry: sys.exit(3)\nexcept SystemExit: sys.exit(0)", 0, "exit"),
+        ("os._exit(0)", 0, "exit"),
+        ("os._exit(3)", 3, "error"),
+        ("\nif os.fork() == 0: os._exit(3)\nos.wait(); os._exit(0)", 0, "exit"),
         ("\nt = threading.Thread(target=sys.exit, args=[3]); t.start(); t.join()", 0, "exit"),
     ],
 )
 def test_how_a_process_ended_is_told(site_packages: Path, ends: str, code: int, state: str) -> None:
-    done = run(site_packages, f"import sys, threading; {TAKES}{ends}")
+    done = run(site_packages, f"import os, sys, threading; {TAKES}{ends}")
     assert done.returncode == code
     assert RECORDER.name not in done.stderr
     assert [line["state"] for line in lines(site_packages)] == [state]
+
+
+def test_of_a_process_that_is_killed_there_is_what_was_seen_soon(site_packages: Path) -> None:
+    waits = (
+        "\nwhile not os.listdir(os.environ['XMEM_RECORD_TO']): time.sleep(0.05)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert run(site_packages, f"import os, signal, time; {TAKES}{waits}").returncode == -signal.SIGKILL
+    (line,) = lines(site_packages)
+    assert (line["state"], line["devices"][0]["reserved"]) == ("running", 2 * GIB)
+
+
+def test_half_a_line_of_a_full_disk_takes_no_other_with_it(site_packages: Path) -> None:
+    assert run(site_packages, TAKES).returncode == 0
+    (file,) = (site_packages / "records").iterdir()
+    file.write_bytes(file.read_bytes()[:50])
+    assert run(site_packages, TAKES, SLURM_JOB_ID="12").returncode == 0
+    assert [each.job for each in records.outcomes(site_packages / "records")] == ["12"]
 
 
 ASKS_IN_TURN = """

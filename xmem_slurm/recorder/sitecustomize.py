@@ -5,8 +5,9 @@ From then on a thread looks at the allocator's counters every few minutes and ca
 thread can break the capture of a CUDA graph. Nothing is done at an allocation, and no signal is touched.
 
 A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep` between them), at exit,
-and now and then while the figures change: the last line of a process counts. One write a line, one file a user and
-host: with O_APPEND they stay whole, on NFS, too. What goes wrong here stays here: a job never fails by it and never
+and now and then while the figures change, at first after a second: the last line of a process counts, also of one that
+is killed. One write a line, one file a user and host: with O_APPEND they stay whole, on NFS, too; and each begins with
+the line break, so that none is lost behind half a line, for which a disk had no more room. What goes wrong here stays here: a job never fails by it and never
 hears of it. Python 3.8 and newer; standard library alone.
 """
 
@@ -16,8 +17,8 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
-FIRST_SECONDS, MOST_SECONDS = 30.0, 300.0
-"""Between two looks at the counters: at first, and in the end..."""
+FIRST_SECONDS, MOST_SECONDS = 1.0, 300.0
+"""Between two looks at the counters: at first, each time twice that, and in the end..."""
 UNCHANGED_SECONDS = 3600.0
 """...and between two lines where nothing has changed."""
 MOST_BYTES = 4 << 20
@@ -109,10 +110,10 @@ class _Recorder:
         threading.Thread(target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True).start()
 
     def note_exits(self):
-        """Have it noted with which code the job ends by sys.exit, or by the `exit` that is there without an import."""
+        """Have it noted with which code the job ends by sys.exit, the `exit` that needs no import, or os._exit."""
         import functools
 
-        of_sys, quitter = sys.exit, sys.modules["_sitebuiltins"].Quitter
+        of_os, of_sys, quitter = os._exit, sys.exit, sys.modules["_sitebuiltins"].Quitter
         of_quitter = quitter.__call__
 
         @functools.wraps(of_sys)
@@ -125,7 +126,14 @@ class _Recorder:
             _quietly(self.note_exit, code)
             of_quitter(quitter, code)
 
-        sys.exit, quitter.__call__ = leave, leave_by_quitter
+        @functools.wraps(of_os)
+        def leave_at_once(status):
+            if os.getpid() == self.process:  # not a fork of it
+                _quietly(self.note_exit, status)
+                _quietly(self.end)
+            of_os(status)
+
+        os._exit, sys.exit, quitter.__call__ = leave_at_once, leave, leave_by_quitter
 
     def note_exit(self, code=None):
         """Note a call of sys.exit, which ends the process where nobody catches it: of several the last counts."""
@@ -238,7 +246,7 @@ class _Recorder:
             "devices": devices,
             "prediction": _quietly(_prediction),
         }
-        text = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        text = ("\n" + json.dumps(line, separators=(",", ":"))).encode()
         for folder in environ.get("XMEM_RECORD_TO", "").split(os.pathsep):
             _quietly(_append, os.path.join(folder, "%d-%s.jsonl" % (os.getuid(), _host())), text)
         if state != "running" and environ.get("XMEM_SUMMARY") and not line["rank"] and line["prediction"]:
