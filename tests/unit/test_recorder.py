@@ -128,7 +128,8 @@ def test_how_a_process_ended_is_told(site_packages: Path, ends: str, code: int, 
 
 def test_of_a_process_that_is_killed_there_is_what_was_seen_soon(site_packages: Path) -> None:
     waits = (
-        "\nwhile not os.listdir(os.environ['XMEM_RECORD_TO']): time.sleep(0.05)\nos.kill(os.getpid(), signal.SIGKILL)"
+        "\nwhile not any(each.stat().st_size for each in os.scandir(os.environ['XMEM_RECORD_TO'])): time.sleep(0.05)"
+        "\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     assert run(site_packages, f"import os, signal, time; {TAKES}{waits}").returncode == -signal.SIGKILL
     (line,) = lines(site_packages)
