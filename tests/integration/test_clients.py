@@ -19,12 +19,16 @@ pytestmark = [
 ]  # fmt: skip
 
 
+HYDRA = ("hydra", "hydra_plugins", "submitit", "omegaconf", "cloudpickle", "typing_extensions.py", "yaml")
+"""What Hydra's launcher needs of what is installed, and what has a wheel of its own beside it is found by."""
+
+
 @pytest.fixture(scope="module")
 def packages(job_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the programs beside nothing of ours; skip where there is no index of packages."""
     venv = tmp_path_factory.mktemp("clients") / "venv"
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    wanted = ["submitit", "snakemake", "snakemake-executor-plugin-slurm", "dask-jobqueue"]
+    wanted = ["submitit", "hydra-submitit-launcher", "snakemake", "snakemake-executor-plugin-slurm", "dask-jobqueue"]
     done = subprocess.run([venv / "bin" / "pip", "install", "-q", *wanted], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"the clients cannot be installed: {done.stderr.strip().splitlines()[-1]}")
@@ -73,6 +77,33 @@ def test_submitit_has_its_results_and_its_jobs_are_sized(
     assert (first.partition("_")[2], second.partition("_")[2]) == ("0", "1")
     for job in (one, first.partition("_")[0]):
         assert "gres:gpu:l4:1" in accounts.ended(job)
+
+
+def test_a_sweep_of_hydra_is_sized(
+    accounts: Cluster, environ: dict[str, str], packages: Path, job_python: Path, tmp_path: Path
+) -> None:
+    sweeps = """
+    import hydra
+    @hydra.main(version_base=None)
+    def train(config):
+        import torch
+        torch.zeros(config.width << 20, device="cuda")
+    if __name__ == "__main__":
+        train()
+    """
+    (tmp_path / "sweeps.py").write_text(textwrap.dedent(sweeps))
+    (site,) = (packages / "lib").glob("python*/site-packages")
+    only = tmp_path / "only"
+    only.mkdir()
+    for name in HYDRA:
+        (only / name).symlink_to(site / name)
+    launcher = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "hydra.launcher.timeout_min=5"]
+    asks = "+hydra.launcher.additional_parameters={gres: 'gpu:h200:1'}"
+    command = [str(job_python), "sweeps.py", "-m", *launcher, asks, "+width=16,32"]
+    done = accounts.run(*command, cwd=tmp_path, PYTHONPATH=str(only), **environ)
+    assert done.returncode == 0, done.stderr
+    (name,) = {path.name.partition("_")[0] for path in (tmp_path / "multirun").glob("*/*/.submitit/*_0")}
+    assert "gres:gpu:l4:1" in accounts.ended(name)
 
 
 def test_snakemake_runs_its_rule_in_a_job_that_is_sized(

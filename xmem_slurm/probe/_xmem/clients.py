@@ -15,12 +15,19 @@ def install():
 
 
 def _give_pickle(module):
-    """Let a job read the pickle that was written last, or of those of an array the one of its task."""
+    """Let a job read the pickle that was written last, or of those of an array the one of its task.
+
+    Where the folder has the job's number in its name (Hydra's launcher: .submitit/%j), the pickle is in the one above
+    until there is a number, and submitit makes the folder once it has it.
+    """
     named = module.JobPaths.submitted_pickle.fget
 
     def submitted_pickle(self):
         path = named(self)
-        return path if path.exists() else _of_task(path.parent) or path
+        if path.exists():
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _of_task(module.JobPaths.get_first_id_independent_folder(self._folder)) or path
 
     module.JobPaths.submitted_pickle = property(submitted_pickle, doc=named.__doc__)
 
