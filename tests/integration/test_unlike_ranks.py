@@ -24,6 +24,7 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import SharedBudget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
+from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import DryRuns
 from xmem_slurm.sizing.estimate import estimate
 
@@ -212,11 +213,15 @@ def test_shapes_that_stages_tell_each_other_arrive(way: str, dry: Found) -> None
         assert rank[f"{way}, shapes told"]["allocated"] == pytest.approx(rank[way]["allocated"], rel=0.01)
 
 
-def dry_run(way: str, script: str, folder: Path, job_python: Path, seconds: float = 40) -> Sequence[trace.Trace]:
-    (folder / "train.py").write_text(STAGES + FOREVER)
+def dry_run(way: str, script: str, folder: Path, job_python: Path) -> Sequence[trace.Trace]:
+    return run_dry(STAGES + FOREVER, f"{script} train.py '{way}'", folder, job_python)
+
+
+def run_dry(train: str, script: str, folder: Path, job_python: Path) -> Sequence[trace.Trace]:
+    (folder / "train.py").write_text(train)
     environ = {"HOME": str(folder), "PATH": f"{job_python.parent}:/usr/bin:/bin"}
-    job = Job(f"#!/bin/bash\n{script} train.py '{way}'\n".encode(), (), folder, environ, (RANKS,))
-    order = DryRunOrder.of(job, H100, Budget(seconds=seconds))
+    job = Job(f"#!/bin/bash\n{script}\n".encode(), (), folder, environ, (RANKS,))
+    order = DryRunOrder.of(job, H100, Budget(seconds=40))
     return dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns())
 
 
@@ -239,3 +244,20 @@ def test_the_largest_shard_is_run_beside_rank_0(warm_python: Path, tmp_path: Pat
     more = other.breakdown[trace.Category.OPT] - first.breakdown[trace.Category.OPT]
     assert more == pytest.approx(2 * 4 * 900 * 1000, rel=0.01)  # AdamW's two moments
     assert "of 4 ranks 0, 1 were run; the largest stands for all" in found.reasons
+
+
+ONE_EACH = """
+import os, torch
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.zeros(9, device="cuda")
+"""
+
+
+@pytest.mark.usefixtures("without_sandbox")
+def test_a_rank_that_finds_no_gpu_of_its_number_is_run_and_fails(warm_python: Path, tmp_path: Path) -> None:
+    start = f"torchrun --nproc-per-node={RANKS} train.py"
+    (alone,) = run_dry(ONE_EACH, start, tmp_path, warm_python)
+    assert (alone.rank, alone.peers) == (0, [])
+    found = run_dry(ONE_EACH, f"export CUDA_VISIBLE_DEVICES=0,1\n{start}", tmp_path, warm_python)
+    with pytest.raises(NoEstimate, match=r"^rank 2 of 4 stopped with .*invalid device ordinal"):
+        estimate(found, "h100", H100)

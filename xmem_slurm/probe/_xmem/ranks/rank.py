@@ -89,6 +89,20 @@ class LoneRank:
             mail.say(state, rank)
         return mail.all_said(others)
 
+    def unlike(self):
+        """Return the ranks that this one cannot stand for: what they hold differs, or they may find no GPU."""
+        return sorted({*self.peers.differing(), *self._without_gpu()})
+
+    def _without_gpu(self):
+        """Return the first rank of this node that has no GPU of its number, where this one sees too few for all.
+
+        So it is where a script names them (CUDA_VISIBLE_DEVICES=0,1) for more ranks than that; and where each rank is
+        shown its own alone, which running that one tells.
+        """
+        here, rank = int(os.environ.get("LOCAL_WORLD_SIZE") or 1), int(os.environ.get("LOCAL_RANK") or 0)
+        seen = self._torch.cuda.device_count() if self._torch.cuda.is_initialized() else here
+        return [self.rank_and_size()[0] - rank + seen] if seen < here else []
+
     def doubt(self, note):
         """Say what is known to be missing."""
         missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)

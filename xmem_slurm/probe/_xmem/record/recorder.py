@@ -379,7 +379,7 @@ class Recorder(ProbeEngine):
             "between_resets": self._served.between_resets(device),
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
-            "peers": self._rank.peers.differing() if self._rank is not None else [],
+            "peers": self._rank.unlike() if self._rank is not None else [],
             "work": None if self._runtime is None else stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
             "training": self._training.found(self._course.batch_size()) if self._training is not None else {},
