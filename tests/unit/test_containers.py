@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from xmem_slurm.dryrun.containers import command_line, detection, oci_bundle, pyxis, refusals
+from xmem_slurm.dryrun.containers import command_line, detection, layout, oci_bundle, pyxis, refusals
 from xmem_slurm.dryrun.containers.command_line import Start
 from xmem_slurm.dryrun.containers.refusals import CannotEnterError
 from xmem_slurm.dryrun.containers.runtimes import RUNTIMES
@@ -283,6 +283,11 @@ def test_user_namespaces_that_cannot_be_had(
 
     monkeypatch.setattr(linux, "unshare", refuse)
     assert why(user).startswith(words)
+
+
+def test_an_image_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CannotEnterError, match=f"^there is no image {tmp_path}/none.sif on this machine$"):
+        layout.laid_over(tmp_path / "none.sif", tmp_path, (), {})
 
 
 def test_an_image_for_another_machine_type(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:

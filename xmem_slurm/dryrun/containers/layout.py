@@ -34,6 +34,8 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
         CannotEnterError: it cannot be.
     """
     try:
+        if not image.exists():
+            raise CannotEnterError(f"there is no image {image} on this machine")
         own_namespaces()
         image = image.resolve(strict=True)
         linux.mount("tmpfs", place, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
@@ -51,7 +53,7 @@ def laid_over(image: Path, place: Path, folders: Sequence[str], environ: Mapping
         linux.mount("overlay", root, "overlay", 0, f"lowerdir=.,upperdir={upper},workdir={work},userxattr")
         os.chdir(here)
     except OSError as error:
-        raise CannotEnterError(f"the image cannot be laid out for it ({error})") from error
+        raise CannotEnterError(f"the image cannot be laid out for it: {error.strerror or error}") from error
     return root
 
 
