@@ -79,7 +79,7 @@ def test_a_plan_that_is_submitted_runs_on_the_gpus_that_it_asks_for(
     words = ("--gpus=2-4", "--on=l4", "--top=1", "--vary=batch_size=--batch", "--write=plan.sh", "job.sh")
     done = cluster.run(XMEM_SLURM, "plan", *words, cwd=tmp_path, **environ)
     assert done.returncode == 0, done.stderr
-    assert "verified by a dry run" in done.stdout
+    assert "1.  4 x l4" in done.stdout
     job = cluster.slurm("sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "plan.sh")).strip()
     assert "JobState=COMPLETED" in cluster.ended(job)
     assert "trained 4 12" in (tmp_path / f"{job}.out").read_text()

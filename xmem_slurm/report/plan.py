@@ -11,59 +11,80 @@ from xmem_slurm.site.schema import Gpu
 from xmem_slurm.units import human
 
 ANSWERS: Mapping[str, str] = {
-    "verified": "verified by a dry run",
     "too large": "does not fit, by a dry run",
     "host": "too little host memory, by a dry run",
     "ruled out": "ruled out by a lower bound",
     "failed": "its dry run gave no answer",
 }
-_MOST_OTHERS = 8
-"""Rows that are not advised, in the table; all of them are in the JSON object."""
+"""Why a way is not advised."""
+_MOST_NAMED = 3
+"""Ways of one such reason that are named; all of them are in the JSON object."""
 
 
 def lines(plan: Ways, gpus: Mapping[str, Gpu]) -> list[str]:
-    """Return the table, best first, and below it what makes each way that is advised so."""
+    """Return the table of what is advised, best first, what makes each so, and what is not advised."""
     advised = list(plan.verified)
-    others = [row for row in plan.rows if row.status != "verified"]
-    rows = [*advised, *others[:_MOST_OTHERS]]
-    times = prices(rows, lambda row: None if plan.not_ranked else row.seconds)
-    costs = prices(rows, lambda row: row.cost)
-    head = ("", "GPUs", "method", "batch", "needed", "to spare", "host", "time", "cost", "")
-    body = [_cells(number, row, gpus, times.get(number), costs.get(number)) for number, row in enumerate(rows)]
-    found = _aligned([head, *body])
-    left = len(others) - _MOST_OTHERS
-    if left > 0:
-        found.append(f"   and {left} more that do not fit or gave no answer (--json has them)")
+    times = prices(advised, lambda row: None if plan.not_ranked else row.seconds)
+    costs = prices(advised, lambda row: row.cost)
+    head = ("", "GPUs", "method", "batch", "needed", "time", "cost", "confidence")
+    body = [_cells(number, row, gpus, times.get(number), costs.get(number)) for number, row in enumerate(advised)]
+    found = _aligned([head, *body]) if advised else []
     changes = dict[tuple[str, ...], list[int]]()
     for number, row in enumerate(advised, 1):
         changes.setdefault(tuple(_change(plan, row)), []).append(number)
     for (first, *more), numbers in changes.items():
         found += [f"{', '.join(f'{number}.' for number in numbers)} {first}", *more]
-    return [*found, *_words(plan)]
+    return [*found, *_not_advised(plan), *_words(plan)]
+
+
+def _not_advised(plan: Ways) -> list[str]:
+    """Say in a line for each reason which ways are not advised, the most promising first."""
+    found = []
+    for status, why in ANSWERS.items():
+        rows = [row for row in plan.rows if row.status == status]
+        if rows:
+            named = "; ".join(_named(row) for row in rows[:_MOST_NAMED])
+            left = f"; {len(rows) - _MOST_NAMED} more" if len(rows) > _MOST_NAMED else ""
+            found.append(f"{why}: {named}{left}")
+    return found
+
+
+def _named(row: Row) -> str:
+    """Name a way that is not advised, with what it needs or what it lacks, as far as that is known."""
+    words = " ".join(filter(None, (_gpus(row), _method(row), _batch(row), *_also(row))))
+    match row.status:
+        case "ruled out":
+            return f"{words} (> {human(row.bound_bytes)})"
+        case "host" if row.host is not None:
+            return f"{words} ({row.host.lacking})"
+        case "failed":
+            return f"{words} ({row.why})"
+    return words if row.estimate is None else f"{words} ({human(row.estimate.required_bytes)})"
 
 
 def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, cost: float | None) -> tuple[str, ...]:
-    """Return the cells of a row; time and cost are multiples of the least."""
-    each, gpu = row.candidate, gpus[row.candidate.option]
-    needed, spare = "", ""
-    why = row.host.lacking if row.status == "host" and row.host is not None else row.why
-    if row.estimate is not None and row.status != "failed":
-        needed = human(row.estimate.required_bytes)
-        spare = human(max(0, gpu.total_bytes - row.estimate.required_bytes)) if row.status == "verified" else ""
-    elif row.status == "ruled out":
-        needed = f"> {human(row.bound_bytes)}"
+    """Return the cells of a way that is advised; time and cost are multiples of the least."""
+    of_gpu = human(gpus[row.candidate.option].total_bytes)
     return (
-        f"{number + 1}." if row.status == "verified" else "",
-        f"{each.gpus} x {each.option}" + (f" on {each.nodes} nodes" if each.nodes > 1 else ""),
-        each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(row),
+        f"{number + 1}.",
+        _gpus(row),
+        _method(row),
         _batch(row),
-        needed,
-        spare,
-        human(row.host.needed) if row.host is not None and row.host.needed else "",
+        "" if row.estimate is None else f"{human(row.estimate.required_bytes)} of {of_gpu}",
         "" if time is None else f"{time:.1f}x",
         "" if cost is None else f"{cost:.1f}x",
-        ANSWERS[row.status] + (f": {why}" if why else "") + _doubted(row),
+        "" if row.estimate is None else row.estimate.confidence,
     )
+
+
+def _gpus(row: Row) -> str:
+    each = row.candidate
+    return f"{each.gpus} x {each.option}" + (f" on {each.nodes} nodes" if each.nodes > 1 else "")
+
+
+def _method(row: Row) -> str:
+    each = row.candidate
+    return each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(row)
 
 
 def _tensor(row: Row) -> str:
@@ -72,19 +93,17 @@ def _tensor(row: Row) -> str:
 
 def _batch(row: Row) -> str:
     each = row.candidate
-    batch = f"{each.micro_batch} x {each.accumulation}" if each.micro_batch else "as it is"
-    return batch + (", bf16" if each.bf16 else "") + (", checkpointing" if each.checkpointing else "")
+    return f"{each.micro_batch} x {each.accumulation}" if each.micro_batch else "as it is"
+
+
+def _also(row: Row) -> list[str]:
+    """Return what a way is besides the columns of the table."""
+    return ["bf16"] * row.candidate.bf16 + ["checkpointing"] * row.candidate.checkpointing
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _doubted(row: Row) -> str:
-    """Say how sure a way is that is advised, where something of it was not seen."""
-    sure = row.estimate is None or row.status != "verified" or row.estimate.confidence == "high"
-    return "" if sure or row.estimate is None else f", confidence {row.estimate.confidence}"
 
 
 def _change(plan: Ways, row: Row) -> list[str]:
@@ -94,7 +113,8 @@ def _change(plan: Ways, row: Row) -> list[str]:
     words += [f"{name} {value}" for name, value in arguments.items()]
     each = row.candidate
     words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
-    found = ["; ".join(words) or "as it is written"]
+    also = f"{', '.join(_also(row))}: " if _also(row) else ""
+    found = [also + ("; ".join(words) or "as it is written")]
     if plan.base.deepspeed is not None and files_for(plan.base, each):
         other = plan.base.deepspeed.differences(deepspeed_config(plan.base, each))
         found.append(f"   in that file, a copy: {', '.join(other)}")
