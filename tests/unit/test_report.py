@@ -211,7 +211,14 @@ def test_a_line_that_sets_up_and_failed_is_told_with_the_torch_that_was_found() 
     noted = trace.Noted(Doubt.SET_UP, "line 3: module: command not found")
     failed = estimate([dataclasses.replace(GPT2, doubts=[*GPT2.doubts, noted])], "h200", GPUS["h200"])
     told = f"which found torch {GPT2.torch_version} (line 3: module: command not found)"
-    assert terminal.brief_line(failed).endswith(told)
+    assert terminal.brief_line(Sizing(failed, Placement([], None), 0.0)).endswith(told)
+
+
+def test_what_is_needed_is_compared_with_what_was_asked_for() -> None:
+    asked = dataclasses.replace(SIZING, asked=Verdict("h200", GPUS["h200"], True))
+    share = SIZING.estimate.required_bytes / GPUS["h200"].total_bytes
+    assert f", {share:.0%} of the h200 asked for; confidence" in terminal.brief_line(asked)
+    assert "asked for" not in terminal.brief_line(SIZING)
 
 
 def test_an_option_that_is_too_small_says_what_had_no_room() -> None:

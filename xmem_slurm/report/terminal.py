@@ -45,12 +45,14 @@ _IN_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this c
 _UNITS = {"shard": "shards", "mps": "units of MPS"}
 
 
-def brief_line(estimate: Estimate) -> str:
+def brief_line(sizing: Sizing) -> str:
     """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
+    estimate, asked = sizing.estimate, sizing.asked
     why = _set_up_failed(estimate) or (" (xmem-slurm explain says why)" if estimate.reasons else "")
-    return (
-        f"GPU memory needed: {human(estimate.required_bytes)}{_takes(estimate)}; confidence {estimate.confidence}{why}"
-    )
+    needed = human(estimate.required_bytes)
+    if asked is not None:
+        needed += f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
+    return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
 
 
 def _set_up_failed(estimate: Estimate) -> str:
@@ -216,7 +218,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
         for index, part in sorted(decision.parts.items())
         for line in [
             *filter(None, [runs_out(part.kind, part.sizing)]),
-            *([brief_line(part.sizing.estimate)] if brief else estimate_lines(part.sizing.estimate)),
+            *([brief_line(part.sizing)] if brief else estimate_lines(part.sizing.estimate)),
             *filter(None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)),
             _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
             *([_IN_A_COPY] if part.in_a_copy else []),

@@ -354,7 +354,7 @@ def _said(sized: "Sizing") -> Said:
 
     options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
     full = terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest))
-    brief = [terminal.brief_line(sized.estimate), *options]
+    brief = [terminal.brief_line(sized), *options]
     return Said(brief, [*full, *options], json_report.estimate_object(sized))
 
 
