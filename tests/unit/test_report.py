@@ -1,6 +1,7 @@
 """Reports: the lines that a person reads, the object that a program reads and the files of other tools say the same."""
 
 import contextlib
+import contextvars
 import dataclasses
 import json
 import os
@@ -366,6 +367,20 @@ def test_in_a_log_there_is_a_line_now_and_then_for_who_wants_more(
     with terminal.progress("point 1", 60, verbose=True):
         time.sleep(0.2)
     assert capsys.readouterr().err.startswith("point 1: 0 of 60 CPU seconds, starting\n")
+
+
+def test_a_program_that_shows_it_is_told_as_often_as_it_wants(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
+
+    def wait() -> None:
+        terminal.tell_every(0.01)
+        with terminal.progress("point 1"):
+            time.sleep(0.2)
+
+    contextvars.copy_context().run(wait)
+    assert capsys.readouterr().err.count("point 1: 0 s, starting\n") > 1
 
 
 def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

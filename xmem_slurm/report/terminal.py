@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from xmem_slurm.decision import Decision, Kind, Part
 from xmem_slurm.doubts import Doubt
@@ -30,6 +31,9 @@ PATIENCE_SECONDS = 0.5
 """What is over sooner needs no progress."""
 NEWS_SECONDS = 20.0
 """Between two lines in a log."""
+
+_reader_seconds: ContextVar[float | None] = ContextVar("reader_seconds", default=None)
+"""Between two lines for a program that shows them to somebody; None where there is none."""
 
 _LEAST_PART = 0.01
 """Of the peak: what is less is not worth a word."""
@@ -277,15 +281,21 @@ def too_small(sizing: Sizing) -> str:
     )
 
 
+def tell_every(seconds: float) -> None:
+    """Have `progress` say so often where it is, without a terminal: a program reads it."""
+    _reader_seconds.set(seconds)
+
+
 @contextmanager
 def progress(text: str, seconds: float | None = None, *, verbose: bool = False) -> Iterator[Callable[[str], None]]:
     """Show what is going on, and where a dry run is, if it lasts `PATIENCE_SECONDS`; yield how to change the words.
 
     On a terminal that is one line, which is gone in the end. Elsewhere there is none, or with `verbose` one every
-    `NEWS_SECONDS`. `seconds` is what the dry runs may take.
+    `NEWS_SECONDS`, or for a program as often as that wants it (`tell_every`). `seconds` is what the dry runs may take.
     """
+    every = _reader_seconds.get()
     with live_progress.somebody_waits() as dry_run:
-        line = _ProgressLine(text, seconds, dry_run)
+        line = _ProgressLine(text, seconds, dry_run, NEWS_SECONDS if every is None else every)
         if sys.stderr.isatty():
             from rich.console import Console  # noqa: PLC0415 - a batch script's submission has no use for it
 
@@ -295,7 +305,7 @@ def progress(text: str, seconds: float | None = None, *, verbose: bool = False) 
             begin, end = line.print_now_and_then, line.end
         later = threading.Timer(PATIENCE_SECONDS, begin)
         later.daemon = True
-        if verbose or sys.stderr.isatty():
+        if verbose or every is not None or sys.stderr.isatty():
             later.start()
         try:
             yield line.change
@@ -310,9 +320,9 @@ def progress(text: str, seconds: float | None = None, *, verbose: bool = False) 
 class _ProgressLine:
     """The line of progress, as it is now."""
 
-    def __init__(self, text: str, seconds: float | None, dry_run: live_progress.Heard) -> None:
+    def __init__(self, text: str, seconds: float | None, dry_run: live_progress.Heard, every: float) -> None:
         self._text, self._began, self._dry_run, self._ended = text, time.monotonic(), dry_run, threading.Event()
-        self._budget = seconds
+        self._budget, self._every = seconds, every
 
     def change(self, text: str) -> None:
         self._text = text
@@ -330,7 +340,7 @@ class _ProgressLine:
         return str(self)[: max(20, shutil.get_terminal_size().columns - 3)]
 
     def print_now_and_then(self) -> None:
-        while not self._ended.wait(NEWS_SECONDS):
+        while not self._ended.wait(self._every):
             print(self, file=sys.stderr, flush=True)  # noqa: T201
 
     def end(self) -> None:
