@@ -9,16 +9,15 @@ if TYPE_CHECKING:
         Estimate,
         GpuFit,
         NoEstimate,
-        SlurmError,
         Submitted,
         TrainingPlan,
-        UsageError,
         Way,
         XmemError,
         estimate,
         plan,
         submit,
     )
+    from xmem_slurm.errors import SlurmError, UsageError
 
 __version__ = "0.2.0"
 __all__ = [

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import PurePath
 
@@ -10,11 +10,19 @@ from xmem_slurm.allocator.replay import Run
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.sizing.estimate import RankEstimate
-from xmem_slurm.trace import Category, Op, Origin
+from xmem_slurm.trace import NOWHERE, Category, Op, Origin, Trace
 from xmem_slurm.units import human
 
 MOST_GROUPS = 16
 """Groups that a report lists; what is left is small."""
+
+_OF_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/"
+    r"|/lib(64)?/python3[\d.]*/"  # the standard library
+    r"|/bin/[^/.]+$"  # torchrun, accelerate
+    r"|^<"  # <frozen runpy>, <string>
+)
+"""Where files are that a script's author did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,51 @@ class Group:
         where = ", ".join(filter(None, [self.site.module, self.line]))
         when = " in backward" if self.phase.startswith("backward") else ""
         return f"{self.blocks} {CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """What one line of the user's own files asked for, itself or through libraries; NOWHERE where there is none."""
+
+    site: Origin
+    groups: Sequence[Group]
+
+    @property
+    def total_bytes(self) -> int:
+        """What they hold together."""
+        return sum(group.total_bytes for group in self.groups)
+
+    def __str__(self) -> str:
+        if not self.site.file:
+            return "no line outside of libraries"
+        return f"{self.site.function} ({PurePath(self.site.file).name}:{self.site.line})"
+
+
+def is_own(site: Origin) -> bool:
+    """Say whether a line stands in a file of the user's own, and not in a library."""
+    return bool(site.file) and _OF_LIBRARIES.search(site.file) is None
+
+
+def by_own_line(trace: Trace, groups: Sequence[Group]) -> list[UserLine]:
+    """Return groups by the innermost line outside of libraries that they come from, the largest first.
+
+    A group of several such lines is a group of each.
+    """
+    by_line: dict[Origin, list[Group]] = {}
+    for group in groups:
+        parts: dict[Origin, list[int]] = {}
+        for number in group.numbers:
+            parts.setdefault(_own_line(trace, number), []).append(number)
+        for line, numbers in parts.items():
+            by_line.setdefault(line, []).append(replace(group, numbers=numbers))
+    lines = [UserLine(line, its_groups) for line, its_groups in by_line.items()]
+    return sorted(lines, key=attrgetter("total_bytes"), reverse=True)
+
+
+def _own_line(trace: Trace, number: int) -> Origin:
+    stack = trace.stack_of(number)
+    own = next((site for site in stack if is_own(site)), NOWHERE)
+    return own._replace(module="")
 
 
 def at_peak(rank: RankEstimate) -> list[Group]:
