@@ -1,7 +1,7 @@
 """What is alive when the most is allocated, and where was it asked for? What is alike stands together."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import PurePath
@@ -54,10 +54,15 @@ class Group:
         """How many, of what size."""
         return f"{len(self.numbers)} x {human(self.bytes_each)}" if len(self.numbers) > 1 else human(self.bytes_each)
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """What they are, and where they were asked for."""
         where = ", ".join(filter(None, [self.site.module, self.line]))
         when = " in backward" if self.phase.startswith("backward") else ""
-        return f"{self.blocks} {CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
+        return f"{CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.blocks} {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,12 @@ class UserLine:
     def __str__(self) -> str:
         if not self.site.file:
             return "no line outside of libraries"
-        return f"{self.site.function} ({PurePath(self.site.file).name}:{self.site.line})"
+        return called(self.site)
+
+
+def called(site: Origin) -> str:
+    """Write a line as a stack has it: its function, and where it is."""
+    return f"{site.function} ({PurePath(site.file).name}:{site.line})"
 
 
 def is_own(site: Origin) -> bool:
@@ -89,20 +99,25 @@ def by_own_line(trace: Trace, groups: Sequence[Group]) -> list[UserLine]:
     A group of several such lines is a group of each.
     """
     by_line: dict[Origin, list[Group]] = {}
-    for group in groups:
-        parts: dict[Origin, list[int]] = {}
-        for number in group.numbers:
-            parts.setdefault(_own_line(trace, number), []).append(number)
-        for line, numbers in parts.items():
-            by_line.setdefault(line, []).append(replace(group, numbers=numbers))
+    for stack, group in by_own_stack(trace, groups):
+        by_line.setdefault(stack[-1] if stack else NOWHERE, []).append(group)
     lines = [UserLine(line, its_groups) for line, its_groups in by_line.items()]
     return sorted(lines, key=attrgetter("total_bytes"), reverse=True)
 
 
-def _own_line(trace: Trace, number: int) -> Origin:
-    stack = trace.stack_of(number)
-    own = next((site for site in stack if is_own(site)), NOWHERE)
-    return own._replace(module="")
+def by_own_stack(trace: Trace, groups: Sequence[Group]) -> Iterator[tuple[tuple[Origin, ...], Group]]:
+    """Yield the lines outside of libraries that led to a group, the outermost first, and the group.
+
+    A group that several ways led to is a group of each.
+    """
+    for group in groups:
+        ways: dict[tuple[Origin, ...], list[int]] = {}
+        for number in group.numbers:
+            stack = trace.stack_of(number)
+            way = tuple(site._replace(module="") for site in reversed(stack) if is_own(site))
+            ways.setdefault(way, []).append(number)
+        for way, numbers in ways.items():
+            yield way, replace(group, numbers=numbers)
 
 
 def at_peak(rank: RankEstimate) -> list[Group]:
