@@ -199,6 +199,11 @@ class Way:
     arguments: Mapping[str, str]
     changes: tuple[str, ...]
 
+    @property
+    def required_gib(self) -> float:
+        """What each GPU must have, the margin included, in GiB."""
+        return self.required_bytes / GIB
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -372,7 +377,8 @@ def _run(module: str, argv: Sequence[str], folder: str | Path) -> subprocess.Com
 
 def _onlooker() -> TextIO | None:
     """Return where a line is seen that overwrites itself: in a notebook's cell, or at a terminal."""
-    if "ipykernel" in sys.modules:
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
         return sys.stdout  # a notebook shows stderr as if something were wrong
     return sys.stderr if sys.stderr.isatty() else None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm import resources, trace_file
+from xmem_slurm import api, resources, trace_file
 from xmem_slurm.report import html
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.timeline import timeline
@@ -352,6 +352,18 @@ def test_without_a_script_the_page_still_has_everything(browser: Browser, tmp_pa
     browser.open(tmp_path / "plain.html")
     assert browser.run("return document.querySelectorAll('svg.view path.ACT').length") == 1
     assert not browser.run("return document.querySelector('.controls').checkVisibility()")
+
+
+@pytest.mark.parametrize("width", [500, 1200])
+def test_in_a_notebook_the_frame_is_as_high_as_its_chart(browser: Browser, tmp_path: Path, width: int) -> None:
+    found = api._estimate((), json_report.estimate_object(ONE), ONE)
+    (tmp_path / "cell.html").write_text(f"<!DOCTYPE html><body>{found._repr_html_()}</body>", encoding="utf-8")
+    browser.resize(width, 900)
+    browser.open(tmp_path / "cell.html")
+    frame = "const f = document.querySelector('iframe'); return [f.clientHeight, f.contentDocument"
+    height, bottom = browser.run(f"{frame}.querySelector('figure.chart').getBoundingClientRect().bottom]")
+    assert 0 < height - bottom < 40
+    browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
 
 def test_two_ranks_have_a_chart_each_and_a_table(browser: Browser, tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ TELLS = "import sys, time; print('xmem-slurm: step 3', file=sys.stderr, flush=Tr
 def test_in_a_cell_one_line_says_where_a_command_is_and_is_gone_in_the_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_notebook: bool
 ) -> None:
-    if in_notebook:
-        monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    shell = types.SimpleNamespace(kernel=1) if in_notebook else types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(api, "_NEWS_SECONDS", 0.05)
     cell, python = io.StringIO(), tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{TELLS}"\n')
@@ -192,4 +192,5 @@ def test_a_plan_has_the_ways_that_fit(commands: Commands, tmp_path: Path) -> Non
     options = ["--gpus=1-8", "--on=l4", f"--write={tmp_path / 'plan.sh'}", "--any-global-batch"]
     assert commands.argv == ["main", "plan", "--json", *options, "--", "job.sh", "1"]
     assert [(way.method, way.gpus, way.changes) for way in found.ways] == [("fsdp2", 4, ("the format",))]
+    assert found.ways[0].required_gib == 1.0
     assert len(found.document["candidates"]) == 2
