@@ -274,6 +274,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       const place = (label.dataset.x - first) / width;
       label.hidden = place < 0 || place > 1;
       label.style.left = place * 100 + "%";
+      label.classList.toggle("early", place < 0.5);
     }
     slider.min = first;
     slider.max = first + width - 1;

@@ -23,7 +23,7 @@ from xmem_slurm.report.timeline import timeline
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Placement, Verdict
-from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.trace import NOWHERE, Category, Origin
 from xmem_slurm.units import human
 
@@ -262,6 +262,25 @@ def test_no_table_is_cut_on_a_narrow_screen(browser: Browser, tmp_path: Path, wi
     assert browser.run(f"return {cut}.map(e => e.ariaLabel)") == []
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run("return document.querySelector('.largest').innerText").count("layers.py:3") > 0
+    browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
+
+
+def too_large() -> Sizing:
+    """GPT-2 on a GPU that is too small from the first step on, and what was found of changes to it."""
+    small = GPUS["l4"].model_copy(update={"total_bytes": 12 << 30})
+    found = ONE.estimate
+    advice = [Advice("small", "gradient_checkpointing_enable() of every layer", found, fits=True)]
+    return Sizing(found, Placement([Verdict("small", small, False)], None), 8.25, advice)
+
+
+def test_where_a_small_gpu_is_full_is_said_within_the_chart_at_any_width(browser: Browser, tmp_path: Path) -> None:
+    html.write(tmp_path / "large.html", too_large())
+    browser.open(tmp_path / "large.html")
+    inside = "const [a, b] = ['.fails', '.plot'].map(e => document.querySelector(e).getBoundingClientRect()); "
+    for width in (390, 1200):
+        browser.resize(width, 800)
+        assert browser.run(f"{inside} return a.left >= b.left && a.right <= b.right")
+        assert browser.run("return document.documentElement.scrollWidth") <= width
     browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
 

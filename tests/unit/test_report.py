@@ -257,7 +257,7 @@ def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:
     assert (second["required_bytes"], second["fits"], second["why_not"]) == (None, None, "y")
     page = html.render(found)
     assert page.index("With half the batch (4): ") < page.index("<figure"), "beside the answer"
-    assert "<p>X: not tried: y.</p>" in page
+    assert "<p>Not tried: x (y).</p>" in page
     assert "--advice" not in page
     assert "--advice" in html.render(small), "how it is found"
 
