@@ -17,14 +17,17 @@ if TYPE_CHECKING:
         plan,
         submit,
     )
+    from xmem_slurm.errors import SlurmError, UsageError
 
 __version__ = "0.2.0"
 __all__ = [
     "Estimate",
     "GpuFit",
     "NoEstimate",
+    "SlurmError",
     "Submitted",
     "TrainingPlan",
+    "UsageError",
     "Way",
     "XmemError",
     "__version__",

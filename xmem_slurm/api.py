@@ -2,9 +2,10 @@
 
     import xmem_slurm
     found = xmem_slurm.estimate("train.py --batch-size 16", gpu="l4")
-    found.required_bytes, found.choice, found.fits("l4")
+    found.required_gib, found.choice, found.fits("l4")
 
 Each call runs the command of the same name in a process of its own: a notebook has threads, and a dry run forks.
+Where somebody looks on, in a notebook or at a terminal, one line says meanwhile where it is, and is gone in the end.
 """
 
 import contextlib
@@ -14,18 +15,23 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from xmem_slurm.errors import NoEstimate, SlurmError, UsageError, XmemError
 from xmem_slurm.estimating import asked
 from xmem_slurm.report import files
 from xmem_slurm.report import html as html_report
+from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.submission import answers
-from xmem_slurm.units import human
+from xmem_slurm.trace import Category
+from xmem_slurm.units import GIB, human
 
 __all__ = [
     "Estimate",
@@ -43,6 +49,22 @@ __all__ = [
 _ERRORS: Mapping[int, type[XmemError]] = {2: UsageError, 3: NoEstimate}
 """By the exit status of the commands."""
 
+_OURS = "xmem-slurm: "
+"""How a line of ours begins on stderr."""
+
+_NEWS_SECONDS = 1.0
+"""Between two states of the line that says where a command is."""
+
+_LINE_WIDTH = 79
+"""Letters of that line: a longer one would break, and stay."""
+
+_FRAME = """\
+<iframe srcdoc="{page}" title="{title}"
+ style="width:100%;height:56em;border:0;resize:vertical"
+ onload="const d = this.contentDocument, c = d.querySelector('figure.chart');
+  this.style.height = Math.ceil(c.getBoundingClientRect().bottom + d.defaultView.scrollY) + 24 + 'px'"></iframe>"""
+"""A page within a notebook: as high as its first chart needs, or by the notebook's own letters without a script."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuFit:
@@ -53,14 +75,24 @@ class GpuFit:
     fits: bool | None
     spare_bytes: int
 
+    @property
+    def total_gib(self) -> float:
+        """All of its memory, in GiB."""
+        return self.total_bytes / GIB
+
+    @property
+    def spare_gib(self) -> float:
+        """What the job leaves of it, in GiB."""
+        return self.spare_bytes / GIB
+
 
 @dataclass(frozen=True)
 class Estimate:
     """What a command needs of a GPU, the margin included; `document` is what `xmem-slurm estimate --json` prints.
 
     `confidence` is "high" or "medium", and `reasons` say why it is not high. `breakdown_bytes` is what is allocated at
-    the peak, by category (PARAM, BUFFER, GRAD, ACT, TEMP, OPT, OTH). `choice` names the best of the `options` that
-    fits, None where none does. In a notebook an estimate shows its report, chart and all.
+    the peak, by category (PARAM, BUFFER, GRAD, ACT, TEMP, OPT, OTH); `breakdown_gib` has their names in full. `choice`
+    names the best of the `options` that fits, None where none does. In a notebook an estimate shows its report.
     """
 
     command: tuple[str, ...]
@@ -76,13 +108,42 @@ class Estimate:
     document: Mapping[str, Any] = field(repr=False)
     _sizing: Sizing | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def required_gib(self) -> float:
+        """What each GPU must have, the margin included, in GiB."""
+        return self.required_bytes / GIB
+
+    @property
+    def peak_allocated_gib(self) -> float:
+        """The most that tensors hold at once, in GiB."""
+        return self.peak_allocated_bytes / GIB
+
+    @property
+    def peak_reserved_gib(self) -> float:
+        """The most that torch's allocator reserves, in GiB."""
+        return self.peak_reserved_bytes / GIB
+
+    @property
+    def margin_gib(self) -> float:
+        """The part of `required_gib` that is for what a dry run cannot see."""
+        return self.margin_bytes / GIB
+
+    @property
+    def breakdown_gib(self) -> Mapping[str, float]:
+        """What is allocated at the peak, in GiB, by the categories' names in full ("activations"), the most first."""
+        sizes = sorted(self.breakdown_bytes.items(), key=lambda each: each[1], reverse=True)
+        return {CATEGORY_NAMES[Category(category)]: size / GIB for category, size in sizes}
+
     def fits(self, name: str) -> bool | None:
         """Whether the job fits this one of the `options`; None where that was not tried.
 
         Raises:
-            KeyError: there is no option of this name.
+            UsageError: there is no option of this name; the message has those that there are.
         """
-        return {option.name: option.fits for option in self.options}[name]
+        by_name = {option.name: option.fits for option in self.options}
+        if name not in by_name:
+            raise UsageError(f"{name}: not one of the GPUs in question: {', '.join(by_name) or 'there is none'}")
+        return by_name[name]
 
     def write(self, path: str | Path) -> None:
         """Write a report: .html, .pickle (torch's snapshot), .trace.json (Perfetto), else JSON.
@@ -103,7 +164,7 @@ class Estimate:
         if self._sizing is None:
             return f"<p>{html.escape(str(self))}</p>"
         page, title = html.escape(html_report.render(self._sizing)), html.escape(str(self))
-        return f'<iframe srcdoc="{page}" title="{title}" style="width:100%;height:40em;border:0"></iframe>'
+        return _FRAME.format(page=page, title=title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +198,11 @@ class Way:
     variables: Mapping[str, str]
     arguments: Mapping[str, str]
     changes: tuple[str, ...]
+
+    @property
+    def required_gib(self) -> float:
+        """What each GPU must have, the margin included, in GiB."""
+        return self.required_bytes / GIB
 
 
 @dataclass(frozen=True)
@@ -279,10 +345,73 @@ def _object(argv: Sequence[str], folder: str | Path) -> Any:
     done = _run("main", argv, folder)
     if done.returncode:
         error = _ERRORS.get(done.returncode, XmemError)
-        raise error(done.stderr.strip().rpartition("\n")[2].removeprefix("xmem-slurm: "))
+        raise error(_message(done.stderr) or f"xmem-slurm {argv[0]} ended with {done.returncode}")
     return json.loads(done.stdout)
 
 
+def _message(stderr: str) -> str:
+    """Return all lines of the error that a command ended with; of a fault of ours the last of its traceback."""
+    _, ours, message = f"\n{stderr}".rstrip().rpartition(f"\n{_OURS}")
+    return message if ours and "\nTraceback " not in message else message.rpartition("\n")[2]
+
+
 def _run(module: str, argv: Sequence[str], folder: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-c", f"from xmem_slurm.cli.{module} import main; main()", *argv]
-    return subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    """Run a command to its end, and show meanwhile where it is.
+
+    What it says of that is in its stderr, too; not of xsbatch, whose lines are the caller's.
+    """
+    code = f"from xmem_slurm.cli.{module} import main; main()"
+    if module != "xsbatch":
+        telling = f"terminal.tell_every({_NEWS_SECONDS})"
+        code = f"from xmem_slurm.report import terminal; {telling}; {code}"
+    command = [sys.executable, "-P", "-c", code, *argv]
+    with tempfile.TemporaryFile() as said, _shown(said.fileno()):
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, check=False
+        )
+        said.seek(0)
+        return subprocess.CompletedProcess(
+            command, done.returncode, done.stdout.decode(), said.read().decode(errors="replace")
+        )
+
+
+def _onlooker() -> TextIO | None:
+    """Return where a line is seen that overwrites itself: in a notebook's cell, or at a terminal."""
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and hasattr(ipython.get_ipython(), "kernel"):
+        return sys.stdout  # a notebook shows stderr as if something were wrong
+    return sys.stderr if sys.stderr.isatty() else None
+
+
+@contextlib.contextmanager
+def _shown(said: int) -> Iterator[None]:
+    """Show meanwhile the last line that a command wrote to a file, or for how long it runs, if somebody looks on."""
+    screen, ended, began = _onlooker(), threading.Event(), time.monotonic()
+    if screen is None:
+        yield
+        return
+
+    def show() -> None:
+        width = 0
+        while not ended.wait(_NEWS_SECONDS):
+            line = (_last_line(said) or f"running: {time.monotonic() - began:.0f} s")[:_LINE_WIDTH]
+            screen.write(f"\r{line:{width}}")
+            screen.flush()
+            width = len(line)
+        screen.write(f"\r{'':{width}}\r" if width else "")
+        screen.flush()
+
+    shower = threading.Thread(target=show, daemon=True)
+    shower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        shower.join()
+
+
+def _last_line(file: int) -> str:
+    """Return the last line of a file that another process writes to, whose place in it stays where it is."""
+    size = os.fstat(file).st_size
+    end = os.pread(file, 1000, max(0, size - 1000)).decode(errors="replace")
+    return end.rstrip().rpartition("\n")[2].removeprefix(_OURS)

@@ -18,12 +18,16 @@ function aliveAt(place, data, phaseAt) {
   const {start, end, bytes, category, site, sites} = data.blocks;
   const categories = data.names.slice(1);
   const classes = data.stack;
-  const body = place.querySelector(".largest tbody");
+  const table = place.querySelector(".largest");
+  const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   const back = place.querySelector(".back");
-  const atPeak = {rows: [...body.children], text: place.querySelector(".sum").innerHTML,
+  const [find, hide] = place.querySelectorAll(".find input");
+  const found = place.querySelector(".find output");
+  const atPeak = {bodies: [...table.tBodies], text: place.querySelector(".sum").innerHTML,
     breakdown: place.querySelector(".breakdown tbody").innerHTML};
   const flame = flameGraph(place.querySelector(".who"));
   const peak = data.peak;
+  let shown = peak;
 
   function stackOf(number) {
     const stack = [];
@@ -35,29 +39,56 @@ function aliveAt(place, data, phaseAt) {
     const list = stack.map((at) => element("li", {textContent: sites[at][0], title: sites[at][1]}));
     return [element("details", {}, element("summary", {textContent: sites[stack[0]][0]}), element("ol", {}, ...list))];
   }
+  function row(group) {
+    const {number, module, count, total} = group;
+    const blocks = count > 1 ? `${count} x ${human(bytes[number])}` : human(total);
+    const cells = [[human(total)], [module || "–"], where(stackOf(number)), [blocks],
+      [categories[category[number]]], [phaseAt(start[number])]];
+    const made = element("tr", {}, ...cells.map((cell) => element("td", {}, ...cell)));
+    heads.forEach((head, index) => { made.cells[index].dataset.head = head; });
+    made.cells[2].className = "line";
+    return made;
+  }
+  function share(size, total) {
+    return `${human(size)}, ${(100 * size / (total || 1)).toFixed(1)} %`;
+  }
   function fill(event, numbers) {
     const alike = new Map();
     for (const number of numbers) {
       const module = pattern(sites[site[number]][2]);
-      const key = [bytes[number], category[number], sites[site[number]][0], module, phaseAt(start[number])].join("|");
-      const group = alike.get(key) || {number, module, count: 0, total: 0};
+      const own = stackOf(number).find((at) => sites[at][4]);
+      const line = own ? sites[own].slice(0, 2) : ["no line outside of libraries", ""];
+      const key = [bytes[number], category[number], sites[site[number]][0], module, phaseAt(start[number]), ...line].join("|");
+      const group = alike.get(key) || {number, module, line, count: 0, total: 0};
       group.count += 1;
       group.total += bytes[number];
       alike.set(key, group);
     }
-    const groups = [...alike.values()].sort((a, b) => b.total - a.total);
-    const rows = groups.slice(0, 16).map((group) => element("tr", {}, ...[
-      [human(group.total)], [group.module || "–"], where(stackOf(group.number)),
-      [group.count > 1 ? `${group.count} x ${human(bytes[group.number])}` : human(group.total)],
-      [categories[category[group.number]]], [phaseAt(start[group.number])],
-    ].map((cell) => element("td", {}, ...cell))));
+    const all = [...alike.values()].sort((a, b) => b.total - a.total);
+    const groups = all.slice(0, 16);
     const sums = data.columns.find(([at]) => at === event).slice(2);
     const total = sums.reduce((a, b) => a + b, 0);
-    const others = total - groups.slice(0, 16).reduce((sum, group) => sum + group.total, 0);
+    const lines = new Map();
+    all.forEach((group, index) => {
+      const line = lines.get(group.line.join("|")) || {name: group.line, groups: [], total: 0};
+      if (index < groups.length) line.groups.push(group);
+      line.total += group.total;
+      lines.set(group.line.join("|"), line);
+    });
+    const listed = [...lines.values()].filter((line) => line.groups.length).sort((a, b) => b.total - a.total);
+    const bodies = listed.map(({name, groups: its, total: size}) => {
+      const head = element("th", {scope: "rowgroup", colSpan: 6, textContent: `${name[0]}: ${share(size, total)}`, title: name[1]});
+      const named = listed.length > 1 || name[1] ? [element("tr", {className: "own"}, head)] : [];
+      return element("tbody", {}, ...named, ...its.map(row));
+    });
+    const others = total - groups.reduce((sum, group) => sum + group.total, 0);
     if (others) {
-      rows.push(element("tr", {}, element("td", {textContent: human(others)}), element("td", {colSpan: 5, textContent: "all others"})));
+      const size = element("td", {textContent: human(others)});
+      size.dataset.head = heads[0];
+      bodies.push(element("tbody", {className: "rest"},
+        element("tr", {}, size, element("td", {colSpan: 5, textContent: "all others"}))));
     }
-    body.replaceChildren(...rows);
+    replaceBodies(bodies);
     [...place.querySelectorAll(".breakdown tbody tr")].forEach((row, index) => {
       row.children[1].textContent = human(sums[index]);
       row.children[2].textContent = (100 * sums[index] / (total || 1)).toFixed(1) + " %";
@@ -70,15 +101,17 @@ function aliveAt(place, data, phaseAt) {
     for (const when of place.querySelectorAll(".when")) {
       when.textContent = isPeak ? "at the peak" : `after event ${event.toLocaleString("en")} (${phaseAt(event)})`;
     }
+    shown = event;
     if (isPeak) {
-      body.replaceChildren(...atPeak.rows);
+      replaceBodies(atPeak.bodies);
       place.querySelector(".sum").innerHTML = atPeak.text;
       place.querySelector(".breakdown tbody").innerHTML = atPeak.breakdown;
     } else fill(event, numbers);
     back.hidden = isPeak;
     const tree = {name: "all", title: "", bytes: 0, children: new Map()};
     for (const number of numbers) {
-      const frames = stackOf(number).reverse().map((at) => [sites[at][0], sites[at][1], "line"]);
+      const stack = stackOf(number).filter((at) => !hide.checked || sites[at][4]);
+      const frames = stack.reverse().map((at) => [sites[at][0], sites[at][1], "line"]);
       const module = pattern(sites[site[number]][2]);
       if (module) frames.push([module, "module", "module"]);
       frames.push([categories[category[number]], "category", classes[category[number]]]);
@@ -90,8 +123,33 @@ function aliveAt(place, data, phaseAt) {
         node.bytes += bytes[number];
       }
     }
-    flame(tree);
+    flame.show(tree);
+    search();
   }
+  function replaceBodies(bodies) {
+    for (const body of [...table.tBodies]) body.remove();
+    table.append(...bodies);
+  }
+  // Rows that do not have the words are hidden; a line of the user's own that has them keeps all of its rows.
+  function search() {
+    const words = find.value.trim().toLowerCase();
+    const has = (part) => part.textContent.toLowerCase().includes(words);
+    for (const body of table.tBodies) {
+      const head = body.querySelector(".own");
+      const rows = [...body.rows].filter((each) => each !== head);
+      for (const each of rows) each.hidden = Boolean(words) && !(head && has(head)) && !has(each);
+      if (head) head.hidden = rows.every((each) => each.hidden);
+    }
+    const held = flame.mark(words);
+    found.textContent = words ? `“${find.value.trim()}” holds ${held}` : "";
+  }
+  find.addEventListener("input", search);
+  hide.addEventListener("change", () => {
+    place.classList.toggle("no-libraries", hide.checked);
+    at(shown);
+  });
+  place.querySelector(".find").hidden = false;
+  hide.parentElement.hidden = sites.length < 2;
   back.addEventListener("click", () => at(peak));
   place.querySelector(".hint").hidden = false;
   place.querySelector(".who").hidden = sites.length < 2;
@@ -99,14 +157,21 @@ function aliveAt(place, data, phaseAt) {
   return {at};
 }
 
-// An icicle of nested boxes in `place`; returns what draws a tree of {name, title, kind, bytes, children, parent}.
+// An icicle of nested boxes in `place`, for a tree of {name, title, kind, bytes, children, parent}: `show` draws it, `mark`
+// marks the boxes that have some words, and returns what they hold.
 function flameGraph(place) {
   const box = place.querySelector(".flame");
   const said = place.querySelector(".frame-said");
-  let whole = null, shown = null;
+  let whole = null, shown = null, words = "";
   const share = (node) => `${human(node.bytes)}, ${(100 * node.bytes / (whole.bytes || 1)).toFixed(1)} %`;
   function say(node) {
     said.textContent = `${node.name}: ${share(node)}${node.title ? `, ${node.title}` : ""}`;
+  }
+  const matches = (node) => Boolean(words) && node.name.toLowerCase().includes(words);
+  const held = (node) => matches(node) ? node.bytes : [...node.children.values()].reduce((sum, each) => sum + held(each), 0);
+  function markBox(made, node) {
+    made.classList.toggle("hit", matches(node));
+    made.classList.toggle("miss", Boolean(words) && !matches(node));
   }
   function draw(node, focus) {
     const boxes = [];
@@ -120,6 +185,8 @@ function flameGraph(place) {
         title: `${each.name}: ${share(each)}`, tabIndex: -1});
       made.setAttribute("aria-label", `${each.name}: ${share(each)}`);
       made.style.cssText = `left:${left * 100}%;width:${width * 100}%;top:${depth * 1.3}rem`;
+      made.node = each;
+      markBox(made, each);
       boxes.push({made, each, depth, left});
       let from = left;
       for (const child of [...each.children.values()].sort((a, b) => b.bytes - a.bytes)) {
@@ -156,7 +223,14 @@ function flameGraph(place) {
     });
     if (focus) boxes[0].made.focus();
   }
-  return (tree) => { whole = tree; draw(tree, false); };
+  return {
+    show(tree) { whole = tree; draw(tree, false); },
+    mark(text) {
+      words = text;
+      for (const made of box.children) markBox(made, made.node);
+      return share({bytes: held(whole)});
+    },
+  };
 }
 
 for (const figure of document.querySelectorAll("figure.chart")) {
@@ -200,6 +274,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       const place = (label.dataset.x - first) / width;
       label.hidden = place < 0 || place > 1;
       label.style.left = place * 100 + "%";
+      label.classList.toggle("early", place < 0.5);
     }
     slider.min = first;
     slider.max = first + width - 1;

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from xmem_slurm import resources, trace_file
+from xmem_slurm import api, resources, trace_file
 from xmem_slurm.report import html
 from xmem_slurm.report import json as json_report
 from xmem_slurm.report.timeline import timeline
 from xmem_slurm.site.loading import load_catalogue, load_site, option_gpus
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Placement, Verdict
-from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.trace import NOWHERE, Category, Origin
 from xmem_slurm.units import human
 
@@ -191,6 +191,109 @@ def test_a_click_into_the_chart_shows_what_is_alive_then_and_who_asked_for_it(br
     assert browser.run(look) == at_peak
 
 
+def library_inside() -> Sizing:
+    """GPT-2 whose activations a library asks for, on behalf of a line of the script; the rest by another."""
+    library = "/opt/lib/python3.11/site-packages/nn/layers.py"
+    of = {Category.ACT: 3, Category.TEMP: 3}
+    sites = [
+        NOWHERE,
+        Origin("/x/train.py", 9, "main", ""),
+        Origin("/x/train.py", 12, "main", ""),
+        Origin(library, 3, "forward", "h.0"),
+    ]
+    made_at = [of.get(allocation.category, 1) for allocation in GPT2.allocations]
+    found = dataclasses.replace(GPT2, sites=sites, callers=[0, 0, 0, 2], made_at=made_at)
+    return Sizing(estimate([found], "l4", GPUS["l4"]), Placement(VERDICTS, "l4"), 8.25)
+
+
+ROWS = (
+    "return [...document.querySelectorAll('.largest tbody tr')].filter(e => e.checkVisibility()).map(e => e.innerText)"
+)
+
+
+def test_rows_stand_below_the_users_own_lines_at_the_peak_and_later(browser: Browser, tmp_path: Path) -> None:
+    html.write(tmp_path / "library.html", library_inside())
+    browser.open(tmp_path / "library.html")
+    own = "return [...document.querySelectorAll('.own')].map(e => e.innerText)"
+    at_peak = browser.run(own)
+    assert [line.partition(":")[0] for line in at_peak] == ["main (train.py", "main (train.py"]
+    assert [line.split(" ")[1] for line in at_peak] == ["(train.py:12):", "(train.py:9):"]
+    assert sum(float(line.split()[-2]) for line in at_peak) == pytest.approx(100, abs=0.2)
+    browser.run("document.querySelector('input[type=range]').focus()")
+    browser.press("\ue012", "\ue012", "\ue012")  # left arrow
+    later = browser.run(own)
+    assert later != at_peak
+    assert sum(float(line.split()[-2]) for line in later) == pytest.approx(100, abs=0.2)
+
+
+def test_lines_are_found_and_those_of_libraries_hidden(browser: Browser, tmp_path: Path) -> None:
+    html.write(tmp_path / "library.html", library_inside())
+    browser.open(tmp_path / "library.html")
+    frames = "return [...document.querySelectorAll('.flame button')].map(e => e.textContent)"
+    before = browser.run(ROWS)
+    assert "forward (layers.py:3)" in browser.run(frames)
+    browser.run("document.querySelector('input[type=checkbox]').focus()")
+    browser.press(" ")
+    assert "forward (layers.py:3)" not in browser.run(frames)
+    assert "main (train.py:12)" in browser.run(frames)
+    assert not any("layers.py" in row for row in browser.run(ROWS))
+    browser.press(" ")
+    assert browser.run(ROWS) == before
+    browser.run("document.querySelector('input[type=search]').focus()")
+    browser.press(*"optimizer ST")
+    rows = browser.run(ROWS)
+    assert 1 < len(rows) < len(before)
+    assert all("optimizer state" in row for row in rows[1:])
+    said = browser.run("return document.querySelector('.find output').textContent")
+    state = json_report.estimate_object(ONE)["ranks"][0]["breakdown"]["OPT"]
+    assert f"holds {human(state)}, " in said
+    assert browser.run("return document.querySelectorAll('.flame .hit').length") > 0
+    browser.press(*["\ue003"] * 12)  # backspace
+    assert browser.run(ROWS) == before
+
+
+@pytest.mark.parametrize("width", [390, 800])
+def test_no_table_is_cut_on_a_narrow_screen(browser: Browser, tmp_path: Path, width: int) -> None:
+    html.write(tmp_path / "library.html", library_inside())
+    browser.open(tmp_path / "library.html")
+    browser.resize(width, 800)
+    browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)"
+    assert browser.run(f"return {cut}.map(e => e.ariaLabel)") == []
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run("return document.querySelector('.largest').innerText").count("layers.py:3") > 0
+    browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
+
+
+def too_large() -> Sizing:
+    """GPT-2 on a GPU that is too small from the first step on, and what was found of changes to it."""
+    small = GPUS["l4"].model_copy(update={"total_bytes": 12 << 30})
+    found = ONE.estimate
+    advice = [Advice("small", "gradient_checkpointing_enable() of every layer", found, fits=True)]
+    return Sizing(found, Placement([Verdict("small", small, False)], None), 8.25, advice)
+
+
+def test_where_a_small_gpu_is_full_is_said_within_the_chart_at_any_width(browser: Browser, tmp_path: Path) -> None:
+    html.write(tmp_path / "large.html", too_large())
+    browser.open(tmp_path / "large.html")
+    inside = "const [a, b] = ['.fails', '.plot'].map(e => document.querySelector(e).getBoundingClientRect()); "
+    for width in (390, 1200):
+        browser.resize(width, 800)
+        assert browser.run(f"{inside} return a.left >= b.left && a.right <= b.right")
+        assert browser.run("return document.documentElement.scrollWidth") <= width
+    browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
+
+
+def test_the_headline_is_marked_in_the_chart_and_how_sure_it_is_stands_before_it(browser: Browser) -> None:
+    mark = browser.run("return document.querySelector('.capacity.needed').innerText")
+    largest = ONE.estimate.largest
+    assert mark.startswith(f"{human(largest.required_bytes)} needed: {human(largest.fits_in_bytes)} here + ")
+    top = "return document.querySelector('{}').getBoundingClientRect().top"
+    line, reserved = (browser.run(top.format(path)) for path in ("path.needed", "path.reserved"))
+    assert abs(line - reserved) < 2
+    assert browser.run(top.format("#sure")) < browser.run(top.format("figure.chart"))
+
+
 def test_the_flame_graph_is_walked_by_keys(browser: Browser, tmp_path: Path) -> None:
     html.write(tmp_path / "stacks.html", with_stacks())
     browser.open(tmp_path / "stacks.html")
@@ -268,6 +371,18 @@ def test_without_a_script_the_page_still_has_everything(browser: Browser, tmp_pa
     browser.open(tmp_path / "plain.html")
     assert browser.run("return document.querySelectorAll('svg.view path.ACT').length") == 1
     assert not browser.run("return document.querySelector('.controls').checkVisibility()")
+
+
+@pytest.mark.parametrize("width", [500, 1200])
+def test_in_a_notebook_the_frame_is_as_high_as_its_chart(browser: Browser, tmp_path: Path, width: int) -> None:
+    found = api._estimate((), json_report.estimate_object(ONE), ONE)
+    (tmp_path / "cell.html").write_text(f"<!DOCTYPE html><body>{found._repr_html_()}</body>", encoding="utf-8")
+    browser.resize(width, 900)
+    browser.open(tmp_path / "cell.html")
+    frame = "const f = document.querySelector('iframe'); return [f.clientHeight, f.contentDocument"
+    height, bottom = browser.run(f"{frame}.querySelector('figure.chart').getBoundingClientRect().bottom]")
+    assert 0 < height - bottom < 40
+    browser.post("/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
 
 
 def test_two_ranks_have_a_chart_each_and_a_table(browser: Browser, tmp_path: Path) -> None:

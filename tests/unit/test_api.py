@@ -1,9 +1,12 @@
 """The Python interface: the commands' answers as values, the same errors, and a report in a notebook."""
 
 import dataclasses
+import html
+import io
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from tests.unit.test_report import SIZING
 from xmem_slurm import api
 from xmem_slurm.errors import SlurmError, UsageError
 from xmem_slurm.report import json as json_report
+from xmem_slurm.report.html import render as page_of
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import answers
 
@@ -52,12 +56,32 @@ def test_an_estimate_is_a_value_in_bytes(commands: Commands) -> None:
         found.required_bytes = 0  # type: ignore[misc]
 
 
+def test_sizes_are_there_in_gib_and_categories_by_their_names_in_full(commands: Commands) -> None:
+    found = xmem_slurm.estimate("train.py", gpu="l4")
+    assert commands.argv
+    assert (round(found.required_gib, 2), round(found.margin_gib, 2)) == (15.44, 0.61)
+    assert (round(found.peak_reserved_gib, 2), round(found.peak_allocated_gib, 2)) == (14.21, 12.68)
+    assert [round(size, 2) for size in (found.options[0].total_gib, found.options[0].spare_gib)] == [21.95, 6.52]
+    assert list(found.breakdown_gib)[:3] == ["activations", "temporary", "optimizer state"]
+    assert len(found.breakdown_gib) == len(found.breakdown_bytes)
+    assert sum(found.breakdown_gib.values()) == pytest.approx(found.peak_allocated_gib)
+
+
+def test_a_gpu_that_is_none_of_the_options_is_an_error_with_those_that_are(commands: Commands) -> None:
+    found = xmem_slurm.estimate("train.py", gpu="l4")
+    assert commands.argv
+    with pytest.raises(xmem_slurm.UsageError, match=r"^other: not one of .*: l4, a100_40, a100_80, h200$"):
+        found.fits("other")
+
+
 def test_in_a_notebook_it_is_its_report(commands: Commands, folder: Path) -> None:
     job = Submission(("--wrap", "python3 train.py"), {}, None)
     answers.keep_estimate("any", job, {0: SIZING}, {}, rests_on=None)
     found = xmem_slurm.estimate(["train.py"])
     assert commands.argv[-1] == "train.py"
-    assert found._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    shown = found._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!DOCTYPE html&gt;')
+    assert shown.partition(" title=")[0].removeprefix("<iframe srcdoc=").strip()[1:-1] == html.escape(page_of(SIZING))
     found.write(folder / "page.html")
     assert "<svg" in (folder / "page.html").read_text()
     bare = dataclasses.replace(found, _sizing=None)
@@ -72,6 +96,54 @@ def test_errors_are_those_of_the_command(commands: Commands, code: int, error: t
     commands.answer = (code, "", "waiting\nxmem-slurm: its script failed\n")
     with pytest.raises(error, match=r"^its script failed$"):
         xmem_slurm.estimate("train.py")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("xmem-slurm: known\nrunning the job dry: 3 s\nxmem-slurm: first\n  and second\n", "first\n  and second"),
+        ("xmem-slurm: known\nTraceback (most recent call last):\n  File x\nOSError: no space\n", "OSError: no space"),
+        ("", "xmem-slurm estimate ended with 1"),
+    ],
+)
+def test_an_error_has_all_of_the_message_and_nothing_else(commands: Commands, said: str, message: str) -> None:
+    commands.answer = (1, "", said)
+    with pytest.raises(xmem_slurm.XmemError) as raised:
+        xmem_slurm.estimate("train.py")
+    assert str(raised.value) == message
+
+
+def test_all_errors_that_are_raised_can_be_named() -> None:
+    assert (xmem_slurm.UsageError, xmem_slurm.SlurmError) == (UsageError, SlurmError)
+
+
+TELLS = "import sys, time; print('xmem-slurm: step 3', file=sys.stderr, flush=True); time.sleep(0.3); print('{}')"
+
+
+@pytest.mark.parametrize("in_notebook", [True, False])
+def test_in_a_cell_one_line_says_where_a_command_is_and_is_gone_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_notebook: bool
+) -> None:
+    shell = types.SimpleNamespace(kernel=1) if in_notebook else types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(api, "_NEWS_SECONDS", 0.05)
+    cell, python = io.StringIO(), tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{TELLS}"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(sys, "stdout", cell)
+    done = api._run("main", ["estimate"], tmp_path)
+    assert (done.stdout, done.stderr) == ("{}\n", "xmem-slurm: step 3\n")
+    shown = cell.getvalue()
+    assert ("\rstep 3" in shown) is in_notebook
+    assert shown.rpartition("step 3")[2].strip() == ""
+    assert "Traceback" not in shown
+
+
+def test_the_cells_of_the_notebook_have_ids() -> None:
+    notebook = Path(__file__).parents[2] / "examples" / "estimate.ipynb"
+    ids = [cell["id"] for cell in json.loads(notebook.read_text())["cells"]]
+    assert len({*ids}) == len(ids)
 
 
 def test_a_job_is_submitted_as_by_xsbatch(commands: Commands) -> None:
@@ -120,4 +192,5 @@ def test_a_plan_has_the_ways_that_fit(commands: Commands, tmp_path: Path) -> Non
     options = ["--gpus=1-8", "--on=l4", f"--write={tmp_path / 'plan.sh'}", "--any-global-batch"]
     assert commands.argv == ["main", "plan", "--json", *options, "--", "job.sh", "1"]
     assert [(way.method, way.gpus, way.changes) for way in found.ways] == [("fsdp2", 4, ("the format",))]
+    assert found.ways[0].required_gib == 1.0
     assert len(found.document["candidates"]) == 2

@@ -1,6 +1,7 @@
 """Reports: the lines that a person reads, the object that a program reads and the files of other tools say the same."""
 
 import contextlib
+import contextvars
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import markupsafe
 import pydantic
 import pytest
 
@@ -260,7 +262,35 @@ def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:
     first, second = json_report.estimate_object(found)["advice"]
     assert first["required_bytes"] == SIZING.estimate.required_bytes
     assert (second["required_bytes"], second["fits"], second["why_not"]) == (None, None, "y")
-    assert "With half the batch (4): " in html.render(found)
+    page = html.render(found)
+    assert page.index("With half the batch (4): ") < page.index("<figure"), "beside the answer"
+    assert "<p>Not tried: x (y).</p>" in page
+    assert "--advice" not in page
+    assert "--advice" in html.render(small), "how it is found"
+
+
+@pytest.mark.parametrize(
+    ("confidence", "shared"),
+    [
+        ("high", ["ran to its own end, and nothing that it did was out of sight", "of 130 estimates held against"]),
+        (
+            "medium",
+            ["each reason says what, and what it could cost", "by up to 20 % of the peak", "what most scripts get"],
+        ),
+    ],
+)
+def test_what_a_confidence_means_is_said_as_in_the_guide(confidence: str, shared: list[str]) -> None:
+    guide = " ".join((ROOT / "docs" / "guide.md").read_text().split())
+    assert all(words in guide and words in terminal.HOW_SURE[confidence].replace(" Of ", " of ") for words in shared)
+
+
+def test_the_page_says_how_sure_it_is_before_the_chart_with_every_reason() -> None:
+    doubted = dataclasses.replace(GPT2, doubts=[trace.Noted(Doubt.NOT_REACHED, "", 1)])
+    sure, unsure = html.render(SIZING), html.render(Sizing(estimate([doubted], "l4", GPUS["l4"]), SIZING.placement, 1))
+    assert sure.index("nothing that it did was out of sight") < sure.index("<figure")
+    (reason,) = estimate([doubted], "l4", GPUS["l4"]).reasons
+    assert unsure.index("does not say that the figure is wrong") < unsure.index(markupsafe.escape(reason))
+    assert unsure.index(markupsafe.escape(reason)) < unsure.index("<figure")
 
 
 def test_a_job_that_has_the_setting_is_not_advised_to_take_it() -> None:
@@ -373,6 +403,20 @@ def test_in_a_log_there_is_a_line_now_and_then_for_who_wants_more(
     with terminal.progress("point 1", 60, verbose=True):
         time.sleep(0.2)
     assert capsys.readouterr().err.startswith("point 1: 0 of 60 CPU seconds, starting\n")
+
+
+def test_a_program_that_shows_it_is_told_as_often_as_it_wants(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
+
+    def wait() -> None:
+        terminal.tell_every(0.01)
+        with terminal.progress("point 1"):
+            time.sleep(0.2)
+
+    contextvars.copy_context().run(wait)
+    assert capsys.readouterr().err.count("point 1: 0 s, starting\n") > 1
 
 
 def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,41 @@ def test_a_person_reads_the_largest_below_what_they_are_part_of() -> None:
     assert terminal.estimate_lines(without, largest.at_peak(without.largest)) == terminal.estimate_lines(without)
 
 
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/home/u/train.py", True),
+        ("train.py", True),
+        ("/home/u/project/lib/python_tools/model.py", True),
+        ("/v/lib/python3.11/site-packages/transformers/trainer.py", False),
+        ("/usr/lib/python3/dist-packages/torchvision/models.py", False),
+        ("/usr/lib64/python3.12/contextlib.py", False),
+        ("/v/bin/torchrun", False),
+        ("<frozen runpy>", False),
+        ("", False),
+    ],
+)
+def test_a_file_is_the_users_own_or_a_librarys(file: str, own: bool) -> None:
+    assert largest.is_own(Origin(file, 1, "f", "")) is own
+
+
+def test_what_libraries_ask_for_stands_at_the_users_own_line_that_called_them() -> None:
+    library = Origin("/v/site-packages/nn.py", 3, "forward", "net")
+    sites = [NOWHERE, Origin("train.py", 7, "main", ""), Origin("train.py", 8, "main", ""), library, library]
+    allocations = [trace.Allocation(size << 20, 0, Category.ACT) for size in (1, 1, 1, 4)]
+    events = [trace.Event(trace.Op.ALLOC, number) for number in range(4)]
+    found = dataclasses.replace(
+        GPT2, allocations=allocations, events=events, sites=sites, callers=[0, 0, 0, 1, 2], made_at=[3, 4, 4, 0]
+    )
+    lines = largest.by_own_line(found, largest.at_peak(rank_of(found)))
+    assert [(str(line), line.total_bytes >> 20) for line in lines] == [
+        ("no line outside of libraries", 4),
+        ("main (train.py:8)", 2),
+        ("main (train.py:7)", 1),
+    ]
+    assert [str(group) for group in lines[1].groups] == ["2 x 1.00 MiB activations (net, nn.py:3)"]
+
+
 def test_every_report_has_it(tmp_path: Path) -> None:
     group = json_report.estimate_object(SIZING)["ranks"][0]["largest"][0]
     assert group == {

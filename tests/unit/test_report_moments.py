@@ -46,7 +46,8 @@ def test_a_block_leads_to_who_called_its_line() -> None:
     first, unknown = table["site"]
     assert table["sites"][first][:3] == ["forward (net.py:3)", "/x/net.py", "h.0"]
     assert table["sites"][table["sites"][first][3]][0] == "main (train.py:9)"
-    assert (unknown, table["sites"][0][3]) == (0, 0)
+    assert (unknown, table["sites"][0][3:]) == (0, [0, 0])
+    assert [row[4] for row in table["sites"][1:]] == [1, 1]
 
 
 def test_the_map_of_segments_holds_what_torch_reserved() -> None:

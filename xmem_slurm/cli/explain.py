@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,9 @@ def explain(
     ] = None,
     *,
     as_json: AsJson = False,
+    as_tree: Annotated[
+        bool, typer.Option("--tree", help="What is alive at the peak, below the lines of yours that asked for it.")
+    ] = False,
     report_file: ReportFile = None,
     html_file: HtmlFile = None,
     snapshot_file: SnapshotFile = None,
@@ -31,7 +35,11 @@ def explain(
     """Show the last estimate again, with all that is known of it, in any form; of a job, what it really used."""
     reports = Reports(report_file, html_file, snapshot_file, perfetto_file)
     reports.check()
+    if as_tree and as_json:
+        raise UsageError("--tree and --json: one of them")
     if script is not None and _JOB.fullmatch(script) and not Path(script).exists():
+        if as_tree:
+            raise UsageError(f"--tree: of job {script} is known what it used, not what for; name its script")
         from xmem_slurm.cli.outcomes import explain_job  # noqa: PLC0415 - an estimate is explained without it
 
         if not explain_job(script, as_json=as_json):
@@ -43,8 +51,21 @@ def explain(
     last = last_of(script)
     typed = last.command[1] if last.command[0] == "--wrap" else shlex.join(last.command)
     typer.echo(f"xmem-slurm: {typed}, in {last.folder}, {when(last.made)}", err=True)
-    estimated = Estimated(last.said, last.left, last.several, last.sized, last.templates)
+    said = _as_trees(last) if as_tree else last.said
+    estimated = Estimated(said, last.left, last.several, last.sized, last.templates)
     hand_out(estimated, reports, as_json=as_json, verbose=True)
+
+
+def _as_trees(last: answers.KeptEstimate) -> Mapping[int, answers.Said]:
+    """Return what is said of each component, with the tree in place of the lines.
+
+    Raises:
+        XmemError: what it is made of cannot be read any more.
+    """
+    from xmem_slurm.report.tree import tree_lines  # noqa: PLC0415 - what is only said does not wait for it
+
+    trees = {number: tree_lines(sized.estimate.largest) for number, sized in last.sized().items()}
+    return {number: last.said[number]._replace(full=tree) for number, tree in trees.items()}
 
 
 def last_of(script: str | None) -> answers.KeptEstimate:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
+from xmem_slurm.report.largest import is_own
 from xmem_slurm.report.timeline import STACK
 from xmem_slurm.trace import Op, Trace
 
@@ -15,7 +16,8 @@ def blocks(trace: Trace, block_sizes: Sequence[int]) -> dict[str, Any]:
     """Return columns for each of the largest blocks, in the order in which they are made, and what they refer to.
 
     `start` and `end` are the event that makes it and the one that frees it, `bytes` its size, `category` its place in
-    STACK, `site` its place in `sites`: [label, title, module, its caller's place]; place 0 is where nothing is known.
+    STACK, `site` its place in `sites`: [label, title, module, its caller's place, 1 if it is a line of the user's own];
+    place 0 is where nothing is known.
     """
     lives = _lives(trace)
     largest = sorted(lives, key=block_sizes.__getitem__, reverse=True)[:MOST_BLOCKS]
@@ -44,7 +46,7 @@ class _Sites:
     """The sites that blocks on the page refer to, and those that called them."""
 
     def __init__(self, trace: Trace) -> None:
-        self.trace, self.rows = trace, [["", "", "", 0]]
+        self.trace, self.rows = trace, [["", "", "", 0, 0]]
         self._places = {0: 0}
 
     def place(self, allocation: int) -> int:
@@ -57,5 +59,7 @@ class _Sites:
             site = self.trace.sites[number]
             where = f" ({PurePath(site.file).name}:{site.line})" if site.file else ""
             self._places[number] = len(self.rows)
-            self.rows.append([f"{site.function or 'backward'}{where}", site.file, site.module, caller])
+            self.rows.append(
+                [f"{site.function or 'backward'}{where}", site.file, site.module, caller, int(is_own(site))]
+            )
         return self._places[number]

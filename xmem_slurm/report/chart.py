@@ -16,7 +16,7 @@ from xmem_slurm.trace import Category
 HEIGHT = 1000
 """Units from no memory to the top of the chart."""
 
-ABOVE = 1.06
+ABOVE = 1.1
 """The top of the chart, as a multiple of the highest thing drawn in it."""
 
 NEAR = 1.6
@@ -109,6 +109,11 @@ def chart(timeline: Timeline, options: Sequence[OptionOutlook], rank: int = 0) -
         checkpoints=[round(event * per_event, 2) for event in timeline.checkpoints],
         failing=[Failing(names, round(event * per_event, 2)) for event, names in _failures(options, rank)],
     )
+
+
+def level(chart: Chart, size_bytes: int, label: str) -> Line:
+    """Return a line across a chart at so many bytes of the allocator."""
+    return Line(label, size_bytes, max(0, _y(size_bytes, chart.top_bytes)))
 
 
 def _failures(options: Sequence[OptionOutlook], rank: int) -> Iterator[tuple[int, str]]:

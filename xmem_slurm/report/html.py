@@ -6,6 +6,7 @@ what is alive at any other moment, as a table and as a flame graph of who asked 
 
 import shlex
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from xmem_slurm import __version__, resources
 from xmem_slurm.report import json, terminal
 from xmem_slurm.report.blocks import blocks
 from xmem_slurm.report.categories import CATEGORY_NAMES
-from xmem_slurm.report.chart import HEIGHT, chart, hover_columns
-from xmem_slurm.report.largest import MOST_GROUPS, at_peak
+from xmem_slurm.report.chart import HEIGHT, chart, hover_columns, level
+from xmem_slurm.report.largest import MOST_GROUPS, at_peak, by_own_line
 from xmem_slurm.report.options import OptionOutlook, outlooks, remedy
+from xmem_slurm.report.seen import seen_words
 from xmem_slurm.report.segments import CELLS, MOST_SEGMENTS, ROWS, segment_map
 from xmem_slurm.report.timeline import STACK, timeline
 from xmem_slurm.sizing.estimate import RankEstimate
@@ -57,6 +59,9 @@ def render(sizing: Sizing, templates: Path | None = None) -> str:
         "remedy": remedy(sizing),
         "choice": sizing.placement.choice,
         "why": terminal.reason(sizing) if sizing.placement.choice else terminal.too_small(sizing),
+        "sure": terminal.HOW_SURE[sizing.estimate.confidence],
+        "promise": terminal.promise(sizing.estimate.largest),
+        "seen": seen_words(sizing.estimate.largest.trace),
         "answers": terminal.ANSWERS,
         "names": CATEGORY_NAMES,
         "stack": STACK,
@@ -77,17 +82,26 @@ def write(path: Path, sizing: Sizing, templates: Path | None = None) -> None:
 def _rank(rank: RankEstimate, columns: int, options: Sequence[OptionOutlook]) -> dict[str, Any]:
     """Return what the page shows of one rank: its timeline, drawn and in words."""
     memory = timeline(rank.trace, columns)
-    groups = at_peak(rank)
+    lines = by_own_line(rank.trace, at_peak(rank))
+    groups = sorted((group for line in lines for group in line.groups), key=attrgetter("total_bytes"), reverse=True)
+    listed = {id(group) for group in groups[:MOST_GROUPS]}
     full = segment_map(rank.trace, memory.fullest.event)
     rest = groups[MOST_GROUPS:]
+    drawn = chart(memory, options, rank.trace.rank)
+    needed = f"{human(rank.required_bytes)} needed: {human(rank.fits_in_bytes)} here"
     return {
         "estimate": rank,
         "timeline": memory,
-        "chart": chart(memory, options, rank.trace.rank),
+        "chart": drawn,
+        "needed": level(drawn, rank.fits_in_bytes, needed),
         "segments": full,
         "largest_segments": full.segments[:MOST_SEGMENTS],
         "phases": memory.phases[:MOST_PHASES],
-        "groups": [(group, rank.trace.stack_of(group.numbers[0])) for group in groups[:MOST_GROUPS]],
+        "lines": [
+            (line, [(group, rank.trace.stack_of(group.numbers[0])) for group in rows])
+            for line in lines
+            if (rows := [group for group in line.groups if id(group) in listed])
+        ],
         "rest_count": sum(len(group.numbers) for group in rest),
         "rest_bytes": sum(group.total_bytes for group in rest),
         "data": {

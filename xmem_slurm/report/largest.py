@@ -1,8 +1,8 @@
 """What is alive when the most is allocated, and where was it asked for? What is alike stands together."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import PurePath
 
@@ -10,11 +10,19 @@ from xmem_slurm.allocator.replay import Run
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.sizing.estimate import RankEstimate
-from xmem_slurm.trace import Category, Op, Origin
+from xmem_slurm.trace import NOWHERE, Category, Op, Origin, Trace
 from xmem_slurm.units import human
 
 MOST_GROUPS = 16
 """Groups that a report lists; what is left is small."""
+
+_OF_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/"
+    r"|/lib(64)?/python3[\d.]*/"  # the standard library
+    r"|/bin/[^/.]+$"  # torchrun, accelerate
+    r"|^<"  # <frozen runpy>, <string>
+)
+"""Where files are that a script's author did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +54,70 @@ class Group:
         """How many, of what size."""
         return f"{len(self.numbers)} x {human(self.bytes_each)}" if len(self.numbers) > 1 else human(self.bytes_each)
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """What they are, and where they were asked for."""
         where = ", ".join(filter(None, [self.site.module, self.line]))
         when = " in backward" if self.phase.startswith("backward") else ""
-        return f"{self.blocks} {CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
+        return f"{CATEGORY_NAMES[self.category]}{when}{f' ({where})' if where else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.blocks} {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserLine:
+    """What one line of the user's own files asked for, itself or through libraries; NOWHERE where there is none."""
+
+    site: Origin
+    groups: Sequence[Group]
+
+    @property
+    def total_bytes(self) -> int:
+        """What they hold together."""
+        return sum(group.total_bytes for group in self.groups)
+
+    def __str__(self) -> str:
+        if not self.site.file:
+            return "no line outside of libraries"
+        return called(self.site)
+
+
+def called(site: Origin) -> str:
+    """Write a line as a stack has it: its function, and where it is."""
+    return f"{site.function} ({PurePath(site.file).name}:{site.line})"
+
+
+def is_own(site: Origin) -> bool:
+    """Say whether a line stands in a file of the user's own, and not in a library."""
+    return bool(site.file) and _OF_LIBRARIES.search(site.file) is None
+
+
+def by_own_line(trace: Trace, groups: Sequence[Group]) -> list[UserLine]:
+    """Return groups by the innermost line outside of libraries that they come from, the largest first.
+
+    A group of several such lines is a group of each.
+    """
+    by_line: dict[Origin, list[Group]] = {}
+    for stack, group in by_own_stack(trace, groups):
+        by_line.setdefault(stack[-1] if stack else NOWHERE, []).append(group)
+    lines = [UserLine(line, its_groups) for line, its_groups in by_line.items()]
+    return sorted(lines, key=attrgetter("total_bytes"), reverse=True)
+
+
+def by_own_stack(trace: Trace, groups: Sequence[Group]) -> Iterator[tuple[tuple[Origin, ...], Group]]:
+    """Yield the lines outside of libraries that led to a group, the outermost first, and the group.
+
+    A group that several ways led to is a group of each.
+    """
+    for group in groups:
+        ways: dict[tuple[Origin, ...], list[int]] = {}
+        for number in group.numbers:
+            stack = trace.stack_of(number)
+            way = tuple(site._replace(module="") for site in reversed(stack) if is_own(site))
+            ways.setdefault(way, []).append(number)
+        for way, numbers in ways.items():
+            yield way, replace(group, numbers=numbers)
 
 
 def at_peak(rank: RankEstimate) -> list[Group]:

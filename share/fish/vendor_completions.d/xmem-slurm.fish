@@ -44,6 +44,7 @@ complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l fresh -d 'Run dr
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l write -r -d 'Write the script that trains the best way, for sbatch'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from plan' -l json -d 'One JSON object on stdout'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l json -d 'One JSON object on stdout'
+complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l tree -d 'What is alive at the peak, below the lines of yours that asked for it'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l report -r -d 'Write a report: .html, .pickle (torch\'s snapshot), .trace.json (Perfetto), else JSON'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l html -r -d 'Write charts and tables, one HTML file'
 complete -c xmem-slurm -n '__fish_seen_subcommand_from explain' -l snapshot -r -d 'Write torch\'s memory snapshot, for pytorch.org/memory_viz'
