@@ -55,9 +55,26 @@ def test_a_word_of_another_kind_is_said_at_once(
     with live_progress.somebody_waits() as dry_run, live_progress.told(tmp_path) as variables:
         (tmp_path / "traces").mkdir()
         say = says.Says(variables | {"XMEM_TRACE_DIR": str(tmp_path / "traces")}, lambda: 9)
+        heard = []
         for words in ("importing torch", "importing flash_attn", "step 1", "step 2"):
             say(words)
-            assert dry_run.words() == ("step 1" if words == "step 2" else words)
+            heard.append(dry_run.words())
+        assert heard == ["importing torch", "importing torch", "step 1", "step 1"]
+
+
+def test_who_reads_too_late_hears_what_comes_next(
+    tmp_path: Path, says: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket holds a few hundred messages at most."""
+    monkeypatch.setattr(says, "LEAST_SECONDS", -1.0)
+    with live_progress.somebody_waits() as dry_run, live_progress.told(tmp_path) as variables:
+        (tmp_path / "traces").mkdir()
+        say = says.Says(variables | {"XMEM_TRACE_DIR": str(tmp_path / "traces")}, lambda: 9)
+        for step in range(2000):
+            say(f"step {step}")
+        assert dry_run.words() != "step 1999"
+        say("evaluating")
+        assert dry_run.words() == "evaluating"
 
 
 def test_a_thousand_steps_a_second_are_not_a_thousand_words(
