@@ -34,9 +34,11 @@ class Says:
             traces = os.open(self._traces, os.O_PATH)
             try:
                 voice = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-                said = "%d|%s%s" % (self._spent(), which, words)
-                voice.sendto(said.encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
-                voice.close()
+                try:
+                    said = "%d|%s%s" % (self._spent(), which, words)
+                    voice.sendto(said.encode(), "/proc/self/fd/%d/../%s" % (traces, self._name))
+                finally:
+                    voice.close()
             finally:
                 os.close(traces)
         except BlockingIOError:  # who waits has not read the last ones yet: the next will do
