@@ -106,12 +106,16 @@ for where in (device, torch.device("cpu")):
     assert refused(where, lambda result: torch._foreach_add_([result], added, alpha=2.0))
     assert refused(where, lambda result: result.add_(added))
     assert not refused(where, lambda result: added.add_(1))
+assert version_raised(lambda: unknown.zero_(), unknown) and version_raised(one.zero_, one)
+assert unknown.tolist() == [[0] * 4] * 3 and version_raised(lambda: other.fill_(2), other)
+assert (other + 1).tolist() == [[3] * 4] * 3 and refused(device, lambda result: result.zero_())
 kept = torch.arange(3, device=device)
 torch._foreach_add_([kept], torch.tensor(1, device=device))
 assert kept.tolist() == [1, 2, 3]
 places = torch.arange(4, device=device)
 assert (places + 1).tolist() == [1, 2, 3, 4] and places.to(torch.float).tolist() == [0, 1, 2, 3]
-assert (unknown > 0).sum().item() == 12 and torch.cat([places, places * 2]).sum().item() == 18
+unknown = torch.randn(3, 4, device=device)
+assert (unknown == unknown).sum().item() == 12 and torch.cat([places, places * 2]).sum().item() == 18
 total = torch.zeros(4, dtype=torch.long, device=device)
 assert total.add_(places).tolist() == [0, 1, 2, 3]
 total.add_(torch.randn(4, device=device).long())

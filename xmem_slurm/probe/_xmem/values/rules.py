@@ -4,6 +4,7 @@ The kernels here stand at the dispatch key ADInplaceOrView: below autograd, abov
 only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 2.15), which is done here, too.
 """
 
+import contextlib
 import functools
 
 from _xmem import doubts
@@ -77,6 +78,10 @@ class Rules:
             return self._values.within(functools.partial(kernel, real, *args, **kwargs), self.assumed.looked)
 
         self._library.impl(operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True)
+
+    def _unwatched(self):
+        """Within this, torch calls no kernel at our key, be it ours or torch's own."""
+        return self._torch._C._ExcludeDispatchKeyGuard(self._ours)
 
     def _wrote(self, target):
         """A launch has written to a tensor that was not known; what it called may have noted it."""
@@ -259,14 +264,15 @@ class Rules:
             return target
         host = self._values.of(target)
         self._raise_version(target)
-        if host is not None and computed(write, host) is not None:
-            self._values.wrote(target, mark)
-            return target
-        self._values.forget(target)
-        if host is None and not target.is_inference():
-            host = self._torch.empty(target.shape, dtype=target.dtype, device="cpu")
-            if computed(write, host) is not None:
-                self._values.note(target, host, mark)
+        with self._unwatched():
+            if host is not None and computed(write, host) is not None:
+                self._values.wrote(target, mark)
+                return target
+            self._values.forget(target)
+            if host is None and not target.is_inference():
+                host = self._torch.empty(target.shape, dtype=target.dtype, device="cpu")
+                if computed(write, host) is not None:
+                    self._values.note(target, host, mark)
         return target
 
     def _written_over(self, target):
@@ -306,7 +312,10 @@ class Rules:
         return self._written(target, lambda host: host.fill_(known[0]), self._values.mark((value,)))
 
     def zero_(self, real, target):
-        real(target)
+        # That of a plain tensor calls `fill_`, of which no more is to be seen.
+        plain = self._values.applies(target) and target.layout is self._torch.strided
+        with self._unwatched() if plain else contextlib.nullcontext():
+            real(target)
         return self._written(target, lambda host: host.zero_())
 
     def foreach_add_(self, real, targets, number):
@@ -329,7 +338,7 @@ class Rules:
         if any(each.is_cuda for each in targets):
             real(targets, *args, **kwargs)
             return
-        with self._torch._C._ExcludeDispatchKeyGuard(self._ours):
+        with self._unwatched():
             real(targets, *args, **kwargs)
         for target in targets:
             self._raise_version(target)
