@@ -76,6 +76,58 @@ assert (torch.ones((), device=device, dtype=torch.half) * 2).dtype is torch.half
 assert (torch.ones(3, device=device, dtype=torch.int) + 1.5).dtype is torch.float32
 """
 
+UNMOVED = """
+def version_raised(write, *tensors):
+    before = [each._version for each in tensors]
+    write()
+    return all(each._version > known for each, known in zip(tensors, before))
+
+def refused(where, write):
+    result = torch.zeros(3, device=where, requires_grad=True).exp()
+    write(result)
+    try:
+        result.sum().backward()
+    except RuntimeError as error:
+        return "inplace operation" in str(error)
+    return False
+
+unknown, other = torch.randn(3, 4, device=device), torch.randn(3, 4, device=device)
+assert version_raised(lambda: unknown.add_(other).mul_(2).add_(1), unknown)
+assert version_raised(lambda: unknown.triu().normal_(), unknown) is False
+assert version_raised(lambda: unknown.normal_(), unknown)
+counts, one = [torch.zeros(()) for _ in range(3)], torch.tensor(1.0)
+assert version_raised(lambda: torch._foreach_add_(counts, one, alpha=2.0), *counts)
+assert [each.item() for each in counts] == [2, 2, 2]
+both, added = [unknown, other], one.to(device)
+assert version_raised(lambda: torch._foreach_add_(both, added, alpha=2.0), *both)
+for where in (device, torch.device("cpu")):
+    added = torch.ones((), device=where)
+    assert refused(where, lambda result: torch._foreach_add_([result], added))
+    assert refused(where, lambda result: torch._foreach_add_([result], added, alpha=2.0))
+    assert refused(where, lambda result: result.add_(added))
+    assert not refused(where, lambda result: added.add_(1))
+assert version_raised(lambda: unknown.zero_(), unknown) and version_raised(one.zero_, one)
+assert unknown.tolist() == [[0] * 4] * 3 and version_raised(lambda: other.fill_(2), other)
+assert (other + 1).tolist() == [[3] * 4] * 3 and refused(device, lambda result: result.zero_())
+kept = torch.arange(3, device=device)
+torch._foreach_add_([kept], torch.tensor(1, device=device))
+assert kept.tolist() == [1, 2, 3]
+places = torch.arange(4, device=device)
+assert (places + 1).tolist() == [1, 2, 3, 4] and places.to(torch.float).tolist() == [0, 1, 2, 3]
+unknown = torch.randn(3, 4, device=device)
+assert (unknown == unknown).sum().item() == 12 and torch.cat([places, places * 2]).sum().item() == 18
+total = torch.zeros(4, dtype=torch.long, device=device)
+assert total.add_(places).tolist() == [0, 1, 2, 3]
+total.add_(torch.randn(4, device=device).long())
+assert total.tolist() == [0, 0, 0, 0]
+half = torch.randn(3, device=device, dtype=torch.half)
+assert (half + 1.5).dtype is (half.sum() + 1.5).dtype is torch.half
+assert (torch.nn.Parameter(half) * 2).dtype is torch.half and (places * 1.5).dtype is torch.float
+assert (torch.randn(3, device=device).long() + True).dtype is torch.long
+sparse = torch.eye(3, device=device).to_sparse()
+assert (sparse * 2).shape == (3, 3) and sparse.to(torch.half).dtype is torch.half
+"""
+
 SCRIPTED = """
 @torch.jit.script
 def shifted(rows):
@@ -482,8 +534,8 @@ def job(folder: Path, warm_python: Path, code: str, **environ: str) -> Job:
 
 @pytest.mark.parametrize(
     "code",
-    [KNOWN, STALE, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS, SCALED],
-    ids=["known", "stale", "scripted", "plausible", "large", "gone", "casts", "scaled"],
+    [KNOWN, STALE, UNMOVED, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS, SCALED],
+    ids=["known", "stale", "unmoved", "scripted", "plausible", "large", "gone", "casts", "scaled"],
 )
 def test_values_are_as_on_a_gpu_or_plausible(code: str, warm_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, warm_python, code)

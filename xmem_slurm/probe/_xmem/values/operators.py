@@ -42,6 +42,7 @@ OPERATORS = {
     "rules.fill_with": "fill_.Tensor",
     "rules.zero_": "zero_",
     "rules.foreach_add_": "_foreach_add_.Scalar",
+    "rules.foreach_add_of": "_foreach_add_.Tensor",
     "rules.unscaled": "_amp_foreach_non_finite_check_and_unscale_",
     "rules.scale_updated": "_amp_update_scale_",
     # What is made up where values are not known.
@@ -72,6 +73,9 @@ OF_SEVERAL = {
     "plausible.sort",
 }
 """Kernels that are given the operator first."""
+
+WRITING = {"rules.in_place", "rules.over", "rules.scatter_"}
+"""Kernels of operators that write to their first argument and give it."""
 
 OF_THE_DEVICE = {"aten::_local_scalar_dense"}
 """Operators that need no kernel of ours for tensors on the host."""

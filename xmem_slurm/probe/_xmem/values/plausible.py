@@ -11,6 +11,8 @@ COUNTS = {"sum", "count_nonzero"}
 """What makes a figure of many values."""
 COMPARED = {"lt", "le", "gt", "ge"}
 """What has the same answer for all that is finite, where it is with infinity: "the best so far" begins so."""
+MADE_UP = {"isnan", "isinf", "all", "_is_all_true", "eq", "ne", *COMPARED}
+"""What may have an answer of which nothing is known; `COUNTS` have, of truth values."""
 
 
 class Plausible:

@@ -4,6 +4,7 @@ The kernels here stand at the dispatch key ADInplaceOrView: below autograd, abov
 only raise the version counter (torch/csrc/autograd/VariableTypeUtils.h, 2.4 to 2.15), which is done here, too.
 """
 
+import contextlib
 import functools
 
 from _xmem import doubts
@@ -13,6 +14,7 @@ from _xmem.values.plausible import COMPARED, Plausible
 from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
+from _xmem.values.unmoved import check
 
 _NUMBERS = {bool, int, float, complex}
 
@@ -26,6 +28,7 @@ class Rules:
         self._plausible = Plausible(torch, values, most, self.assumed)
         self._shapes = Shapes(torch, values, most, self.assumed)
         self._below = torch._C._after_ADInplaceOrView_keyset
+        self._ours = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
 
@@ -38,19 +41,27 @@ class Rules:
                 continue
             part, _, method = rule.partition(".")
             kernel = getattr(parts[part], method)
-            self._wrap(operator, functools.partial(kernel, operator) if rule in operators.OF_SEVERAL else kernel)
+            unmoved = check(self._torch, self._values, rule, _name(operator))
+            if rule in operators.OF_SEVERAL:
+                kernel = functools.partial(kernel, operator)
+            self._wrap(operator, kernel, unmoved, rule in operators.WRITING)
 
     def end(self):
         """Give torch its own kernels back."""
         self._library._destroy()
 
-    def _wrap(self, operator, kernel):
-        """Put a kernel where torch dispatches the operator to below autograd."""
+    def _wrap(self, operator, kernel, unmoved, writes):
+        """Put a kernel where torch dispatches the operator to below autograd.
+
+        Calls that are `unmoved` go on without it (Note [Unmoved values]); the operator `writes` to
+        its first argument, or not.
+        """
         # An operator that nothing differentiates goes from autograd's fallback past our key: there it is caught before.
         # So is what gives no tensor, as a key of the device's alone: an optimizer reads its steps on the host.
         none = "(none)" in _line(self._torch._C._dispatch_dump(operator.name()), "Autograd[alias]")
         past = none or operator.name() in operators.OF_THE_DEVICE
-        redispatch, below = operator.redispatch, self._torch._C._after_autograd_keyset if past else self._below
+        redispatch = operator._handle.redispatch_boxed
+        below = self._torch._C._after_autograd_keyset if past else self._below
         tensors = [
             index for index, each in enumerate(operator._schema.arguments) if str(each.type) in ("Tensor", "Tensor?")
         ]
@@ -60,23 +71,41 @@ class Rules:
             for index in tensors:
                 if index < len(args) and type(args[index]) in _NUMBERS:
                     args = self._with_tensors(args, tensors)
+            if unmoved is not None and unmoved(args, kwargs):
+                out = redispatch(keys & below, *args, **kwargs)
+                return self._wrote(args[0]) if writes else out
             real = functools.partial(redispatch, keys & below)
             return self._values.within(functools.partial(kernel, real, *args, **kwargs), self.assumed.looked)
 
         self._library.impl(operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True)
+
+    def _unwatched(self):
+        """Within this, torch calls no kernel at our key, be it ours or torch's own."""
+        return self._torch._C._ExcludeDispatchKeyGuard(self._ours)
+
+    def _wrote(self, target):
+        """A launch has written to a tensor that was not known; what it called may have noted it."""
+        self._raise_version(target)
+        if self._values.may_know((target,)):
+            self._values.forget(target)
+        return target
 
     def _with_tensors(self, args, tensors):
         torch, args = self._torch, list(args)
         like = next((each for each in args if isinstance(each, torch.Tensor)), None)
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
-                kind = torch.result_type(self._alike(like), args[index]) if like is not None else None
-                args[index] = torch.scalar_tensor(args[index], dtype=kind, device="cpu")
+                kind = self._promoted(like, args[index]) if like is not None else None
+                make = torch._C._VariableFunctions.scalar_tensor
+                args[index] = make(args[index], dtype=kind, device="cpu")
         return args
 
-    def _alike(self, tensor):
-        """Return a host tensor that types are promoted by as by this one, whose class may not know how (DTensor)."""
-        return self._torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
+    def _promoted(self, tensor, number):
+        """Return the type of what is computed of both; a tensor's class may not know (DTensor)."""
+        torch = self._torch
+        if type(tensor) is not torch.Tensor:
+            tensor = torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
+        return torch.result_type(tensor, number)
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 
@@ -235,14 +264,15 @@ class Rules:
             return target
         host = self._values.of(target)
         self._raise_version(target)
-        if host is not None and computed(write, host) is not None:
-            self._values.wrote(target, mark)
-            return target
-        self._values.forget(target)
-        if host is None and not target.is_inference():
-            host = self._torch.empty(target.shape, dtype=target.dtype, device="cpu")
-            if computed(write, host) is not None:
-                self._values.note(target, host, mark)
+        with self._unwatched():
+            if host is not None and computed(write, host) is not None:
+                self._values.wrote(target, mark)
+                return target
+            self._values.forget(target)
+            if host is None and not target.is_inference():
+                host = self._torch.empty(target.shape, dtype=target.dtype, device="cpu")
+                if computed(write, host) is not None:
+                    self._values.note(target, host, mark)
         return target
 
     def _written_over(self, target):
@@ -282,19 +312,36 @@ class Rules:
         return self._written(target, lambda host: host.fill_(known[0]), self._values.mark((value,)))
 
     def zero_(self, real, target):
-        real(target)
+        # That of a plain tensor calls `fill_`, of which no more is to be seen.
+        plain = self._values.applies(target) and target.layout is self._torch.strided
+        with self._unwatched() if plain else contextlib.nullcontext():
+            real(target)
         return self._written(target, lambda host: host.zero_())
 
     def foreach_add_(self, real, targets, number):
         """Optimizers count their steps by this where the counts are on the device."""
         known = [self._values.of(each) if self._values.keeps(each) else None for each in targets]
-        real(targets, number)
+        self._each_added(real, targets, number)
         for target, host in zip(targets, known):  # noqa: B905 - since Python 3.10
             self._raise_version(target)
             if host is not None and computed(host.add_, number) is not None:
                 self._values.wrote(target)
             else:
                 self._values.forget(target)
+
+    def foreach_add_of(self, real, targets, *args, **kwargs):
+        """The same by a number that is a tensor. On the device torch raises the versions itself."""
+        self._each_added(real, targets, *args, **kwargs)
+
+    def _each_added(self, real, targets, *args, **kwargs):
+        """Go on; on the host torch calls `add_` for each of them, which needs no kernel of ours."""
+        if any(each.is_cuda for each in targets):
+            real(targets, *args, **kwargs)
+            return
+        with self._unwatched():
+            real(targets, *args, **kwargs)
+        for target in targets:
+            self._raise_version(target)
 
     def unscaled(self, real, gradients, found_inf, inverse_scale):
         """GradScaler looks whether its gradients are finite. All are: what was found before holds."""

@@ -90,6 +90,22 @@ class Values:
         """Whether something of the storage of this argument may be known."""
         return isinstance(value, self._torch.Tensor) and self._entry(value) is not None
 
+    def may_know(self, args):
+        """Whether there may be an entry for one of these; false only where there is none."""
+        plain, known = self._plain, self._known
+        if not known:
+            return False
+        for each in args:
+            if type(each) in plain:
+                try:
+                    if each.is_cuda and address(each) in known:
+                        return True
+                except RuntimeError:  # it has no address
+                    return True
+            elif isinstance(each, (list, tuple)) and self.may_know(each):
+                return True
+        return False
+
     def mark(self, args):
         """Return the mark of what was assumed of these arguments: one that decides, where there is one; else None."""
         found = None
@@ -319,4 +335,5 @@ class Values:
 
 def address(tensor):
     """Return where the storage of a tensor on the device begins."""
-    return tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+    offset = tensor.storage_offset()
+    return tensor.data_ptr() - offset * tensor.element_size() if offset else tensor.data_ptr()

@@ -1,0 +1,43 @@
+"""Which calls of an operator leave known values as they are? Those of a model: they go on at once.
+
+Note [Unmoved values]: a step of training is hundreds of launches or thousands, hardly any of which
+is given a tensor of known values, and each goes through a kernel of ours. So before all else that
+asks whether the storage of any tensor that counts has an entry in the table (`Values.may_know`). If
+none has, and nothing is made up for what this operator gives (Note [Plausible values]), there is
+nothing to compute, mark or forget: the rest of the kernel would come to that, too, and is left out.
+It is not for an operator that is not listed here.
+"""
+
+from _xmem.values.plausible import COUNTS, MADE_UP
+
+_BY_FIRST = {"rules.in_place", "rules.over", "rules.scatter_", "rules.triangle"}
+"""Rules where what is known of the others is no matter while their first is not known."""
+
+
+def check(torch, values, rule, name):
+    """Return what says of (arguments, keywords) that such a call changes nothing that is known.
+
+    None: it cannot be said of any. `name` is the operator's, without that of its overload.
+    """
+    may_know = values.may_know
+
+    def of_all(args, _kwargs):
+        return not may_know(args)
+
+    def of_first(args, _kwargs):
+        return not may_know(args[:1])
+
+    def but_truth(args, _kwargs):
+        return args[0].dtype is not torch.bool and not may_know(args)
+
+    def copy(args, kwargs):
+        """A copy to the host reads values, one to the device brings them."""
+        device = kwargs.get("device")
+        stays = device is None or (device.type == "cpu") is not args[0].is_cuda
+        return stays and not may_know(args)
+
+    if rule in ("rules.by_element", "rules.as_a_whole") and name not in MADE_UP:
+        return but_truth if name in COUNTS else of_all
+    if rule in _BY_FIRST and name != "random_":
+        return of_first
+    return copy if rule == "rules.to_copy" else None
