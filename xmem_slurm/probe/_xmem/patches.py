@@ -192,6 +192,8 @@ _VALUES = tuple(
     row._replace(doubt=VALUES)
     for row in (
         *_rows("torch:_C", "_after_ADInplaceOrView_keyset _after_autograd_keyset _dispatch_dump", "values", _DISPATCH),
+        *_rows("torch:_C", "_ExcludeDispatchKeyGuard", "values", _DISPATCH),
+        *_rows("torch:_C", "_VariableFunctions", "values", _VARIABLES),
         *_rows("torch:_C", "_len_torch_dispatch_stack _current_autograd_node", "values", _AUTOGRAD_SOURCE),
         *_rows("torch:_C", "_InferenceMode", "values", _AUTOGRAD_SOURCE),
         *_rows("torch:_C._functorch", "is_functorch_wrapped_tensor", "values", "torch/csrc/functorch/init.cpp"),
