@@ -127,6 +127,25 @@ class Origin(NamedTuple):
     function: str
     module: str
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it stands in a file of the user's own."""
+        return bool(self.file) and is_users(self.file)
+
+
+_OF_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/"
+    r"|/lib(64)?/python3[\d.]*/"  # the standard library
+    r"|/bin/[^/.]+$"  # torchrun, accelerate
+    r"|^<"  # <frozen runpy>, <string>
+)
+"""Where files are that a script's author did not write."""
+
+
+def is_users(path: str) -> bool:
+    """Whether a file is the user's own, and not a library's."""
+    return _OF_LIBRARIES.search(path) is None
+
 
 NOWHERE = Origin("", 0, "", "")
 

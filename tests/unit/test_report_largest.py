@@ -91,7 +91,7 @@ def test_a_person_reads_the_largest_below_what_they_are_part_of() -> None:
     ],
 )
 def test_a_file_is_the_users_own_or_a_librarys(file: str, own: bool) -> None:
-    assert largest.is_own(Origin(file, 1, "f", "")) is own
+    assert Origin(file, 1, "f", "").is_own is own
 
 
 def test_what_libraries_ask_for_stands_at_the_users_own_line_that_called_them() -> None:

@@ -324,7 +324,6 @@ _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
 
 
 _FRAME = re.compile(r'\s*File "([^<"]+)", line (\d+)')
-_OF_A_PACKAGE = re.compile(r"-packages/|/lib/python3\.\d+/")
 
 
 def _raised_at(lines: Sequence[str]) -> str:
@@ -333,7 +332,7 @@ def _raised_at(lines: Sequence[str]) -> str:
         lines = lines[:-1]
     if len(lines) < 2 or not lines[-2].startswith("  ") or lines[-1].startswith(" "):
         return ""
-    own = [frame for frame in map(_FRAME.match, lines) if frame and not _OF_A_PACKAGE.search(frame[1])]
+    own = [frame for frame in map(_FRAME.match, lines) if frame and trace.is_users(frame[1])]
     return f" ({own[-1][1]}:{own[-1][2]})" if own else ""
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
-from xmem_slurm.report.largest import is_own
 from xmem_slurm.report.timeline import STACK
 from xmem_slurm.trace import Op, Trace
 
@@ -60,6 +59,6 @@ class _Sites:
             where = f" ({PurePath(site.file).name}:{site.line})" if site.file else ""
             self._places[number] = len(self.rows)
             self.rows.append(
-                [f"{site.function or 'backward'}{where}", site.file, site.module, caller, int(is_own(site))]
+                [f"{site.function or 'backward'}{where}", site.file, site.module, caller, int(site.is_own)]
             )
         return self._places[number]

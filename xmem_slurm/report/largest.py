@@ -16,14 +16,6 @@ from xmem_slurm.units import human
 MOST_GROUPS = 16
 """Groups that a report lists; what is left is small."""
 
-_OF_LIBRARIES = re.compile(
-    r"/(site|dist)-packages/"
-    r"|/lib(64)?/python3[\d.]*/"  # the standard library
-    r"|/bin/[^/.]+$"  # torchrun, accelerate
-    r"|^<"  # <frozen runpy>, <string>
-)
-"""Where files are that a script's author did not write."""
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -88,11 +80,6 @@ def called(site: Origin) -> str:
     return f"{site.function} ({PurePath(site.file).name}:{site.line})"
 
 
-def is_own(site: Origin) -> bool:
-    """Say whether a line stands in a file of the user's own, and not in a library."""
-    return bool(site.file) and _OF_LIBRARIES.search(site.file) is None
-
-
 def by_own_line(trace: Trace, groups: Sequence[Group]) -> list[UserLine]:
     """Return groups by the innermost line outside of libraries that they come from, the largest first.
 
@@ -114,7 +101,7 @@ def by_own_stack(trace: Trace, groups: Sequence[Group]) -> Iterator[tuple[tuple[
         ways: dict[tuple[Origin, ...], list[int]] = {}
         for number in group.numbers:
             stack = trace.stack_of(number)
-            way = tuple(site._replace(module="") for site in reversed(stack) if is_own(site))
+            way = tuple(site._replace(module="") for site in reversed(stack) if site.is_own)
             ways.setdefault(way, []).append(number)
         for way, numbers in ways.items():
             yield way, replace(group, numbers=numbers)
