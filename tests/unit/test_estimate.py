@@ -16,7 +16,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import estimate, nccl
 from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin, RanOut, measured
-from xmem_slurm.trace import Category, Noted, Trace
+from xmem_slurm.trace import Category, Noted, ScriptFailure, Trace
 from xmem_slurm.units import GIB, MIB
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
@@ -40,6 +40,16 @@ def test_required_is_peak_and_context_and_margin() -> None:
     assert rank.margin == kind.margin
     assert kind.margin.share <= rank.margin_bytes / 15_252_586_496 < kind.margin.share + 0.001
     assert found.confidence == "high"
+
+
+def test_a_rank_that_failed_before_it_used_a_gpu_leaves_no_estimate_and_a_worker_of_one_does() -> None:
+    """A data loader's worker is killed in the end, and has its rank's variables."""
+    failed = ScriptFailure("AcceleratorError: CUDA error: invalid device ordinal (train.py:5)", "AcceleratorError")
+    died = changed(rank=2, world_size=4, allocations=[], events=[], marks=[], recorded={}, seen=None, failure=failed)
+    of_rank_2 = changed(rank=2, world_size=4)
+    assert len(estimate.estimate([GPT2, of_rank_2, died], "h200", H200).ranks) == 2
+    with pytest.raises(NoEstimate, match=r"^rank 2 of 4 stopped with AcceleratorError: CUDA error: invalid device"):
+        estimate.estimate([changed(world_size=4), died], "h200", H200)
 
 
 def test_the_breakdown_names_the_optimizer_state() -> None:

@@ -166,13 +166,15 @@ def capacity_for(gpu: Gpu, kept_bytes: int) -> int:
 def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Experience = NO_EXPERIENCE) -> Estimate:
     """Estimate a job from the traces of one dry run on `gpu`, and from what earlier jobs showed.
 
-    Processes that used no GPU memory (launchers, data loaders) do not count, unless they are ranks that failed.
+    Processes that used no GPU memory (launchers, data loaders) do not count; but a rank of which no process did, as it
+    failed before, leaves no estimate.
 
     Raises:
         NoEstimate: no process used GPU memory, or one ended too early to be trusted; says why.
     """
+    used = {(trace.component, trace.rank) for trace in traces if trace.allocations}
     for trace in traces:
-        if trace.rank and trace.failed and not trace.allocations:
+        if used and trace.failed and (trace.component, trace.rank) not in used:
             raise NoEstimate(f"rank {trace.rank} of {trace.world_size} stopped with {trace.error}")
     ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
