@@ -85,7 +85,8 @@ def run(folder: Path, script: str, **environ: str) -> subprocess.CompletedProces
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in (folder / "records").iterdir() for line in path.read_text().splitlines()[1:]]
+    texts = [path.read_text() for path in (folder / "records").iterdir()]
+    return [json.loads(line) for text in texts for line in text.splitlines() if line]
 
 
 TAKES = "import torch; torch.cuda.init(); torch.cuda.take(2 << 30); "

@@ -7,8 +7,8 @@ thread can break the capture of a CUDA graph. Nothing is done at an allocation, 
 A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep` between them), at exit,
 and now and then while the figures change, at first after a second: the last line of a process counts, also of one that
 is killed. One write a line, one file a user and host: with O_APPEND they stay whole, on NFS, too; and each begins with
-the line break, so that none is lost behind half a line, for which a disk had no more room. What goes wrong here stays
-here: a job never fails by it and never hears of it. Python 3.8 and newer; standard library alone.
+a line break as well, so that none is lost behind half a line, for which a disk had no more room. What goes wrong here
+stays here: a job never fails by it and never hears of it. Python 3.8 and newer; standard library alone.
 """
 
 import _thread
@@ -246,7 +246,7 @@ class _Recorder:
             "devices": devices,
             "prediction": _quietly(_prediction),
         }
-        text = ("\n" + json.dumps(line, separators=(",", ":"))).encode()
+        text = ("\n" + json.dumps(line, separators=(",", ":")) + "\n").encode()
         for folder in environ.get("XMEM_RECORD_TO", "").split(os.pathsep):
             _quietly(_append, os.path.join(folder, "%d-%s.jsonl" % (os.getuid(), _host())), text)
         if state != "running" and environ.get("XMEM_SUMMARY") and not line["rank"] and line["prediction"]:
