@@ -107,7 +107,8 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
 
 
 def _margin_bytes(row: Row, result: Result) -> int:
-    margin = estimate.margin_of(map(Doubt.of, result.doubts), gpus.capability(row.gpu, row.total_bytes))
+    known = {each.code for each in Doubt}  # what was a doubt when the result was made may be none today
+    margin = estimate.margin_of(map(Doubt.of, known & {*result.doubts}), gpus.capability(row.gpu, row.total_bytes))
     return estimate.margin_bytes(margin, result.peak_reserved_bytes)
 
 

@@ -22,15 +22,10 @@ class Doubt(Enum):
     """Something that a dry run could not see: its code, its price, and its sentence, with a place for the detail."""
 
     CUDNN_PLAN = "cudnn-plan", 0.20, f"the workspace of cuDNN's plans was not seen: {_ON_GPU}"
-    CUDNN_DESCRIBED = (
-        "cudnn-described",
+    CUDNN_COMPILED = (
+        "cudnn-compiled",
         0.05,
-        "the workspace of cuDNN's plans is as the job's own {detail} says, which was not yet compared with a GPU",
-    )
-    CUDNN_BENCHMARK = (
-        "cudnn-benchmark",
-        0.10,
-        f"cudnn.benchmark keeps the fastest plan, whose workspace was not seen: {_ON_GPU}",
+        f"of the plans that {{detail}} compiles only the first was made, and others may take more: {_ON_GPU}",
     )
     CUDNN_BATCHNORM = "cudnn-batchnorm", 0.10, f"the memory that cuDNN's batch norm keeps was not seen: {_ON_GPU}"
     CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace was not seen: {_ON_GPU}"

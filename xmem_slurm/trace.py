@@ -34,6 +34,8 @@ by the probe, so that a reader sees either the last complete state of a process 
     place, lived    which GPU of the job that was (as CUDA_VISIBLE_DEVICES names it), and [first, last] moment on it in
                     seconds of one clock for all processes: what ran at once on one GPU adds up
     seen            what of the script ran (`Seen`); traces of the profile engine have none
+    bounds          [[size, most]]: a request of so many bytes is for a library's buffer, which may have to have `most`
+                    on the GPU (device/src/cudart/bounds.c); earlier releases did not write it
     doubts          [{code, detail, count, share}]: what the dry run could not see (`xmem_slurm.doubts`)
     peers           ranks that may need another amount than this one, as far as it can tell
     work            {launches, backwards, rows}: what the GPU was given to do from one optimizer step to the next, as
@@ -47,8 +49,8 @@ Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -332,6 +334,8 @@ class Trace(Process):
     """Where steps are left out that were like the one before, in order."""
     arch_list: Sequence[str] = ()
     """What the job's torch has kernels for (`kernels`); empty where that is not known."""
+    bounds: Mapping[int, int] = field(default_factory=dict)
+    """For requests of these bytes, the bytes that they may be of on the GPU: what a library chooses there."""
 
     def has(self, *doubts: Doubt) -> bool:
         """Whether it has one of these doubts."""

@@ -122,6 +122,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
         marks=marks,
         training=Training(**dict(raw.training)),
         doubts=noted(raw.doubts),
+        bounds=dict(raw.bounds),
         seen=_seen(raw.seen),
         counts=_counts(raw.work),
         sites=sites,

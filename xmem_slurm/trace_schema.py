@@ -127,6 +127,7 @@ class TraceFile(_ProcessForm):
     marks: list[_MarkForm]
     tags: list[_TagForm]
     doubts: list[DoubtForm]
+    bounds: list[tuple[Count, Count]] = []
     recorded: dict[Text, Count]
     between_resets: list[dict[Text, Count]] = []
     seen: _SeenForm | None = None

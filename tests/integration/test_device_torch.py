@@ -625,8 +625,7 @@ out(sizes=sizes, doubts=[[d["code"], d["detail"]] for d in doubts()])
     seen = run(code, XMEM_DEVICE_CUDNN=cudnn)
     workspaces = [size for size in seen["sizes"] if 99 * (1 << 20) > size > 98.05 * (1 << 20)]
     assert len(workspaces) == 3, seen["sizes"]
-    assert [code for code, _ in seen["doubts"]] == ["cudnn-described"]
-    assert seen["doubts"][0][1].startswith("cuDNN 9.")
+    assert seen["doubts"] == []
     without = run(code)
     assert len(without["sizes"]) == len(seen["sizes"]) - 3
     assert without["doubts"][0][0] == "cudnn-plan"
@@ -642,7 +641,8 @@ out(trained=q.grad is not None, codes=[d["code"] for d in doubts()])
 """,
         XMEM_DEVICE_CUDNN=cudnn,
     )
-    assert seen == {"trained": True, "codes": ["cudnn-described"]}
+    assert seen["trained"]
+    assert set(seen["codes"]) <= {"cudnn-compiled"}
 
 
 def test_a_benchmark_takes_the_largest_workspace_once(run: Run, cudnn: str) -> None:
@@ -659,5 +659,4 @@ out(first=first, second=torch.cuda.max_memory_allocated(), codes=sorted(d["code"
     usual, benchmark = (run(code.format(each), XMEM_DEVICE_CUDNN=cudnn) for each in (False, True))
     assert usual["first"] == usual["second"] == benchmark["second"]
     assert benchmark["first"] > usual["first"]
-    assert usual["codes"] == ["cudnn-described"]
-    assert benchmark["codes"] == ["cudnn-benchmark", "cudnn-described"]
+    assert usual["codes"] == benchmark["codes"] == []

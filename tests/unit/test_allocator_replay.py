@@ -10,7 +10,7 @@ import pytest
 
 from tests.traces import trace_of
 from xmem_slurm.allocator.config import parse
-from xmem_slurm.allocator.fit import RESOLUTION, smallest_capacity
+from xmem_slurm.allocator.fit import RESOLUTION, room_for_bounds, smallest_capacity
 from xmem_slurm.allocator.replay import Run, replay
 from xmem_slurm.allocator.snapshot import snapshot
 from xmem_slurm.errors import UsageError
@@ -68,6 +68,24 @@ def test_short_memory_waits_for_other_streams_early() -> None:
     assert result.fits
     assert result.retries == 1
     assert result.peak_active_bytes == 80 * MIB - 20 * MIB
+
+
+def test_a_request_is_as_large_as_it_may_be_where_there_is_memory_for_it() -> None:
+    """And as it was seen, where there is not: torch takes cuDNN's next plan."""
+    trace = dataclasses.replace(trace_of("+a:40 +workspace:10 -workspace +b:40"), bounds={10 * MIB: 90 * MIB})
+    assert replay(trace).peak_allocated_bytes == 80 * MIB
+    assert replay(trace, at_most=True).peak_allocated_bytes == 130 * MIB
+    assert replay(trace, 80 * MIB, at_most=True).peak_allocated_bytes == 80 * MIB
+    assert room_for_bounds(trace, 80 * MIB) == 80 * MIB
+
+
+def test_room_for_bounds_is_what_serves_what_larger_requests_leave_behind() -> None:
+    """What stays in a piece of a large workspace keeps its segment: 40 + 4 MiB are allocated of 60 + 40."""
+    trace = dataclasses.replace(trace_of("+w:4 -w +stays:2 +b:40"), bounds={4 * MIB: 60 * MIB})
+    assert replay(trace, 60 * MIB).fits
+    needed = room_for_bounds(trace, 60 * MIB)
+    assert replay(trace, needed, at_most=True).fits
+    assert room_for_bounds(dataclasses.replace(trace, bounds={}), 60 * MIB) == 60 * MIB <= needed
 
 
 def test_empty_cache_gives_free_segments_back() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.traces import growing_batches
+from tests.traces import growing_batches, trace_of
 from xmem_slurm import trace, trace_file
 from xmem_slurm.allocator.fit import RESOLUTION
 from xmem_slurm.allocator.replay import replay
@@ -63,6 +63,21 @@ def test_fit_is_a_replay_not_a_comparison_with_the_peak() -> None:
     margin = found.largest.margin_bytes
     assert found.fits(gpu_of(15_252_586_496 - 4 * MIB + margin))
     assert not found.fits(gpu_of(14 * GIB))
+
+
+def test_a_bound_is_part_of_the_need_and_no_doubt() -> None:
+    """A workspace that may be larger leaves a large segment in pieces; what needs a whole one then has not enough."""
+    seen = trace_of("+w:4 -w +stays:2 +b:64 -b +c:64 -c")
+    bounded = dataclasses.replace(seen, bounds={4 * MIB: 40 * MIB}, gpu=GPT2.gpu)
+    plain, found = (estimate.estimate([each], "h200", H200) for each in (seen, bounded))
+    assert (plain.confidence, plain.reasons) == (found.confidence, found.reasons)
+    rank = found.largest
+    assert rank.bound_bytes == rank.fits_in_bytes - plain.largest.fits_in_bytes > 0
+    assert rank.replay == plain.largest.replay
+    enough = H200.context_bytes + rank.margin_bytes + rank.fits_in_bytes
+    assert found.fits(gpu_of(enough, H200.context_bytes))
+    assert not found.fits(gpu_of(enough - rank.bound_bytes, H200.context_bytes))
+    assert "in case cuDNN chooses larger plans" in terminal.estimate_lines(found)[0]
 
 
 def test_where_batches_vary_the_need_is_what_it_fits_on_not_the_fragments_of_the_peak() -> None:

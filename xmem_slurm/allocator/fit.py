@@ -46,6 +46,16 @@ def smallest_capacity(trace: Trace, unlimited: Replay) -> int:
     return _above_gaps(trace, enough, most)
 
 
+def room_for_bounds(trace: Trace, capacity: int) -> int:
+    """Return the least capacity from `capacity` on that serves a trace whose requests are as large as they may be.
+
+    That it would live on freeing its cache then does not count: the larger ones are a chance, and cost no job its life.
+    """
+    while trace.bounds and not replay(trace, capacity, at_most=True).fits:
+        capacity += max(GRANULARITY, round_up(capacity // _STEP, GRANULARITY))
+    return capacity
+
+
 def _up(capacity: int, part: int, most: int) -> int:
     """Go up by one part in `part`, at least a page, and not past `most` in one go."""
     higher = capacity + max(GRANULARITY, round_up(capacity // part, GRANULARITY))

@@ -16,7 +16,7 @@ where an earlier one of them did, the rest of them does, too.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -90,7 +90,12 @@ class Replay:
 
 
 def replay(
-    trace: Trace, capacity: int | None = None, settings: Settings | None = None, total: int | None = None
+    trace: Trace,
+    capacity: int | None = None,
+    settings: Settings | None = None,
+    total: int | None = None,
+    *,
+    at_most: bool = False,
 ) -> Replay:
     """Replay a trace on `capacity` bytes (None: no limit) and stop at the first request that cannot be served.
 
@@ -100,11 +105,14 @@ def replay(
         settings: the allocator's; by default those of the recorded job.
         total: all the memory that the GPU says it has, in bytes, of which memory fractions are taken; by default
             `capacity`.
+        at_most: whether requests are as large as they may be (`Trace.bounds`), but where there is no memory for that:
+            torch then takes cuDNN's next plan (`try_plans`, aten/src/ATen/native/cudnn/Conv_v8.cpp, 2.4 to 2.15).
 
     Raises:
         UsageError: the trace's allocator settings are not ones that its torch accepts.
     """
     run = Run(trace, capacity, settings, total)
+    run.bounds = trace.bounds if at_most else {}
     failed = run.to_event(None)
     allocator = run.allocator
     oom = None
@@ -165,6 +173,8 @@ class Run:
         """Bytes of the block that each allocation got."""
         self.repeated = self.repeated_short = 0
         """Steps that the trace leaves out, and how many of them were short of memory."""
+        self.bounds: Mapping[int, int] = {}
+        """Requests of these bytes are for as many, where there is memory for it."""
         self._deferred: dict[int, int] = {}
 
     def to_event(self, last: int | None) -> int | None:
@@ -188,7 +198,7 @@ class Run:
         malloc, free, allocations = allocator.malloc, allocator.free, self.trace.allocations
         # Plain integers: the members of an IntEnum are slow to look up and compare.
         served, asked_back, given_back = int(Op.ALLOC), int(Op.FREE_REQUESTED), int(Op.FREE_COMPLETED)
-        deferred = self._deferred
+        deferred, bounds = self._deferred, self.bounds
         requested = -1
         for op, number in events:
             if op == given_back:
@@ -203,7 +213,7 @@ class Run:
                 requested = -1
             if op == served:
                 size, stream, _ = allocations[number]
-                block = malloc(size, stream)
+                block = malloc(bounds.get(size, size), stream) or self._as_seen(size, stream)
                 if block is None:
                     return number
                 blocks[number] = block
@@ -215,6 +225,10 @@ class Run:
         if requested >= 0:
             self._defer(requested)
         return None
+
+    def _as_seen(self, size: int, stream: int) -> "Block | None":
+        """Serve a request that there was no memory for as large as it may be."""
+        return self.allocator.malloc(size, stream) if size in self.bounds else None
 
     def _repeat(self, repeat: Repeat) -> int | None:
         """Replay steps that are left out; what is counted of them is not where, but how many were short of memory."""

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import ranks
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.dispatch import InTurn
@@ -267,14 +266,9 @@ class Search:
     def _instead(self, row: Row) -> Iterator[Candidate]:
         """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
         gpu, candidate = self.space.gpus[row.candidate.option], row.candidate
-        if row.estimate is not None and not candidate.expandable:
-            settings = f"{row.estimate.largest.trace.allocator_settings},{EXPANDABLE}".strip(",")
-            runs = (
-                replay(replace(rank.trace, allocator_settings=settings), rank.capacity_on(gpu))
-                for rank in row.estimate.ranks
-            )
-            if all(run.suffices for run in runs):
-                yield replace(candidate, expandable=True)
+        each = [] if row.estimate is None or candidate.expandable else row.estimate.ranks
+        if each and all(rank.failure_on(gpu, EXPANDABLE) is None for rank in each):
+            yield replace(candidate, expandable=True)
         less = self.space.smaller(self.base, candidate)
         if less is not None:
             yield replace(less, expandable=False)

@@ -86,6 +86,7 @@ class Rank(JsonPart):
 
     `fits_in_bytes` is the least that torch's allocator must be able to have for the process to run well; without a
     limit it reserves `peak_reserved_bytes`, fragments that the process can do without included.
+    `bound_bytes` of it are there only for the case that libraries choose on the GPU what takes the most workspace.
     `host_bytes` is host memory that the process held in large pieces, such as weights before they went to the GPU.
     `largest` are the blocks that made up the most of it, largest first. `seen` is null for the profile engine.
     """
@@ -94,6 +95,7 @@ class Rank(JsonPart):
     peak_reserved_bytes: _Bytes
     peak_allocated_bytes: _Bytes
     fits_in_bytes: _Bytes
+    bound_bytes: _Bytes = 0
     outside_allocator_bytes: _Bytes
     required_bytes: _Bytes
     host_bytes: _Bytes = 0
@@ -231,6 +233,7 @@ def _rank(rank: RankEstimate) -> dict[str, Any]:
         "peak_reserved_bytes": rank.peak_reserved_bytes,
         "peak_allocated_bytes": rank.replay.peak_allocated_bytes,
         "fits_in_bytes": rank.fits_in_bytes,
+        "bound_bytes": rank.bound_bytes,
         "outside_allocator_bytes": rank.outside_allocator_bytes,
         "required_bytes": rank.required_bytes,
         "host_bytes": rank.trace.host_bytes,

@@ -6,8 +6,8 @@ All by replay. Where an option was not asked because a better one fits, the trac
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from xmem_slurm.allocator.config import Settings, parse
-from xmem_slurm.allocator.replay import OutOfMemory, Replay, replay
+from xmem_slurm.allocator.config import parse
+from xmem_slurm.allocator.replay import OutOfMemory, Replay
 from xmem_slurm.report.timeline import phase_of
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import kernels
@@ -15,6 +15,7 @@ from xmem_slurm.sizing.dry_runs import without_kernels
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
 from xmem_slurm.sizing.placement import Verdict
 from xmem_slurm.sizing.sizing import Sizing
+from xmem_slurm.trace import Trace
 
 EXPANDABLE = "expandable_segments:True"
 """The setting of PYTORCH_CUDA_ALLOC_CONF that keeps free memory in one piece; it changes no value that is computed."""
@@ -80,11 +81,9 @@ def remedy(sizing: Sizing) -> Remedy | None:
     nearest, ranks = sizing.placement.too_small, sizing.estimate.ranks
     if nearest is None:
         return None
-    changed = [_expandable(rank) for rank in ranks]
-    if any(settings is None for settings in changed) or sizing.estimate.fits(nearest.gpu):
+    if any(_is_expandable(rank.trace) for rank in ranks) or sizing.estimate.fits(nearest.gpu):
         return None
-    pairs = zip(ranks, changed, strict=True)
-    enough = all(replay(rank.trace, rank.capacity_on(nearest.gpu), settings).suffices for rank, settings in pairs)
+    enough = all(rank.failure_on(nearest.gpu, EXPANDABLE) is None for rank in ranks)
     return Remedy(nearest.name, EXPANDABLE, enough)
 
 
@@ -123,8 +122,5 @@ def _failure(rank: RankEstimate, oom: OutOfMemory) -> Failure:
     return Failure(rank.trace.rank, oom.event, oom.requested_bytes, live, phase_of(rank.trace, oom.allocation))
 
 
-def _expandable(rank: RankEstimate) -> Settings | None:
-    given = rank.trace.allocator_settings
-    if parse(given, rank.trace.torch_version).expandable_segments:
-        return None
-    return parse(",".join(filter(None, [given, EXPANDABLE])), rank.trace.torch_version)
+def _is_expandable(trace: Trace) -> bool:
+    return parse(trace.allocator_settings, trace.torch_version).expandable_segments

@@ -93,6 +93,8 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     context = human(rank.outside_allocator_bytes - rank.beside_bytes)
     is_peak = rank.fits_in_bytes == rank.peak_reserved_bytes
     inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
+    if rank.bound_bytes:
+        inside += f" ({human(rank.bound_bytes)} of it in case cuDNN chooses larger plans)"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
     sure = "; ".join([seen_words(rank.trace), promise(rank), *estimate.reasons])

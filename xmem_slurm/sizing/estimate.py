@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from xmem_slurm.allocator.fit import smallest_capacity
+from xmem_slurm.allocator.config import parse
+from xmem_slurm.allocator.fit import room_for_bounds, smallest_capacity
 from xmem_slurm.allocator.replay import Replay, replay
 from xmem_slurm.doubts import NO_ESTIMATE, Doubt
 from xmem_slurm.errors import NoEstimate
@@ -31,12 +32,14 @@ class RankEstimate:
     replay: Replay
     """Without a limit."""
     fits_in_bytes: int
-    """The least that torch's allocator must be able to have (`smallest_capacity`)."""
+    """The least that torch's allocator must be able to have (`smallest_capacity`), whatever libraries choose."""
     margin: Margin
     margin_bytes: int
     outside_allocator_bytes: int
     doubts: Sequence[Noted]
     """Everything that the dry run could not see."""
+    bound_bytes: int = 0
+    """Of `fits_in_bytes`: what is there in case libraries choose what takes the most (`Trace.bounds`)."""
     beside_bytes: int = 0
     """Of what lies outside its allocator: what other processes of the job need on the same GPU at the same time."""
 
@@ -63,9 +66,16 @@ class RankEstimate:
         """What is taken, with this process at its peak, of a GPU that has room for everything."""
         return self.peak_reserved_bytes + self.outside_allocator_bytes
 
-    def failure_on(self, gpu: Gpu) -> Replay | None:
-        """Return how the process fails on `gpu` with its margin to spare; None where it runs well."""
-        run = replay(self.trace, self.capacity_on(gpu))
+    def failure_on(self, gpu: Gpu, setting: str = "") -> Replay | None:
+        """Return how the process fails on `gpu` with its margin to spare; None where it runs well.
+
+        `setting` is one of the allocator that is put behind the job's own.
+        """
+        settings = parse(",".join(filter(None, [self.trace.allocator_settings, setting])), self.trace.torch_version)
+        run = replay(self.trace, self.capacity_on(gpu), settings)
+        if run.suffices and self.trace.bounds:
+            at_most = replay(self.trace, self.capacity_on(gpu), settings, at_most=True)
+            return None if at_most.fits else at_most
         return None if run.suffices else run
 
     @property
@@ -206,14 +216,16 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
     unlimited = replay(trace)
     nccl_bytes, nccl_known = nccl.taken(trace, gpu)
     doubts = [noted for noted in _doubts(trace) if not (nccl_known and noted.doubt is Doubt.NCCL)]
-    fits_in = smallest_capacity(trace, unlimited)
+    as_seen = smallest_capacity(trace, unlimited)
+    fits_in = room_for_bounds(trace, as_seen)
     margin = _margin(doubts, engine_of(trace), gpu, experience)
     if experience.ran_out is not None:
         ran_out = Noted(Doubt.RAN_OUT, experience.ran_out.words, share=experience.ran_out.share_of(fits_in))
         doubts.append(ran_out)
         margin = max(margin, Margin(ran_out.share or 0.0), key=lambda each: each.share)
     kept = margin_bytes(margin, fits_in)
-    return RankEstimate(trace, unlimited, fits_in, margin, kept, gpu.context_bytes + nccl_bytes, doubts)
+    outside = gpu.context_bytes + nccl_bytes
+    return RankEstimate(trace, unlimited, fits_in, margin, kept, outside, doubts, fits_in - as_seen)
 
 
 def _margin(doubts: Sequence[Noted], engine: str, gpu: Gpu, experience: Experience) -> Margin:

@@ -45,6 +45,10 @@ extern const struct xmem_device *xmem_device(void) __attribute__((weak));
  * must be string constants (the table keeps the pointers). */
 extern void xmem_doubt(const char *code, const char *detail) __attribute__((weak));
 
+/* A buffer of a library is to have `bytes`, and may have to have `most` on the GPU. Returns the bytes to ask torch for,
+ * by which the request is known (cudart/bounds.c). */
+extern uint64_t xmem_at_most(uint64_t bytes, uint64_t most) __attribute__((weak));
+
 /* A generated default was called. */
 extern void xmem_default(const char *function) __attribute__((weak));
 

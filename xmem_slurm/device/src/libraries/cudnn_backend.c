@@ -6,6 +6,7 @@
  */
 #include <stdio.h>
 
+#include "../plans/protocol.h"
 #include "cudnn_backend.h"
 
 size_t cudnn_attribute_bytes(int type) {
@@ -111,22 +112,40 @@ static void set_notes(struct descriptor *descriptor, int name, int type, unsigne
     cudnnBackendSetAttribute(descriptor, name, type, count, notes);
 }
 
+/* The most workspace that any plan of a list takes, or -1 where not all of them were made. Which one a GPU runs is not
+ * known: the first that runs, or with torch.backends.cudnn.benchmark the fastest. */
+static int64_t largest_workspace(const char *lines) {
+    int64_t largest = 0;
+    for (const char *line = lines; *line; line = strchr(line, '\n') + 1) {
+        long long workspace = 0;
+        int status = CUDNN_NOT_SUPPORTED;
+        sscanf(line, "%*d %d %lld", &status, &workspace);
+        if (status == NOT_MADE)
+            return -1;
+        if (status == CUDNN_SUCCESS && workspace > largest)
+            largest = workspace;
+    }
+    return largest;
+}
+
 /* Heuristics that the real library answered: one line a configuration. What belongs to its engine stands on the
  * configuration itself, and goes to the engine's descriptor when that is asked for. */
 static void get_configurations(const char *lines, struct descriptor **values, int64_t wanted, int64_t *count) {
-    int64_t there = 0;
+    int64_t there = 0, largest = largest_workspace(lines);
     for (const char *line = lines; *line; line = strchr(line, '\n') + 1, there++) {
         long long engine = 0, workspace = 0;
         unsigned long long numerical = 0, behavior = 0;
         int status = 0;
         if (!values || there >= wanted || !values[there])
             continue;
-        if (sscanf(line, "%lld %d %lld %llx %llx", &engine, &status, &workspace, &numerical, &behavior) != 5)
+        if (sscanf(line, "%lld %d %lld %llx %llx", &engine, &status, &workspace, &numerical, &behavior) != 5 ||
+            status == NOT_MADE)
             status = CUDNN_NOT_SUPPORTED;
         struct descriptor *configuration = values[there];
         configuration->type = ENGINECFG_DESCRIPTOR;
         cudnnBackendSetAttribute(configuration, OUR_PLAN_STATUS, TYPE_INT64, 1, &(int64_t){status});
         cudnnBackendSetAttribute(configuration, ENGINECFG_WORKSPACE_SIZE, TYPE_INT64, 1, &(int64_t){workspace});
+        cudnnBackendSetAttribute(configuration, OUR_LARGEST, TYPE_INT64, 1, &largest);
         cudnnBackendSetAttribute(configuration, ENGINE_GLOBAL_INDEX, TYPE_INT64, 1, &(int64_t){engine});
         set_notes(configuration, ENGINE_NUMERICAL_NOTE, TYPE_NUMERICAL_NOTE, numerical);
         set_notes(configuration, ENGINE_BEHAVIOR_NOTE, TYPE_BEHAVIOR_NOTE, behavior);
@@ -146,10 +165,9 @@ static int finalize_heuristics(struct descriptor *heuristics) {
     return status;
 }
 
-static int plans_not_run;
-
 /* torch tries one plan after another until one runs; with torch.backends.cudnn.benchmark it makes them all, runs each,
- * and keeps the fastest. Here all take the same time, so that the first one wins. */
+ * and keeps the fastest. Here all take the same time, so that the first one wins; whichever wins on a GPU takes no more
+ * than the largest of the list, which is what its workspace is said to take at the most. */
 static int finalize_plan(struct descriptor *plan) {
     const struct attribute *given = cudnn_find(plan, EXECUTION_PLAN_ENGINE_CONFIG);
     const struct descriptor *configuration = given ? *(struct descriptor **)given->data : NULL;
@@ -158,10 +176,13 @@ static int finalize_plan(struct descriptor *plan) {
         return CUDNN_SUCCESS;
     if (*(int64_t *)status->data)
         return (int)*(int64_t *)status->data;
-    const struct attribute *workspace = cudnn_find(configuration, ENGINECFG_WORKSPACE_SIZE);
-    if (__atomic_fetch_add(&plans_not_run, 1, __ATOMIC_RELAXED))
-        doubt("cudnn-benchmark", "torch.backends.cudnn.benchmark");
-    return cudnnBackendSetAttribute(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, workspace->data);
+    int64_t workspace = *(int64_t *)cudnn_find(configuration, ENGINECFG_WORKSPACE_SIZE)->data;
+    int64_t largest = *(int64_t *)cudnn_find(configuration, OUR_LARGEST)->data;
+    if (largest < 0)
+        doubt("cudnn-compiled", cudnn_name());
+    else if (xmem_at_most)
+        workspace = (int64_t)xmem_at_most((uint64_t)workspace, (uint64_t)largest);
+    return cudnnBackendSetAttribute(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &workspace);
 }
 
 int cudnnBackendFinalize(struct descriptor *descriptor) {
@@ -176,7 +197,6 @@ int cudnnBackendFinalize(struct descriptor *descriptor) {
 }
 
 int cudnnBackendExecute(void **handle, const struct descriptor *plan, void *variant_pack UNUSED) {
-    __atomic_store_n(&plans_not_run, 0, __ATOMIC_RELAXED);
     cudnn_count(plan);
     if (xmem_library_launched)
         xmem_library_launched("cudnnBackendExecute", handle ? *handle : NULL);
@@ -227,8 +247,6 @@ int cudnnBackendGetAttribute(const struct descriptor *descriptor, int name, int 
             copy_attributes(descriptor, *(struct descriptor **)values);
         return unset_attribute(name, type, wanted, count, values);
     }
-    if (name == EXECUTION_PLAN_WORKSPACE_SIZE)
-        doubt("cudnn-described", cudnn_name());
     int64_t given = wanted < attribute->count ? wanted : attribute->count;
     if (count)
         *count = attribute->count;

@@ -33,6 +33,7 @@ enum {
     OUR_PLAN_STATUS = -1,    /* of an engine configuration: what finalizing its plan returns */
     OUR_CONFIGURATIONS = -2, /* of heuristics: the real library's answer, text */
     OUR_GRAPH = -3,          /* of an engine configuration: what it is for */
+    OUR_LARGEST = -4,        /* of an engine configuration: the most that a plan of its list takes; -1: not known */
     ENGINEHEUR_OPERATION_GRAPH = 201,
     ENGINEHEUR_RESULTS = 202,
     ENGINEHEUR_DEVICEPROP = 204,

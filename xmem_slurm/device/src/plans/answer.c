@@ -15,7 +15,7 @@
  *     engine  status of its plan  bytes of workspace  set of numerical notes, hex  set of behavior notes, hex
  *
  * Plans are made for all configurations; but those that are compiled at run time only up to the first that could be
- * made, as each takes seconds: the others read as not supported.
+ * made, as each takes seconds: the others read as NOT_MADE.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -157,7 +157,7 @@ static void answer_configurations(void *heuristics, void *device, FILE *answer) 
         unsigned long long numerical = notes_of(engine, ENGINE_NUMERICAL_NOTE, TYPE_NUMERICAL_NOTE);
         unsigned long long behavior = notes_of(engine, ENGINE_BEHAVIOR_NOTE, TYPE_BEHAVIOR_NOTE);
         int compiles = (behavior & RUNTIME_COMPILATION) != 0;
-        int status = compiles && compiled ? CUDNN_NOT_SUPPORTED : make_plan(configurations[i], device, &workspace);
+        int status = compiles && compiled ? NOT_MADE : make_plan(configurations[i], device, &workspace);
         compiled |= compiles && !status;
         fprintf(answer, "%lld %d %lld %llx %llx\n", (long long)index, status, (long long)workspace, numerical,
                 behavior);

@@ -65,6 +65,11 @@ def doubts(runtime):
     return _report(runtime.xmem_device_report)
 
 
+def bounds(runtime):
+    """Return what requests may be of on the GPU, [[bytes as asked for, bytes at the most]]."""
+    return _report(runtime.xmem_bounds_report)
+
+
 def work(runtime):
     """Return what the GPU was given to do from one optimizer step to the next (form: device/src/cudart/work.c)."""
     return _report(runtime.xmem_work_report)

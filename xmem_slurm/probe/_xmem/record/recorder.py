@@ -379,6 +379,7 @@ class Recorder(ProbeEngine):
             "between_resets": self._served.between_resets(device),
             "seen": self._seen(device),
             "doubts": self._doubts([self, *hooked]),
+            "bounds": [] if self._runtime is None else stand_ins.bounds(self._runtime),
             "peers": self._rank.unlike() if self._rank is not None else [],
             "work": None if self._runtime is None else stand_ins.work(self._runtime),
             "changed": self._advice.changed() if self._advice is not None else "",
