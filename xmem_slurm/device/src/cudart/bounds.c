@@ -55,13 +55,11 @@ uint64_t xmem_at_most(uint64_t bytes, uint64_t most) {
 int xmem_bounds_report(char *out, size_t size) {
     pthread_mutex_lock(&lock);
     size_t at = 0;
-#define APPEND(...) at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0, __VA_ARGS__)
     APPEND("[");
     for (size_t i = 0; i < used; i++)
         APPEND("%s[%llu, %llu]", i ? ", " : "", (unsigned long long)bounds[i].asked,
                (unsigned long long)bounds[i].most);
     APPEND("]");
-#undef APPEND
     pthread_mutex_unlock(&lock);
     return (int)at;
 }

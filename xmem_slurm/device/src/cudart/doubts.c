@@ -42,13 +42,11 @@ void xmem_default(const char *function) {
 int xmem_device_report(char *out, size_t size) {
     pthread_mutex_lock(&lock);
     size_t at = 0;
-#define APPEND(...) at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0, __VA_ARGS__)
     APPEND("[");
     for (size_t i = 0; i < used; i++)
         APPEND("%s{\"code\": \"%s\", \"detail\": \"%s\", \"count\": %llu}", i ? ", " : "", entries[i].code,
                entries[i].detail, entries[i].count);
     APPEND("]");
-#undef APPEND
     pthread_mutex_unlock(&lock);
     return (int)at;
 }

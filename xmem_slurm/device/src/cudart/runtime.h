@@ -111,4 +111,8 @@ uint64_t xmem_launches(void);     /* how often so far */
 int xmem_waited_for_newest(void *stream);
 void xmem_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Of a function that writes text into `out`, which has room for `size`, and has come to `at`: goes on counting where
+ * there is no room. */
+#define APPEND(...) at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0, __VA_ARGS__)
+
 #endif

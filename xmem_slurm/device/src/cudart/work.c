@@ -152,7 +152,6 @@ int xmem_work_report(char *out, size_t size) {
     pthread_mutex_lock(&lock);
     size_t at = 0;
     int first = 1;
-#define APPEND(...) at += (size_t)snprintf(at < size ? out + at : NULL, at < size ? size - at : 0, __VA_ARGS__)
     APPEND("{\"launches\": %llu, \"backwards\": %lld, \"rows\": [", is_full ? 0 : (unsigned long long)kept_launches,
            (long long)kept_backwards);
     for (size_t i = 0; i < used; i++) {
@@ -165,7 +164,6 @@ int xmem_work_report(char *out, size_t size) {
         first = 0;
     }
     APPEND("]}");
-#undef APPEND
     pthread_mutex_unlock(&lock);
     return (int)at;
 }
