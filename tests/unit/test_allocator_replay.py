@@ -80,12 +80,13 @@ def test_a_request_is_as_large_as_it_may_be_where_there_is_memory_for_it() -> No
 
 
 def test_room_for_bounds_is_what_serves_what_larger_requests_leave_behind() -> None:
-    """What stays in a piece of a large workspace keeps its segment: 40 + 4 MiB are allocated of 60 + 40."""
-    trace = dataclasses.replace(trace_of("+w:4 -w +stays:2 +b:40"), bounds={4 * MIB: 60 * MIB})
-    assert replay(trace, 60 * MIB).fits
-    needed = room_for_bounds(trace, 60 * MIB)
-    assert replay(trace, needed, at_most=True).fits
-    assert room_for_bounds(dataclasses.replace(trace, bounds={}), 60 * MIB) == 60 * MIB <= needed
+    """What stays in a piece of a workspace of 40 MiB keeps its segment, and 64 MiB need one beside it."""
+    seen = trace_of("+w:4 -w +stays:2 +b:64 -b")
+    trace = dataclasses.replace(seen, bounds={4 * MIB: 40 * MIB})
+    assert replay(trace, 84 * MIB).suffices
+    assert not replay(trace, 102 * MIB, at_most=True).fits
+    assert 104 * MIB <= room_for_bounds(trace, 84 * MIB) <= 108 * MIB
+    assert room_for_bounds(seen, 84 * MIB) == 84 * MIB
 
 
 def test_empty_cache_gives_free_segments_back() -> None:
