@@ -45,7 +45,6 @@ HEADINGS = (
 REASONS = ("why an estimate says that it may be wrong", "scripts")
 FORMER = {
     Doubt.CUDNN_PLAN: "cuDNN chooses its plans and their workspace on the GPU",
-    Doubt.CUDNN_COMPILED: "of the plans that {detail} compiles only the first was made",
     Doubt.CUDNN_BATCHNORM: "cuDNN's batch norm keeps reserve space of a size it does not publish",
     Doubt.CUDNN_RNN: "cuDNN's RNN workspace is not known",
     Doubt.CUDNN_CTC: "cuDNN's CTC workspace is not known",

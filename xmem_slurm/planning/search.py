@@ -266,8 +266,8 @@ class Search:
     def _instead(self, row: Row) -> Iterator[Candidate]:
         """Yield what may fit where a candidate does not: expandable segments, if a replay says so; a smaller batch."""
         gpu, candidate = self.space.gpus[row.candidate.option], row.candidate
-        each = [] if row.estimate is None or candidate.expandable else row.estimate.ranks
-        if each and all(rank.failure_on(gpu, EXPANDABLE) is None for rank in each):
+        tried = [] if row.estimate is None or candidate.expandable else row.estimate.ranks
+        if tried and all(rank.failure_on(gpu, EXPANDABLE) is None for rank in tried):
             yield replace(candidate, expandable=True)
         less = self.space.smaller(self.base, candidate)
         if less is not None:
