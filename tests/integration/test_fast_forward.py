@@ -159,6 +159,17 @@ SCRIPTS = {
             step(model(data()).square().mean())
         assert len(seen) == 10, seen
         """,
+    "gradients clipped": """
+        kept = []
+        for i in range(40):
+            model(data()).square().mean().backward()
+            if i % 2: model[0].bias.grad = None
+            kept.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type="inf", foreach=i > 30 or None)
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cat([model(data()).flatten() for _ in range(20)])
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))
@@ -196,6 +207,24 @@ def test_a_script_that_skips_has_the_peaks_of_itself_whole(name: str, run: Run) 
     assert found.peak_allocated_bytes == pytest.approx(whole.traces[0].recorded["allocated_bytes"], rel=0.001)
     assert found.peak_reserved_bytes == pytest.approx(whole.traces[0].recorded["reserved_bytes"], rel=0.02, abs=2 * MIB)
     assert not [noted.detail for noted in trace.doubts if noted.code == "skipped"]
+
+
+def test_gradients_are_clipped_without_asking_torch_once_that_is_known(run: Run) -> None:
+    code = """
+        measured, measure = [], torch._foreach_norm
+        torch._foreach_norm = lambda *given: measured.append(given) or measure(*given)
+        for i in range(40):
+            model(data()).square().mean().backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=i >= 30)
+            assert norm.shape == () and norm.is_cuda and float(norm) >= 0
+            optimizer.step()
+            optimizer.zero_grad()
+        print(json.dumps(len(measured)))
+        """
+    assert run(script(code)).out == 40
+    ran = run(script(code), seconds=SECONDS)
+    before_torch_2_7 = ran.traces[-1].torch_version.startswith(("2.4.", "2.5.", "2.6."))
+    assert ran.out == 40 if before_torch_2_7 else 12 <= ran.out <= 20
 
 
 def test_a_backward_pass_that_was_not_recorded_is_a_doubt_and_nothing_less(run: Run) -> None:

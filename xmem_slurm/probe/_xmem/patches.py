@@ -261,6 +261,8 @@ _REPEATS = (
     *_rows("torch.autograd", "_engine_run_backward", "calls.run_backward", "torch/autograd/__init__.py"),
     *_rows("torch", "clear_autocast_cache", "calls.uncached", _AUTOGRAD_SOURCE),
     *_rows("torch.optim.optimizer:Optimizer", "profile_hook_step", "optimizer_steps.hooked"),
+    *_rows("torch.nn.utils.clip_grad", "_get_total_norm", "clipping.measured", since="2.7"),
+    *_rows("torch.nn.utils.clip_grad", "_clip_grads_with_norm_", "clipping.scaled", since="2.7"),
 )
 
 DEVICE = (

@@ -22,7 +22,7 @@ from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
 from _xmem.repeat.calls import Calls
 from _xmem.repeat.journal import Journal
-from _xmem.repeat.optimizers import OptimizerSteps
+from _xmem.repeat.optimizers import Clipping, OptimizerSteps
 from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
@@ -69,7 +69,7 @@ class Recorder(ProbeEngine):
         self._started = time.monotonic()
         self._backwards = self._unstepped = False
         self._since_step = self._skipped = 0
-        self._sites = Sites()
+        self._sites = Sites(self._journal)
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
         self._host = HostMemory()
@@ -120,6 +120,7 @@ class Recorder(ProbeEngine):
             parts["course"] = self._course
         self._calls = Calls(torch, self._journal, self, self._known)
         parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
+        parts.update(clipping=Clipping(torch, self._calls))
         if torch.distributed.is_available():
             self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known, self.level)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)

@@ -38,7 +38,8 @@ _LIBRARY = sysconfig.get_paths()["stdlib"]
 class Sites:
     """The sites of one process, and which allocation came from which."""
 
-    def __init__(self):
+    def __init__(self, journal):
+        self._journal = journal
         self.found = [("", 0, "", "")]
         """(file, line, function, module) of each site, by its number; in place of a function a backward node."""
         self.called_from = [NOWHERE]
@@ -116,8 +117,11 @@ class Sites:
 
     def _allocated(self, address):
         if self._noted < MOST_NOTED:
-            self._noted += 1
-            self._served.setdefault(address, []).append(self._site(sys._getframe(1)))
+            number = NOWHERE  # of what stands for a skipped call, whose events have their own sites
+            if not self._journal.gives:
+                self._noted += 1
+                number = self._site(sys._getframe(1))
+            self._served.setdefault(address, []).append(number)
 
     def _site(self, frame):
         """Return the number of the site that `frame` was called from. This runs for every allocation: it is quick."""

@@ -96,6 +96,10 @@ class Calls:
             self.journal.begin(self._torch, tensor.device.index)
         return tensor.is_cuda and tensor.device.index == self.journal.device
 
+    def is_unknown(self, tensor):
+        """Whether a tensor is there, and its values are not known."""
+        return self.is_here(tensor) and self._values.of(tensor) is None
+
     @property
     def skips(self):
         """Whether this is a place where calls are skipped, or recorded to be."""
@@ -448,12 +452,16 @@ class Calls:
             if wanted is None or place in wanted:
                 block = blocks[view.storage] if view.storage is not None and blocks else None
                 streams.setdefault(block and block.stream, []).append((place, block))
-        for stream, places in streams.items():
-            with self._on(stream):
-                for place, block in places:
-                    made[place] = layout.like(self._torch, place, storages)
-                    if block is not None:
-                        got[block.number] = pointer(made[place])
+        self.journal.gives = True
+        try:
+            for stream, places in streams.items():
+                with self._on(stream):
+                    for place, block in places:
+                        made[place] = layout.like(self._torch, place, storages)
+                        if block is not None:
+                            got[block.number] = pointer(made[place])
+        finally:
+            self.journal.gives = False
         return made
 
     def _on(self, stream):
@@ -508,6 +516,11 @@ class Calls:
         """Note that a call is skipped, and what is allocated then; return what `Journal.note` does."""
         self.journal.reached(self._process.level() + events.peak)
         return self.journal.note(number, events, gradient)
+
+    def gives(self, layout, events):
+        """Note that something is skipped, and return the tensor that it gives, if it does."""
+        made = self._like(layout, self.note(self.journal.number(), events), events.given)
+        return made[0] if made else None
 
     def let_go(self, number, blocks=None):
         """What a skipped call holds is held no more; of its blocks only these."""

@@ -56,6 +56,8 @@ class Journal:
         """Addresses of blocks that stand in the trace before torch's own notes tell of them."""
         self.device = None
         """The number of that device, once there is one."""
+        self.gives = False
+        """Whether torch is asked just now for what the script gets of a skipped call."""
         self.allocated = 0
         """Bytes that skipped calls hold now."""
         self.peak = 0

@@ -1,7 +1,8 @@
-"""Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
+"""Steps of torch's own optimizers that were met before are skipped, and how gradients are clipped before them.
 
-A step is of the kind of another where the same parameters have gradients, as many have state, and the groups' options
-are alike but for rates. Others' optimizers are not skipped: they count in Python, and may decide by it.
+What they need for a moment is known by then. A step is of the kind of another where the same parameters have gradients,
+as many have state, and the groups' options are alike but for rates. Others' optimizers are not skipped: they count in
+Python, and may decide by it. Gradients are clipped as others were that are of the same shapes.
 """
 
 import functools
@@ -9,16 +10,17 @@ import weakref
 
 from _xmem.repeat.events import Region, alike, events
 from _xmem.repeat.known import TIMES
+from _xmem.repeat.layout import StorageLayout
 
 _RATES = {"params", "lr", "initial_lr", "weight_decay", "momentum", "betas", "eps", "step", "max_lr", "min_lr"}
 """What of a group changes no allocation where it changes as a number."""
 
 
 class StepKind:
-    """Steps of one kind."""
+    """Steps of one kind; `gave` is the layout of what the script gets of one."""
 
     def __init__(self):
-        self.times, self.events = 0, None
+        self.times, self.events, self.gave = 0, None, StorageLayout([])
 
 
 class RecordedStep:
@@ -28,14 +30,15 @@ class RecordedStep:
 
     def __init__(self, kind, begin):
         self._kind, self.region = kind, Region(begin)
+        self.gave = StorageLayout([])
 
     def read(self, notes, first):
         """Take what torch noted of it; `notes` begin at position `first`. Return whether that was all."""
         mine, kind = self.region.of(notes, first), self._kind
         if mine is not None:
-            found, _ = events(mine, {}, (), 0)
+            found, _ = events(mine, {}, self.gave.pointers, 0)
             same = kind.events is not None and alike(kind.events, found) and not found.left
-            kind.times, kind.events = kind.times + 1 if same else 1, found
+            kind.times, kind.events, kind.gave = kind.times + 1 if same else 1, found, self.gave
         return True
 
 
@@ -73,16 +76,65 @@ class OptimizerSteps:
             with torch.enable_grad():
                 loss = closure()
         known = self._known.setdefault(optimizer, {}).setdefault(_kind(optimizer), StepKind())
-        if known.times >= TIMES:
-            calls.note(calls.journal.number(), known.events)
-            return loss
-        recorded = RecordedStep(known, calls.position())
-        try:
-            step(optimizer)
-        finally:
-            recorded.region.end = calls.position()
-        calls.wanted(recorded)
+        _skip_or_make(calls, known, functools.partial(step, optimizer))
         return loss
+
+
+class Clipping:
+    """The gradients that are clipped in one process, by their norm; those that are not plain tensors are left to torch.
+
+    Whether a norm is finite is read on the host: where that is asked for nothing is skipped.
+    """
+
+    def __init__(self, torch, calls):
+        self._torch, self._calls = torch, calls
+        self._known = {}
+
+    def measured(self, measure, _module):
+        """Around what returns the norm of all gradients."""
+
+        @functools.wraps(measure)
+        def measured(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):  # noqa: FBT002 - torch's own
+            tensors = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
+            make = functools.partial(measure, tensors, norm_type, error_if_nonfinite, foreach)
+            return make() if error_if_nonfinite else self._step(make, tensors, ("measured", norm_type, foreach))
+
+        return measured
+
+    def scaled(self, scale, _module):
+        """Around what multiplies all gradients by what is left of the norm that is allowed."""
+
+        @functools.wraps(scale)
+        def scaled(parameters, max_norm, total_norm, foreach=None):
+            parameters = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
+            tensors = [total_norm, *[each.grad for each in parameters if each.grad is not None]]
+            make = functools.partial(scale, parameters, max_norm, total_norm, foreach)
+            return self._step(make, tensors, ("scaled", foreach))
+
+        return scaled
+
+    def _step(self, make, tensors, how):
+        """Skip it, or make it and have it read."""
+        calls, torch = self._calls, self._torch
+        if not calls.skips or not all([type(each) is torch.Tensor and calls.is_here(each) for each in tensors]):
+            return make()
+        kind = *how, tuple([(each.dtype, each.shape, each.stride()) for each in tensors])
+        return _skip_or_make(calls, self._known.setdefault(kind, StepKind()), make)
+
+
+def _skip_or_make(calls, known, make):
+    """Skip a step of a kind that is known, or make it and have it read; return what it gives, nothing or a tensor."""
+    if known.times >= TIMES:
+        return calls.gives(known.gave, known.events)
+    recorded = RecordedStep(known, calls.position())
+    try:
+        given = make()
+    finally:
+        recorded.region.end = calls.position()
+    if given is None or calls.is_unknown(given):
+        recorded.gave = StorageLayout([] if given is None else [given])
+        calls.wanted(recorded)
+    return given
 
 
 def _kind(optimizer):
