@@ -116,7 +116,7 @@ def page() -> str:
         FileNotFoundError: benchmarks/data lacks a file.
     """
     rows = published_rows.read(DATA / "published_runs.csv")
-    results = published_dry_runs.load(RESULTS)
+    results, with_plans = published_dry_runs.load(RESULTS), published_dry_runs.load(cudnn_bounds.PLANS)
     scores = tables(rows, results)
     found = residuals(rows, results)
     held = promise(rows, results)
@@ -156,7 +156,8 @@ def page() -> str:
         campaign=len(list(configs())),
         campaign_runs=len(read_lines(GROUND_TRUTH / "runs.jsonl")),
         plans=cudnn_plans.tables(),
-        bounds=cudnn_bounds.table(rows, results, published_dry_runs.load(cudnn_bounds.PLANS)),
+        bounds=cudnn_bounds.table(rows, with_plans),
+        beyond=cudnn_bounds.beyond(rows, with_plans),
     )
 
 

@@ -1,8 +1,8 @@
-"""Do no workspace and a newer cuDNN's plans bound what published runs of a cuDNN that cannot be asked held?
+"""Do a newer cuDNN's plans bound what published runs of a cuDNN that cannot be asked held, and is their need enough?
 
-From benchmarks/data alone: the same rows estimated twice, with torch 2.6.0, as they ran (cuDNN 9.1.0, which does not
-answer without a GPU: no workspace), and with torch 2.8.0, the oldest whose cuDNN (9.10.2) is asked for its plans on the
-row's GPU. `python -m benchmarks.published_runs --python P --out benchmarks/data` appends to the second (`PLANS`).
+From benchmarks/data alone: the rows of CNNs estimated with torch 2.8.0, the oldest whose cuDNN (9.10.2) is asked for
+its plans on the row's GPU; they ran with torch 2.6.0 and cuDNN 9.1.0, which does not answer without a GPU.
+`python -m benchmarks.published_runs --python P --out benchmarks/data` appends to these estimates (`PLANS`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,32 +15,48 @@ from benchmarks.text_table import markdown_table
 from xmem_slurm.units import MIB
 
 PLANS = DATA / "published_runs-2.8.0.jsonl"
-HEADINGS = ("model", "optimizer", "batch", "GPU", "ground MiB", "no workspace MiB", "9.10's plans MiB", "the ground is")
+HEADINGS = (
+    "model", "runs", "peak over ground, least % .. most %", "ground is at most that with the largest plans",
+    "need over ground, median %", "lives on its need", "not known", "dies on it",
+)  # fmt: skip
+BEYOND = ("run", "ground MiB", "first plans MiB", "largest plans MiB")
 
 
-def table(rows: Sequence[Row], without: Mapping[str, Result], plans: Mapping[str, Result]) -> list[str]:
-    """Return a Markdown table of the rows that have both, and in one line how many lie between."""
-    both = [
-        (row, (without[row.key].peak_on_gpu_bytes, plans[row.key].peak_on_gpu_bytes))
-        for row in sorted(rows, key=lambda row: (row.model, row.batch_size))
-        if row.key in plans and row.key in without
+def table(rows: Sequence[Row], plans: Mapping[str, Result]) -> list[str]:
+    """Return a Markdown table, a line for each model, of runs that did not end in OOM."""
+    known = [(row, plans[row.key]) for row in rows if not row.real_oom and row.key in plans]
+    models = sorted({row.model for row, _ in known})
+    lines = [_line(model, [each for each in known if each[0].model == model]) for model in models]
+    return markdown_table(HEADINGS, [*lines, _line("all", known)])
+
+
+def beyond(rows: Sequence[Row], plans: Mapping[str, Result]) -> list[str]:
+    """Return a Markdown table of the runs whose ground is above what the largest plans make of it."""
+    found = [
+        [f"{row.model} {row.optimizer} {row.batch_size}"]
+        + [f"{size / MIB:.0f}" for size in (row.ground_bytes, result.peak_on_gpu_bytes, result.at_most_on_gpu_bytes)]
+        for row, result in ((row, plans[row.key]) for row in rows if not row.real_oom and row.key in plans)
+        if row.ground_bytes > at_most(result)
     ]
-    places = [place(row.ground_bytes, peaks) for row, peaks in both]
-    cells = [
-        [row.model, row.optimizer, str(row.batch_size), row.gpu.removeprefix("NVIDIA GeForce ")]
-        + [f"{size / MIB:.0f}" for size in (row.ground_bytes, *peaks)]
-        + [where]
-        for (row, peaks), where in zip(both, places, strict=True)
+    return markdown_table(BEYOND, sorted(found))
+
+
+def at_most(result: Result) -> int:
+    """Return what is reserved on the row's GPU, with first or largest plans: a larger one may find a better place."""
+    return max(result.peak_on_gpu_bytes, result.at_most_on_gpu_bytes)
+
+
+def _line(name: str, known: Sequence[tuple[Row, Result]]) -> list[str]:
+    """Say of these runs how they are bounded, and whether they are known to live on their need, margin and all."""
+    errors = [100 * (result.peak_on_gpu_bytes / row.ground_bytes - 1) for row, result in known]
+    needs = [(row, result.fits_in_bytes + result.margin_bytes) for row, result in known]
+    dies = [row.dies_when_capped_at(need) for row, need in needs]
+    held = sum(row.ground_bytes <= at_most(result) for row, result in known)
+    return [
+        name,
+        str(len(known)),
+        f"{min(errors):+.1f} .. {max(errors):+.1f}",
+        f"{held} of {len(known)}",
+        f"{quantile([100 * (need / row.ground_bytes - 1) for row, need in needs], 0.5):+.1f}",
+        *(str(dies.count(outcome)) for outcome in (False, None, True)),
     ]
-    apart = quantile([abs(most / least - 1) for _, (least, most) in both], 0.5)
-    between = sum(where == "between" for where in places)
-    said = f"{between} of {len(both)} lie between the two, which are {100 * apart:.1f} % apart in the median."
-    return [*markdown_table(HEADINGS, cells), "", said]
-
-
-def place(ground: int, peaks: Sequence[int]) -> str:
-    """Say where a ground lies of two estimates: between them, or how far below or above both."""
-    low, high = min(peaks), max(peaks)
-    if low <= ground <= high:
-        return "between"
-    return f"{100 * (1 - ground / low):.1f} % below" if ground < low else f"{100 * (ground / high - 1):.1f} % above"

@@ -73,6 +73,12 @@ class Result:
     engine: str = "device"
     host_bytes: int = 0
     """The most host memory that the dry run had; 0 in lines from before it was noted."""
+    fits_in_bytes: int = 0
+    """The least that the allocator runs the job in: what the need rests on; 0 in lines from before it was noted..."""
+    bound_bytes: int = 0
+    """...as are what is in it in case cuDNN takes the largest of its plans..."""
+    at_most_on_gpu_bytes: int = 0
+    """...and what is reserved at most on that GPU if it does."""
 
 
 def torch_version(python: str) -> str:
@@ -142,7 +148,7 @@ def dry_run(row: Row, python: str, torch: str, engine: str = "device") -> Result
     except XmemError as error:
         return result(reason=str(error))
     rank = found.largest
-    on_gpu = replay(rank.trace, capacity_for(gpu, 0))
+    on_gpu, at_most = (replay(rank.trace, capacity_for(gpu, 0), at_most=largest) for largest in (False, True))
     return result(
         peak_reserved_bytes=rank.replay.peak_reserved_bytes,
         peak_on_gpu_bytes=on_gpu.peak_reserved_bytes if on_gpu.fits else rank.replay.peak_reserved_bytes,
@@ -155,6 +161,9 @@ def dry_run(row: Row, python: str, torch: str, engine: str = "device") -> Result
         state=rank.trace.state,
         doubts=sorted({doubt.code for doubt in found.doubts}),
         host_bytes=ran.outcome.peak_memory_bytes,
+        fits_in_bytes=rank.fits_in_bytes,
+        bound_bytes=rank.bound_bytes,
+        at_most_on_gpu_bytes=at_most.peak_reserved_bytes if rank.trace.bounds else 0,
     )
 
 

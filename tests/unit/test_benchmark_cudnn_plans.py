@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from benchmarks import cudnn_bounds, cudnn_plans
+from benchmarks import cudnn_bounds, cudnn_plans, published_rows
+from benchmarks.published_dry_runs import Result
+from benchmarks.published_rows import Row
 
 MIB = 1 << 20
 
@@ -36,10 +38,25 @@ def test_each_library_has_a_table_and_failures_have_none(tmp_path: Path) -> None
     assert "+80 MiB" in first[-1]
 
 
-def test_a_ground_between_two_estimates_is_told_from_one_outside() -> None:
-    assert [cudnn_bounds.place(ground, (110, 100)) for ground in (100, 105, 90, 121)] == [
-        "between",
-        "between",
-        "10.0 % below",
-        "10.0 % above",
-    ]
+ROWS = published_rows.read(cudnn_bounds.DATA / "published_runs.csv")
+
+
+def result(row: Row, first: float, largest: float, need: float) -> Result:
+    """Return an estimate of a row, its sizes as shares of what was measured."""
+    sizes = {"peak_on_gpu_bytes": first, "at_most_on_gpu_bytes": largest, "fits_in_bytes": need}
+    shares = {name: int(share * row.ground_bytes) for name, share in sizes.items()}
+    return Result(row.key, "", "", "", None, 0.0, **shares)  # type: ignore[arg-type]
+
+
+def test_a_run_is_bounded_by_the_largest_plans_and_judged_by_what_it_was_capped_at() -> None:
+    rows = [row for row in ROWS if row.kind == "cnn" and not row.real_oom and row.dies_when_capped_at(0)]
+    held, above = rows[:2]
+    plans = {held.key: result(held, 0.9, 1.1, 1.0), above.key: result(above, 0.8, 0.9, 0.0)}
+    last = cudnn_bounds.table(rows, plans)[-1]
+    assert last == "| all | 2 | -20.0 .. -10.0 | 1 of 2 | -50.0 | 1 | 0 | 1 |"
+    (line,) = cudnn_bounds.beyond(rows, plans)[2:]
+    assert line.startswith(f"| {above.model} {above.optimizer} {above.batch_size} |")
+
+
+def test_a_larger_plan_may_find_a_better_place() -> None:
+    assert cudnn_bounds.at_most(result(ROWS[0], 1.1, 1.0, 1.0)) == int(1.1 * ROWS[0].ground_bytes)
