@@ -94,7 +94,7 @@ class Clipping:
         """Around what returns the norm of all gradients."""
 
         @functools.wraps(measure)
-        def measured(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):  # noqa: FBT002 - torch's own
+        def measured(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
             tensors = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
             make = functools.partial(measure, tensors, norm_type, error_if_nonfinite, foreach)
             return make() if error_if_nonfinite else self._step(make, tensors, ("measured", norm_type, foreach))
@@ -116,7 +116,7 @@ class Clipping:
     def _step(self, make, tensors, how):
         """Skip it, or make it and have it read."""
         calls, torch = self._calls, self._torch
-        if not calls.skips or not all([type(each) is torch.Tensor and calls.is_here(each) for each in tensors]):
+        if not calls.skips or not all(type(each) is torch.Tensor and calls.is_here(each) for each in tensors):
             return make()
         kind = *how, tuple([(each.dtype, each.shape, each.stride()) for each in tensors])
         return _skip_or_make(calls, self._known.setdefault(kind, StepKind()), make)
