@@ -42,7 +42,8 @@ def run(chosen: Iterable[Config], python: str, gpu_name: str, seconds: float, da
     """Estimate what `data` lacks, as long as there is time."""
     deadline = time.monotonic() + seconds
     gpu, done = load_catalogue()[gpu_name], read_lines(data)
-    release = _release(python)
+    release, wheel = _release(python, "torch"), _release(python, "nvidia_cudnn_cu*")
+    library = ".".join(wheel.split(".")[:3])  # the fourth number is the wheel's own
     for config in chosen:
         key = f"{config.key} on {gpu_name}, torch {release}"
         if key in done or time.monotonic() > deadline:
@@ -50,15 +51,15 @@ def run(chosen: Iterable[Config], python: str, gpu_name: str, seconds: float, da
         job = job_of(config, python)
         without = Job(job.script, job.arguments, job.folder, {**job.environ, "XMEM_DEVICE_CUDNN": ""})
         found = {"without": _one(without, gpu_name, gpu), "with": _one(job, gpu_name, gpu)}
-        line = {"key": key, "run": config.key, "gpu": gpu_name, "torch": release, **found}
+        line = {"key": key, "run": config.key, "gpu": gpu_name, "torch": release, "cudnn": library, **found}
         append(data, line)
         print(key, *(each.get("reserved_bytes", each.get("reason")) for each in found.values()), flush=True)
 
 
-def _release(python: str) -> str:
-    """Return the version of its torch without importing it, which takes seconds."""
-    (found,) = Path(python).parents[1].glob("lib/python3*/site-packages/torch-*.dist-info")
-    return found.name.removeprefix("torch-").removesuffix(".dist-info")
+def _release(python: str, package: str) -> str:
+    """Return the version of a package that a Python has, without importing it; "" where it has none."""
+    found = Path(python).parents[1].glob(f"lib/python3*/site-packages/{package}-*.dist-info")
+    return next((each.stem.partition("-")[2] for each in found), "")
 
 
 def _one(job: Job, gpu_name: str, gpu: Gpu) -> dict[str, Any]:
@@ -100,13 +101,12 @@ def _groups(data: Path) -> dict[str, list[Mapping[str, Any]]]:
     for line in read_lines(data).values():
         if "reason" in line["with"] or "reason" in line["without"]:
             continue
-        groups.setdefault(f"{line['gpu']}, torch {line['torch']}, {_library(line)}", []).append(line)
+        groups.setdefault(f"{line['gpu']}, torch {line['torch']}, {_library(line['cudnn'])}", []).append(line)
     return groups
 
 
-def _library(line: Mapping[str, Any]) -> str:
-    said = [doubt.partition(": ")[2] for doubt in line["with"]["doubts"] if doubt.startswith("cudnn-described")]
-    return said[0] if said else "no plans"
+def _library(version: str) -> str:
+    return f"cuDNN {version}" if version else "no plans"
 
 
 def _change(line: Mapping[str, Any], what: str) -> float:
