@@ -170,6 +170,14 @@ SCRIPTS = {
             optimizer.zero_grad()
         torch.cat([model(data()).flatten() for _ in range(20)])
         """,
+    "clipping that is compiled": """
+        clip = torch.compile(lambda: torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1.0), fullgraph=True)
+        for i in range(30):
+            model(data()).square().mean().backward()
+            clip()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))

@@ -21,8 +21,9 @@ from _xmem.record.sites import Sites
 from _xmem.record.streams import Streams
 from _xmem.record.tags import Tags
 from _xmem.repeat.calls import Calls
+from _xmem.repeat.clipping import Clipping
 from _xmem.repeat.journal import Journal
-from _xmem.repeat.optimizers import Clipping, OptimizerSteps
+from _xmem.repeat.optimizers import OptimizerSteps
 from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights

@@ -1,8 +1,7 @@
-"""Steps of torch's own optimizers that were met before are skipped, and how gradients are clipped before them.
+"""Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
 
-What they need for a moment is known by then. A step is of the kind of another where the same parameters have gradients,
-as many have state, and the groups' options are alike but for rates. Others' optimizers are not skipped: they count in
-Python, and may decide by it. Gradients are clipped as others were that are of the same shapes.
+A step is of the kind of another where the same parameters have gradients, as many have state, and the groups' options
+are alike but for rates. Others' optimizers are not skipped: they count in Python, and may decide by it.
 """
 
 import functools
@@ -76,53 +75,11 @@ class OptimizerSteps:
             with torch.enable_grad():
                 loss = closure()
         known = self._known.setdefault(optimizer, {}).setdefault(_kind(optimizer), StepKind())
-        _skip_or_make(calls, known, functools.partial(step, optimizer))
+        skip_or_make(calls, known, functools.partial(step, optimizer))
         return loss
 
 
-class Clipping:
-    """The gradients that are clipped in one process, by their norm; those that are not plain tensors are left to torch.
-
-    Whether a norm is finite is read on the host: where that is asked for nothing is skipped.
-    """
-
-    def __init__(self, torch, calls):
-        self._torch, self._calls = torch, calls
-        self._known = {}
-
-    def measured(self, measure, _module):
-        """Around what returns the norm of all gradients."""
-
-        @functools.wraps(measure)
-        def measured(tensors, norm_type=2.0, error_if_nonfinite=False, foreach=None):
-            tensors = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
-            make = functools.partial(measure, tensors, norm_type, error_if_nonfinite, foreach)
-            return make() if error_if_nonfinite else self._step(make, tensors, ("measured", norm_type, foreach))
-
-        return measured
-
-    def scaled(self, scale, _module):
-        """Around what multiplies all gradients by what is left of the norm that is allowed."""
-
-        @functools.wraps(scale)
-        def scaled(parameters, max_norm, total_norm, foreach=None):
-            parameters = [parameters] if isinstance(parameters, self._torch.Tensor) else list(parameters)
-            tensors = [total_norm, *[each.grad for each in parameters if each.grad is not None]]
-            make = functools.partial(scale, parameters, max_norm, total_norm, foreach)
-            return self._step(make, tensors, ("scaled", foreach))
-
-        return scaled
-
-    def _step(self, make, tensors, how):
-        """Skip it, or make it and have it read."""
-        calls, torch = self._calls, self._torch
-        if not calls.skips or not all(type(each) is torch.Tensor and calls.is_here(each) for each in tensors):
-            return make()
-        kind = *how, tuple([(each.dtype, each.shape, each.stride()) for each in tensors])
-        return _skip_or_make(calls, self._known.setdefault(kind, StepKind()), make)
-
-
-def _skip_or_make(calls, known, make):
+def skip_or_make(calls, known, make):
     """Skip a step of a kind that is known, or make it and have it read; return what it gives, nothing or a tensor."""
     if known.times >= TIMES:
         return calls.gives(known.gave, known.events)
