@@ -82,7 +82,7 @@ def tables(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dict
 
 
 def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dict[str, float]]:
-    """Say how the promise held, per kind: peak and margin against ground, over the runs without OOM.
+    """Say how the promise held, per kind: peak, bound and margin against ground, over the runs without OOM.
 
     The ground holds no CUDA context, so what lies outside the allocator is left out of `required_bytes` here. The
     margin is today's, whatever it was when the results were made.
@@ -93,7 +93,8 @@ def promise(rows: Sequence[Row], results: Mapping[str, Result]) -> dict[str, dic
         pairs = [(row, results[row.key]) for row in chosen if row.key in results and results[row.key].reason is None]
         if not pairs:
             continue
-        excess = [(r.peak_on_gpu_bytes + _margin_bytes(row, r)) / row.ground_bytes - 1 for row, r in pairs]
+        kept = [r.peak_on_gpu_bytes + r.bound_bytes + _margin_bytes(row, r) for row, r in pairs]
+        excess = [size / row.ground_bytes - 1 for size, (row, _) in zip(kept, pairs, strict=True)]
         found[kind] = {
             "runs": len(pairs),
             "below_ground": share([each < 0 for each in excess]),
