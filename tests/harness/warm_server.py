@@ -82,7 +82,7 @@ class WarmTorch:
         for function, args, kwargs in self._at_exit:
             atexit.register(function, *args, **kwargs)
         if TICK in os.environ:
-            sys.modules["_xmem.process.clock"].now = Ticks(float(os.environ[TICK]))
+            sys.modules["_xmem.process.clock"].Clock.now = Ticks(float(os.environ[TICK]))
 
 
 def warm_torch():
