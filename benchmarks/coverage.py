@@ -139,7 +139,9 @@ class Result:
     @property
     def reached_end(self) -> bool:
         """Whether the script came to its own end, without a loop cut short."""
-        return bool(self.seen.get("end")) and NOT_REACHED not in self.kinds_of_reasons
+        epochs = self.seen.get("epochs") or {"done": 0, "of": 0}
+        was_cut = NOT_REACHED in self.kinds_of_reasons or epochs["done"] != epochs["of"]
+        return bool(self.seen.get("end")) and not was_cut
 
 
 def _kind_of(reason: str) -> str:

@@ -140,6 +140,7 @@ class Doubt(Enum):
 
     VALUE_READ = "value-read", None, "the script read values of the GPU, zeros here ({detail})"
     DATA_REPEATED = "data-repeated", None, "{detail}"
+    EPOCHS_ALIKE = "epochs-alike", None, "{detail}"
     NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"
     OWN_SCRIPT = "own-script", None, "the job asks Slurm for its own script"
     OWN_ENVIRONMENT = "own-environment", None, "{detail}"

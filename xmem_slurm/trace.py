@@ -186,13 +186,15 @@ class Seen:
     """What of a script ran (probe/_xmem/course/course.py).
 
     `end`: it came to its own end. `evaluation` is (batches, of how many) of the last one, None where there was none;
-    `batches` the same of the last loop over training data, those that were only drawn included.
+    `batches` the same of the last loop over training data, those that were only drawn included. `epochs` are the loops
+    over training data that came to their end (of how many that were cut short, too), None where there was none.
     """
 
     steps: int
     end: bool = False
     evaluation: tuple[int, int | None] | None = None
     batches: tuple[int, int | None] | None = None
+    epochs: tuple[int, int | None] | None = None
     checkpoints: int = 0
     phases: Sequence[Phase] = ()
     """Steps that differed from those before them, the first of them."""

@@ -92,6 +92,7 @@ class _SeenForm(BaseModel):
     end: bool
     evaluation: Pair | None
     batches: Pair | None
+    epochs: Pair | None = None  # traces of earlier versions have none
     checkpoints: Count
     phases: list[_PhaseForm]
     whole_until: Count | None

@@ -149,3 +149,20 @@ for batch, in DataLoader(TensorDataset(torch.zeros(1000, 256)), batch_size=10, n
     break
 """
     assert dry_run(tmp_path, warm_python, script).error is None
+
+
+@pytest.mark.parametrize(("late", "confidence"), [("", "high"), ("if epoch == 35: test()", "medium")])
+def test_whole_epochs_stand_for_the_rest_unless_something_new_comes_in_it(
+    tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch, late: str, confidence: str
+) -> None:
+    """Of 40 epochs some 13 are run whole, and the others with three batches each."""
+    monkeypatch.setenv(warm.TICK, "0.004")
+    script = TRAIN.format(loader="", accumulate=1, after=EVALUATE + f"    {late}\n").replace("1_000_000", "40")
+    test = "def test():\n    with torch.no_grad(): model(torch.zeros(100_000, 256, device='cuda'))\n"
+    trace = dry_run(tmp_path, warm_python, f"samples = 3_200\n{test}{script}")
+    assert trace.seen is not None
+    assert (trace.seen.end, 1_000 < trace.steps < 4_000) == (True, True)
+    assert estimate([trace], "a100", GPU).confidence == confidence
+    code = "not-reached" if late else "epochs-alike"
+    assert [doubt.code for doubt in trace.doubts if doubt.code in {"not-reached", "epochs-alike"}] == [code]
+    assert (trace.recorded["requested_bytes"] > 100_000 * 4 * (256 + 1024)) is bool(late)

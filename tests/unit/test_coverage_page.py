@@ -42,9 +42,10 @@ def test_what_a_clone_has_is_checked_out(bare: bool, tmp_path: Path) -> None:
 
 def test_a_script_whose_loops_were_cut_has_not_reached_its_end() -> None:
     cut = "the script's own end (9 steps seen, with loops over data cut short from there on)"
-    for reasons, reached in (([], True), ([Doubt.NOT_REACHED.sentence.format(detail=cut)], False)):
-        result = coverage.Result("", "", 1.0, 1, reasons=reasons, seen={"end": True})
-        assert result.reached_end is reached
+    reasons = [Doubt.NOT_REACHED.sentence.format(detail=cut)]
+    assert not coverage.Result("", "", 1.0, 1, reasons=reasons, seen={"end": True}).reached_end
+    for epochs, reached in ((None, True), ({"done": 3, "of": 3}, True), ({"done": 3, "of": 90}, False)):
+        assert coverage.Result("", "", 1.0, 1, seen={"end": True, "epochs": epochs}).reached_end is reached
 
 
 def test_reasons_of_one_kind_are_counted_together() -> None:

@@ -66,6 +66,7 @@ def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
         "value-read",  # values are zeros; by itself that changes no size
         "default",  # trace mode only
         "data-repeated",  # of one shape; said by `explain`
+        "epochs-alike",  # those that were whole stand for the rest; said by `explain`
         "no-optimizer",
         "own-script",
         "own-environment",

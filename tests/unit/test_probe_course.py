@@ -1,4 +1,4 @@
-"""Of what size are the batches that training draws? Of all its loaders, and of no others."""
+"""Of what size are the batches that training draws, and which epochs stand for others?"""
 
 import importlib
 from pathlib import Path
@@ -51,3 +51,49 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
         for evaluating._num_yielded in range(2):
             give(evaluating)
     assert course.batch_size() == expected
+
+
+EPOCH, THAWED = [("step", True)] * 400, [("step", True)] * 200 + [("step", False)] * 200
+"""The steps of an epoch: whether each was like an earlier one."""
+
+
+@pytest.mark.parametrize(
+    ("whole", "short", "expected"),
+    [
+        pytest.param([THAWED, EPOCH, EPOCH, EPOCH], [EPOCH], True, id="three alike"),
+        pytest.param([THAWED, EPOCH, EPOCH], [EPOCH], False, id="alike for too few steps"),
+        pytest.param([EPOCH * 4], [EPOCH], False, id="too few epochs"),
+        pytest.param([EPOCH, EPOCH, EPOCH, THAWED], [EPOCH], False, id="something new in the last whole one"),
+        pytest.param([EPOCH] * 9, [EPOCH, THAWED], False, id="something new in one that was cut short"),
+        pytest.param([EPOCH] * 9, [EPOCH, [("peak", 2001)]], False, id="a higher peak after the last one"),
+        pytest.param([EPOCH] * 9, [EPOCH, [("peak", 1000.05)]], True, id="a peak that is slightly higher"),
+        pytest.param([EPOCH, [*EPOCH, ("peak", 1001)]] * 4, [EPOCH], True, id="a peak that has risen once"),
+        pytest.param([[*EPOCH, ("peak", 1000 + n)] for n in range(9)], [], False, id="a peak that rises each time"),
+    ],
+)
+def test_whole_epochs_stand_for_those_cut_short_if_nothing_is_new(
+    whole: list[list[tuple[str, float]]],
+    short: list[list[tuple[str, float]]],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    epochs = importlib.import_module("_xmem.course.epochs").Epochs()
+
+    def run(events: list[tuple[str, float]], *, cut: bool) -> None:
+        for event, value in events:
+            if event == "step":
+                epochs.stepped(bool(value), 1000)
+            else:
+                epochs.reached(value)
+        epochs.ended("training", trains=True, cut=cut)
+
+    for each in whole:
+        run(each, cut=False)
+    epochs.stop()
+    for each in short:
+        run(each, cut=True)
+    assert epochs.trusted is expected
+    assert epochs.stand_for("training") is expected
+    assert not epochs.stand_for("a loop that was never whole")
+    assert (epochs.whole, epochs.cut) == (len(whole), len(short))

@@ -79,6 +79,10 @@ def test_the_object_has_everything_that_the_schema_names(tmp_path: Path) -> None
                 " the script's end, with loops over data cut short"
             ),
         ),
+        (
+            trace.Seen(9, end=True, batches=(20, 20), epochs=(3, 40)),
+            "9 optimizer steps seen, 20 of 20 batches, the script's end, with loops over data cut short",
+        ),
         (trace.Seen(9), "9 optimizer steps seen"),
         (trace.Seen(0, end=True), "3 backward passes and no optimizer seen, the script's end"),
     ],
@@ -272,7 +276,7 @@ def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:
 @pytest.mark.parametrize(
     ("confidence", "shared"),
     [
-        ("high", ["ran to its own end, and nothing that it did was out of sight", "of 130 estimates held against"]),
+        ("high", ["whole or with its later epochs cut short", "of 130 estimates held against"]),
         (
             "medium",
             ["each reason says what, and what it could cost", "by up to 20 % of the peak", "what most scripts get"],

@@ -71,12 +71,14 @@ class Seen(JsonPart):
     """What of the script ran. `end`: it came to its own end.
 
     `batches` are those of the last loop over training data, those included that were only drawn to see their size;
-    `evaluation` those of the last loop over data without training, null where there was none.
+    `evaluation` those of the last loop over data without training, null where there was none. `epochs` are loops over
+    training data: those that were run whole, of all that were seen; the others were cut short.
     """
 
     end: bool
     batches: Counted | None
     evaluation: Counted | None
+    epochs: Counted | None
     checkpoints: int
     phases: list[Phase]
 

@@ -3,6 +3,9 @@
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.trace import Seen, Trace
 
+_SEEN_AS_WELL = frozenset({Doubt.DATA_REPEATED, Doubt.EPOCHS_ALIKE})
+"""What is no doubt of the size, but of interest to who asks what the estimate rests on."""
+
 
 def seen_words(trace: Trace) -> str:
     """Say how many steps, batches, evaluations and checkpoints were seen, and whether the script came to its end."""
@@ -10,14 +13,15 @@ def seen_words(trace: Trace) -> str:
     words = [] if seen.evaluation is not None and not seen.steps else [f"{_steps(trace, seen)} seen"]
     if seen.batches is not None:
         words.append(f"{_part(*seen.batches)} batches")
-    words += [noted.detail for noted in trace.doubts if noted.doubt is Doubt.DATA_REPEATED]
+    words += [noted.detail for noted in trace.doubts if noted.doubt in _SEEN_AS_WELL]
     if seen.evaluation is not None:
         batches, of = seen.evaluation
         words.append(f"an evaluation ({_part(batches, of)} batches)" if batches else "an evaluation")
     if seen.checkpoints:
         words.append(_count(seen.checkpoints, "checkpoint"))
     if seen.end:
-        cut = any(part is not None and (part[1] or 0) > part[0] for part in (seen.batches, seen.evaluation))
+        loops = (seen.batches, seen.evaluation, seen.epochs)
+        cut = any(part is not None and (part[1] or 0) > part[0] for part in loops)
         words.append("the script's end" + (", with loops over data cut short" if cut else ""))
     return ", ".join(words)
 

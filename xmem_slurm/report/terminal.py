@@ -28,7 +28,8 @@ ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None:
 
 HOW_SURE: Mapping[str, str] = {
     "high": (
-        "The script ran to its own end, and nothing that it did was out of sight. Of 130 estimates held against"
+        "The script ran to its own end, whole or with its later epochs cut short as they brought nothing new, and"
+        " nothing that it did was out of sight. Of 130 estimates held against"
         " published runs, none was more than 1 % too low, or above what its margin covers."
     ),
     "medium": (

@@ -6,9 +6,10 @@ its budget is spent before (`SHARE`), what would come after is looked for, which
 1. data loaders are cut short: a loop over one in which steps were made ends as at the end of its data, and what
    follows (evaluation, checkpoint, the next epoch) comes at once. A loop without steps is an evaluation: it runs in
    full, unless it takes too long, and then what it kept on the GPU by batch is added for the batches that were cut;
-2. after so long (`CUT`) the run ends.
+2. after so long (`CUT`) the run ends; where whole epochs may stand for the rest, with the budget.
 
-A script that was cut has not come to its end, however long it was alike: what the rest of it needs is a doubt.
+A script that was cut has not come to its end: what the rest of it needs is a doubt, unless the epochs that were seen
+whole stand for it (`epochs`, Note [Epochs alike]).
 
 A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon as it repeats itself.
 
@@ -25,11 +26,13 @@ import sys
 from _xmem import doubts
 from _xmem.course import batches
 from _xmem.course.drawing import Drawing, is_worker, unwatched
+from _xmem.course.epochs import Epochs
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
-SHARE = 0.75
-"""Of its budget that a run spends on the script as it is."""
+SHARE, SHARE_ALIKE = 0.75, 0.5
+"""Of its budget that a run spends on the script as it is: the less where epochs are alike, as then the rest of the
+budget may see the script's end."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -55,12 +58,12 @@ class Course:
 
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
-        self._most = SHARE * float(environ.get("XMEM_CPU_SECONDS", "inf"))
+        self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self.clock = Clock()
         self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
-        self._epochs = 0  # loops over data with steps in them that came to their own end
+        self._epochs = Epochs()
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
         self._loader = None  # the iteration that gave the last batch
@@ -71,7 +74,7 @@ class Course:
         self._unmet = []  # whether each of the last steps was of a kind not met before
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
-        self.seen = {"evaluation": None, "checkpoints": 0, "batches": None, "phases": []}
+        self.seen = {"evaluation": None, "checkpoints": 0, "batches": None, "epochs": None, "phases": []}
         """What was seen, as in a trace."""
         self.script_ended = False
         """Whether the script came to its own end."""
@@ -181,11 +184,14 @@ class Course:
             return False
         if self._steps > state.steps:
             return state.given >= max(BATCHES, 2 * self._batches_a_step)
+        if self._epochs.stand_for(state.kind) and state.given > batches.GROWING and not state.grows():
+            return True
         return now - max(state.began, self._cut_since) > EVALUATION
 
     def _last_batches(self, loader, give, state):
         """Return the largest of the batches that are left, then end."""
-        if self._steps > state.steps and state.kind not in self._drawn:
+        trains = self._steps > state.steps
+        if trains and state.kind not in self._drawn and not self._epochs.stand_for(state.kind):
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state, self.clock)
             self._largest_drawn(loader, state)  # the run may end with the next step
@@ -196,9 +202,15 @@ class Course:
         raise StopIteration
 
     def _ended(self, loader, state):
+        """A loop has ended, by itself or cut short: note what it says of the script, and add what was cut."""
         state.ended, of = True, batches.length(loader)
-        if self._steps > state.steps:
-            self._epochs += self._cut_since is None
+        trains = self._steps > state.steps
+        self._epochs.reached(self._recorder.peak())
+        self._epochs.ended(state.kind, trains, self._cut_since is not None)
+        self.seen["epochs"] = self._epochs.seen()
+        if self._epochs.stand_for(state.kind):
+            return
+        if trains:
             self._largest_drawn(loader, state)
         else:
             self.seen["evaluation"] = state.given, of
@@ -261,6 +273,7 @@ class Course:
         self._batches_a_step = max(self._batches_a_step, self._fetched - self._fetched_at_step)
         self._fetched_at_step = self._fetched
         self._steps += 1
+        self._epochs.stepped(met and not begins, peak)
         if self._steps == 1:
             self._began = self._cut_since = None  # what repeated itself before was something else
         self._peaks.note(self._steps, peak)
@@ -287,10 +300,14 @@ class Course:
         if self._began is None:
             self._began = now
         if self._cut_since is not None:
-            return now - self._cut_since > CUT
-        if not self._brief and share < SHARE and now - self._started < self._most:
+            return now - self._cut_since > CUT and not self._epochs.trusted
+        whole = SHARE_ALIKE if self._epochs.are_alike() else SHARE
+        if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
         self._cut_since = now
+        self._epochs.stop()
+        for each in self._drawings.values() if self._epochs.trusted else ():
+            each.give_again()
         return self._loader is None or self._loader.ended
 
     def ending(self):
@@ -314,7 +331,7 @@ class Course:
 
     def overdue(self, now):
         """Whether what follows an epoch takes too long."""
-        return self._cut_since is not None and now - self._cut_since > 2 * CUT
+        return self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._epochs.trusted
 
     def meant_to_train(self):
         """Whether a job that made an optimizer did not evaluate all that it has: without a step it has failed."""
@@ -339,6 +356,10 @@ class Course:
                 drawn = "{:,} of {:,} batches drawn, all of one shape"
                 note("data-repeated", drawn.format(each.given - each.repeated, each.given))
         if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
+            return
+        self._epochs.reached(self._recorder.peak())  # after the last loop, too
+        if self.script_ended and self._epochs.trusted:
+            note("epochs-alike", self._epochs.words())
             return
         seen = "{:,} steps".format(self._steps) if self._steps else "{:,} batches".format(self._fetched)
         new = ", nothing new since step {:,}".format(self._newest) if self._steps and not self._unmet[-1] else ""

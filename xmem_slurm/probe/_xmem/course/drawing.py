@@ -73,6 +73,11 @@ class Drawing:
         enough = again or (steady and self.given > self._needed and seconds > SECONDS)
         _SHARED.pack_into(self._shared, 0, enough and len(self._shapes) == 1, seconds, repeated)
 
+    def give_again(self):
+        """From here on batches are given again, however soon that is, if they were of one shape so far."""
+        _, seconds, repeated = _SHARED.unpack(self._shared)
+        _SHARED.pack_into(self._shared, 0, len(self._shapes) == 1, seconds, repeated)
+
     def fetch(self, fetch, fetcher, index):
         """Draw a batch, or return the one before; this may be in a worker."""
         count = fetcher.__dict__["_xmem_fetched"] = fetcher.__dict__.get("_xmem_fetched", 0) + 1

@@ -256,6 +256,11 @@ class Recorder(ProbeEngine):
         self._served.look()
         return self._served.allocated
 
+    def peak(self):
+        """Return the most bytes that were allocated on one device so far."""
+        self._served.look()
+        return self._served.peak()
+
     def add(self, size):
         """Add what the script would have kept on the GPU, had it not been cut short; return what `drop` takes."""
         with self._lock:

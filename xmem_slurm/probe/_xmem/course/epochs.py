@@ -1,0 +1,78 @@
+"""Whether the epochs that were seen stand for those to come.
+
+Note [Epochs alike]: real trainings are longer than any dry run. What the rest of one is taken to be like, is what was
+seen of it whole: epochs to their end, with every batch, and with the evaluation, the checkpoint and whatever else
+follows them. Where nothing in them was new for so many epochs (`EPOCHS`) and steps (`STEPS`), the others are taken for
+the same. New is a step of a kind that was not met before, and a peak that has risen.
+
+That says nothing of what hangs on the number of an epoch: a last test, layers that are thawed in the tenth, pictures
+that grow. So the rest is run, too, with its loops over data cut short, to the script's own end. It earns no trust of
+its own, but anything new in it takes away that of the whole epochs. What is left out of sight is what hangs on a number
+of steps that neither of them came to.
+"""
+
+EPOCHS = 2
+"""So many whole epochs without anything new, after the one in which there was something..."""
+STEPS = 1_000
+"""...and so many steps: twice what trainers have between two evaluations or checkpoints unless they are told (500 in
+transformers' TrainingArguments, `eval_steps` and `save_steps`)."""
+SLIGHT = 1e-4
+"""A peak that has risen by no more than this share of itself is no news: a loss that is kept, once an epoch."""
+
+
+class Epochs:
+    """The epochs of one process: `whole` ones, then those that were `cut` short."""
+
+    def __init__(self):
+        self.whole = self.cut = 0
+        self.trusted = False
+        """Whether the whole ones stand for those to come: once loops are cut short, and until something is new."""
+        self._alike = self._steps = 0  # whole epochs, and steps, since anything was new; below 0: in this epoch
+        self._peak = 0
+        self._loops = set()  # kinds of loops over data that were seen whole
+
+    def stepped(self, met, peak):
+        """Count a step; `met`: it was like an earlier one, and so many bytes were allocated at the most so far."""
+        self._steps += 1
+        self.reached(peak)
+        if not met:
+            self._renew()
+
+    def reached(self, peak):
+        """So many bytes were allocated at the most so far."""
+        if peak > self._peak * (1 + SLIGHT):
+            self._peak = peak
+            self._renew()
+
+    def _renew(self):
+        self._alike, self._steps, self.trusted = -1, 0, False
+
+    def ended(self, kind, trains, cut):
+        """A loop of this kind has ended; `trains`: steps were made in it, which makes it an epoch."""
+        if not cut:
+            self._loops.add(kind)
+        if trains:
+            self.cut += cut
+            self.whole += not cut
+            self._alike += not cut
+
+    def stop(self):
+        """From here on loops are cut short: what was seen stands for the rest, or it does not."""
+        self.trusted = self.are_alike()
+
+    def are_alike(self):
+        """Whether so much was seen without anything new that the rest can be taken for the same."""
+        return self._alike >= EPOCHS and self._steps >= STEPS
+
+    def stand_for(self, kind):
+        """Whether loops of this kind were seen whole, in epochs that stand for the rest."""
+        return self.trusted and kind in self._loops
+
+    def seen(self):
+        """Return how many were whole, of how many; None where there was none."""
+        return (self.whole, self.whole + self.cut) if self.whole + self.cut else None
+
+    def words(self):
+        """Say what stands for what."""
+        text = "{:,} whole epochs, nothing new in the last {:,} of them nor in the {:,} that were cut short"
+        return text.format(self.whole, self._alike, self.cut)
