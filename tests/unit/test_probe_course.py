@@ -12,7 +12,7 @@ import xmem_slurm
 class Iterating:
     """What torch's DataLoader goes through itself by."""
 
-    _collate_fn, _dataset, _num_yielded = staticmethod(list), (), 0
+    _collate_fn, _dataset, _num_yielded, left = staticmethod(list), (), 0, 0
 
     def __init__(self, **sampler: object) -> None:
         self._index_sampler = SimpleNamespace(**sampler)
@@ -54,6 +54,7 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
 
 
 EPOCH, THAWED = [("step", True)] * 400, [("step", True)] * 200 + [("step", False)] * 200
+AFTER = [("peak", 1500), ("step", False), *EPOCH]
 """The steps of an epoch: whether each was like an earlier one."""
 
 
@@ -63,6 +64,8 @@ EPOCH, THAWED = [("step", True)] * 400, [("step", True)] * 200 + [("step", False
         pytest.param([THAWED, EPOCH, EPOCH, EPOCH], [EPOCH], True, id="three alike"),
         pytest.param([THAWED, EPOCH, EPOCH], [EPOCH], False, id="alike for too few steps"),
         pytest.param([EPOCH * 4], [EPOCH], False, id="too few epochs"),
+        pytest.param([EPOCH * 2, AFTER, EPOCH * 3], [EPOCH], True, id="something new between two epochs"),
+        pytest.param([EPOCH * 2, AFTER], [EPOCH], False, id="too few epochs after something new between two"),
         pytest.param([EPOCH, EPOCH, EPOCH, THAWED], [EPOCH], False, id="something new in the last whole one"),
         pytest.param([EPOCH] * 9, [EPOCH, THAWED], False, id="something new in one that was cut short"),
         pytest.param([EPOCH] * 9, [EPOCH, [("peak", 2001)]], False, id="a higher peak after the last one"),
@@ -97,3 +100,37 @@ def test_whole_epochs_stand_for_those_cut_short_if_nothing_is_new(
     assert epochs.stand_for("training") is expected
     assert not epochs.stand_for("a loop that was never whole")
     assert (epochs.whole, epochs.cut) == (len(whole), len(short))
+
+
+def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes four batches, and after each second one nine are evaluated: a loop that is cut gives eight."""
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, peak=lambda: 0)
+    course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
+
+    def draw(loader: Iterating) -> list[object]:
+        if not loader.left:
+            raise StopIteration
+        loader.left -= 1
+        return []
+
+    give = course.given(draw, None)
+
+    def loop(size: int, batches_a_step: int = 0) -> int:
+        """Return how many batches are given."""
+        loader = Iterating()
+        loader.left = size
+        while True:
+            try:
+                give(loader)
+            except StopIteration:
+                return loader._num_yielded
+            loader._num_yielded += 1
+            if batches_a_step and not loader._num_yielded % batches_a_step:
+                course.stepped(0, 0, met=True, begins=False)
+            if batches_a_step and not loader._num_yielded % (2 * batches_a_step):
+                loop(9)
+
+    assert loop(40, batches_a_step=4) == 40
+    course.enough(0.9)
+    assert loop(40, batches_a_step=4) == 8

@@ -45,7 +45,7 @@ class Iteration:
         """What tells data sets apart, and sizes of batches."""
         self.batch_size = _batch_size(loader)
         self.began, self.steps = now, steps
-        self.given = self.drawn = 0
+        self.given = self.drawn = self._stepped = 0
         self.sizes = set()
         self.largest = []  # batches that were drawn, still to be given
         self.records = Records()
@@ -55,6 +55,11 @@ class Iteration:
     def may_vary(self):
         """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size at a time."""
         return len(self.sizes) > 1 or not is_of_torch(self._collate)
+
+    def stepped(self):
+        """A step was made; return how many batches were given for it."""
+        since, self._stepped = self.given - self._stepped, self.given
+        return since
 
     def asked(self, allocated):
         """A batch is asked for, with so many bytes allocated."""

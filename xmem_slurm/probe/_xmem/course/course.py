@@ -270,7 +270,8 @@ class Course:
             self._newest = self._steps + 1
         self._levels = [*self._levels[-GROWING_STEPS:], self._level(allocated)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
-        self._batches_a_step = max(self._batches_a_step, self._fetched - self._fetched_at_step)
+        if self._loader is not None:
+            self._batches_a_step = max(self._batches_a_step, self._loader.stepped())
         self._fetched_at_step = self._fetched
         self._steps += 1
         self._epochs.stepped(met and not begins, peak)

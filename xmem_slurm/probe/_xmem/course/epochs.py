@@ -28,6 +28,7 @@ class Epochs:
         self.trusted = False
         """Whether the whole ones stand for those to come: once loops are cut short, and until something is new."""
         self._alike = self._steps = 0  # whole epochs, and steps, since anything was new; below 0: in this epoch
+        self._between = False  # an epoch has ended, and the first step of the next is not done
         self._peak = 0
         self._loops = set()  # kinds of loops over data that were seen whole
 
@@ -37,6 +38,7 @@ class Epochs:
         self.reached(peak)
         if not met:
             self._renew()
+        self._between = False
 
     def reached(self, peak):
         """So many bytes were allocated at the most so far."""
@@ -45,13 +47,14 @@ class Epochs:
             self._renew()
 
     def _renew(self):
-        self._alike, self._steps, self.trusted = -1, 0, False
+        self._alike, self._steps, self.trusted = 0 if self._between else -1, 0, False
 
     def ended(self, kind, trains, cut):
         """A loop of this kind has ended; `trains`: steps were made in it, which makes it an epoch."""
         if not cut:
             self._loops.add(kind)
         if trains:
+            self._between = True
             self.cut += cut
             self.whole += not cut
             self._alike += not cut
