@@ -55,7 +55,6 @@ class Doubt(Enum):
     ENGINE = "engine", LEAST, "{detail}"
     VALUE_SHAPE = "value-shape", LEAST, "{detail}: where they are not known, everything counts as selected"
     VALUE_SHAPE_LEAST = "value-shape-least", LEAST, "with nothing selected the peak would be {detail}"
-    STAND_IN_DATA = "stand-in-data", LEAST, "{detail} is not on this machine: stand-in data of its shape took its place"
     STAND_IN_WEIGHTS = (
         "stand-in-weights",
         LEAST,
@@ -139,6 +138,7 @@ class Doubt(Enum):
     )
 
     VALUE_READ = "value-read", None, "the script read values of the GPU, zeros here ({detail})"
+    STAND_IN_DATA = "stand-in-data", None, "{detail} is not on this machine: stand-in data of its shape took its place"
     DATA_REPEATED = "data-repeated", None, "{detail}"
     EPOCHS_ALIKE = "epochs-alike", None, "{detail}"
     NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"

@@ -65,6 +65,7 @@ def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
     assert {doubt.code for doubt in Doubt if doubt.price is None} - {doubt.code for doubt in NO_ESTIMATE} == {
         "value-read",  # values are zeros; by itself that changes no size
         "default",  # trace mode only
+        "stand-in-data",  # in the form and number that is published; values are unknown, and have doubts of their own
         "data-repeated",  # of one shape; said by `explain`
         "epochs-alike",  # those that were whole stand for the rest; said by `explain`
         "no-optimizer",

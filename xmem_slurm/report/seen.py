@@ -3,7 +3,7 @@
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.trace import Seen, Trace
 
-_SEEN_AS_WELL = frozenset({Doubt.DATA_REPEATED, Doubt.EPOCHS_ALIKE})
+_SEEN_AS_WELL = frozenset({Doubt.STAND_IN_DATA, Doubt.DATA_REPEATED, Doubt.EPOCHS_ALIKE})
 """What is no doubt of the size, but of interest to who asks what the estimate rests on."""
 
 
@@ -13,7 +13,8 @@ def seen_words(trace: Trace) -> str:
     words = [] if seen.evaluation is not None and not seen.steps else [f"{_steps(trace, seen)} seen"]
     if seen.batches is not None:
         words.append(f"{_part(*seen.batches)} batches")
-    words += [noted.detail for noted in trace.doubts if noted.doubt in _SEEN_AS_WELL]
+    also = [noted for noted in trace.doubts if noted.doubt in _SEEN_AS_WELL]
+    words += [noted.doubt.sentence.format(detail=noted.detail) for noted in also]
     if seen.evaluation is not None:
         batches, of = seen.evaluation
         words.append(f"an evaluation ({_part(batches, of)} batches)" if batches else "an evaluation")
