@@ -3,8 +3,9 @@
 XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} peaks [NAME...]   # written to true_peaks.json
 XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} table [NAME...]   # one dry run each
 
-Without names all scripts are run, one after another. The table leaves out nothing: a line a script, then how many there
-are of each kind.
+With XMEM_TEST_BUDGET the dry runs have so many seconds, in which few scripts come to their end: whole epochs then stand
+for the rest, or a reason says that it was not reached. Without names all scripts are run, one after another. The table
+leaves out nothing: a line a script, then how many there are of each kind.
 """
 
 import json
@@ -19,6 +20,7 @@ from benchmarks.text_table import text_table
 from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.listing import Listing
 from tests.integration.later_peaks.verdict import ratios, verdict
+from xmem_slurm.dryrun.budget import Budget
 
 HEADINGS = ("script", "verdict", "expected", "estimate/true", "true, MiB", "confidence", "state", "steps", "CPU s")
 
@@ -39,10 +41,11 @@ def write_peaks(scripts: Listing, names: Sequence[str], python: Path) -> None:
 def print_table(scripts: Listing, names: Sequence[str], python: Path) -> None:
     """Run these scripts dry and print what came of each."""
     rows, verdicts, said = [], Counter[str](), []
+    seconds = float(os.environ.get("XMEM_TEST_BUDGET", Budget.seconds))
     for name in names:
         case = scripts.cases[name]
         with tempfile.TemporaryDirectory() as folder:
-            answer = measure.dry_run(scripts, name, python, Path(folder))
+            answer = measure.dry_run(scripts, name, python, Path(folder), seconds)
         true = scripts.true_peaks(answer.version).get(name, {})
         found = verdict(case, answer, true)
         verdicts[found] += 1

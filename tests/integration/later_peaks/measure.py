@@ -80,13 +80,13 @@ class Answer:
     cpu_seconds: float
 
 
-def dry_run(scripts: Listing, name: str, python: Path, folder: Path) -> Answer:
-    """Run a script dry, once, as `xsbatch` would."""
+def dry_run(scripts: Listing, name: str, python: Path, folder: Path, seconds: float = Budget.seconds) -> Answer:
+    """Run a script dry, once, as `xsbatch` would, with a budget of so many seconds."""
     shutil.copy(scripts.script(name), folder / "train.py")
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
     before = _cpu_seconds()
     try:
-        traces = runner.run(DryRunOrder.of(job, GPU, Budget())).traces
+        traces = runner.run(DryRunOrder.of(job, GPU, Budget(seconds=seconds))).traces
         found = estimate(traces, "a100", GPU)
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)
