@@ -306,7 +306,8 @@ class Course:
         if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
         self._cut_since = now
-        self._epochs.stop()
+        if not self._brief:
+            self._epochs.stop()
         for each in self._drawings.values() if self._epochs.trusted else ():
             each.give_again()
         return self._loader is None or self._loader.ended
