@@ -20,7 +20,6 @@ from benchmarks.text_table import text_table
 from tests.integration.later_peaks import measure
 from tests.integration.later_peaks.listing import Listing
 from tests.integration.later_peaks.verdict import ratios, verdict
-from xmem_slurm.dryrun.budget import Budget
 
 HEADINGS = ("script", "verdict", "expected", "estimate/true", "true, MiB", "confidence", "state", "steps", "CPU s")
 
@@ -41,7 +40,7 @@ def write_peaks(scripts: Listing, names: Sequence[str], python: Path) -> None:
 def print_table(scripts: Listing, names: Sequence[str], python: Path) -> None:
     """Run these scripts dry and print what came of each."""
     rows, verdicts, said = [], Counter[str](), []
-    seconds = float(os.environ.get("XMEM_TEST_BUDGET", Budget.seconds))
+    seconds = float(os.environ.get("XMEM_TEST_BUDGET", measure.SECONDS))
     for name in names:
         case = scripts.cases[name]
         with tempfile.TemporaryDirectory() as folder:

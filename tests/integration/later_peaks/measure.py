@@ -20,6 +20,8 @@ from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import MIB, round_up
 
 GPU = load_catalogue()["a100-sxm4-80gb"]
+SECONDS = Budget().seconds
+"""What a dry run may cost unless somebody says otherwise."""
 TOLERANCE = 0.02
 _SEARCH = 0.01
 """So near to the least memory on which a script runs: half of the tolerance."""
@@ -80,7 +82,7 @@ class Answer:
     cpu_seconds: float
 
 
-def dry_run(scripts: Listing, name: str, python: Path, folder: Path, seconds: float = Budget.seconds) -> Answer:
+def dry_run(scripts: Listing, name: str, python: Path, folder: Path, seconds: float = SECONDS) -> Answer:
     """Run a script dry, once, as `xsbatch` would, with a budget of so many seconds."""
     shutil.copy(scripts.script(name), folder / "train.py")
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
