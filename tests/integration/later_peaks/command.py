@@ -1,13 +1,14 @@
 """A list's true peaks, and what a dry run makes of each script today.
 
 XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} peaks [NAME...]   # written to true_peaks.json
-XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} table [NAME...]   # one dry run each
+XMEM_TEST_PYTHON=JOB_PYTHON python -m tests.integration.{name} table [--budget SECONDS] [NAME...]   # one dry run each
 
-With XMEM_TEST_BUDGET the dry runs have so many seconds, in which few scripts come to their end: whole epochs then stand
-for the rest, or a reason says that it was not reached. Without names all scripts are run, one after another. The table
-leaves out nothing: a line a script, then how many there are of each kind.
+With --budget the dry runs have so many seconds, in which few scripts come to their end: whole epochs then stand for the
+rest, or a reason says that it was not reached. Without names all scripts are run, one after another. The table leaves
+out nothing: a line a script, then how many there are of each kind.
 """
 
+import argparse
 import json
 import os
 import sys
@@ -37,10 +38,9 @@ def write_peaks(scripts: Listing, names: Sequence[str], python: Path) -> None:
         print(name, peaks, flush=True)
 
 
-def print_table(scripts: Listing, names: Sequence[str], python: Path) -> None:
+def print_table(scripts: Listing, names: Sequence[str], python: Path, seconds: float) -> None:
     """Run these scripts dry and print what came of each."""
     rows, verdicts, said = [], Counter[str](), []
-    seconds = float(os.environ.get("XMEM_TEST_BUDGET", measure.SECONDS))
     for name in names:
         case = scripts.cases[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -60,8 +60,17 @@ def print_table(scripts: Listing, names: Sequence[str], python: Path) -> None:
 
 def main(scripts: Listing) -> None:
     """Run the command line."""
-    verbs = {"peaks": write_peaks, "table": print_table}
-    if len(sys.argv) < 2 or sys.argv[1] not in verbs:
-        sys.exit((__doc__ or "").format(name=scripts.folder.name))
-    names = [name for name in sorted(scripts.cases) if not sys.argv[2:] or name in sys.argv[2:]]
-    verbs[sys.argv[1]](scripts, names, Path(os.environ["XMEM_TEST_PYTHON"]))
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").format(name=scripts.folder.name),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=["peaks", "table"])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--budget", type=float, default=measure.SECONDS)
+    asked = parser.parse_args()
+    names = [name for name in sorted(scripts.cases) if not asked.names or name in asked.names]
+    python = Path(os.environ["XMEM_TEST_PYTHON"])
+    if asked.verb == "peaks":
+        write_peaks(scripts, names, python)
+    else:
+        print_table(scripts, names, python, asked.budget)
