@@ -67,7 +67,7 @@ def main(scripts: Listing) -> None:
     parser.add_argument("verb", choices=["peaks", "table"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--budget", type=float, default=measure.SECONDS)
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     names = [name for name in sorted(scripts.cases) if not asked.names or name in asked.names]
     python = Path(os.environ["XMEM_TEST_PYTHON"])
     if asked.verb == "peaks":
