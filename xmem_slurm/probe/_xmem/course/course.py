@@ -184,31 +184,31 @@ class Course:
             return False
         if self._steps > state.steps:
             return state.given >= max(BATCHES, 2 * self._batches_a_step)
-        if self._epochs.stand_for(state.kind) and state.given > batches.GROWING and not state.grows():
+        if state.kind in self._epochs.known_loops() and state.given > batches.GROWING and not state.grows():
             return True
         return now - max(state.began, self._cut_since) > EVALUATION
 
     def _last_batches(self, loader, give, state):
         """Return the largest of the batches that are left, then end."""
         trains = self._steps > state.steps
-        if trains and state.kind not in self._drawn and not self._epochs.stand_for(state.kind):
+        if trains and state.kind not in self._drawn and state.kind not in self._epochs.known_loops():
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state, self.clock)
             self._largest_drawn(loader, state)  # the run may end with the next step
         if state.largest:
             state.given += 1
             return state.largest.pop()
-        self._ended(loader, state)
+        self._ended(loader, state, cut=True)
         raise StopIteration
 
-    def _ended(self, loader, state):
+    def _ended(self, loader, state, *, cut=False):
         """A loop has ended, by itself or cut short: note what it says of the script, and add what was cut."""
         state.ended, of = True, batches.length(loader)
         trains = self._steps > state.steps
         self._epochs.reached(self._recorder.peak())
-        self._epochs.ended(state.kind, trains, self._cut_since is not None)
+        self._epochs.ended(state.kind, trains, cut)
         self.seen["epochs"] = self._epochs.seen()
-        if self._epochs.stand_for(state.kind):
+        if state.kind in self._epochs.known_loops():
             return
         if trains:
             self._largest_drawn(loader, state)
@@ -308,8 +308,9 @@ class Course:
         self._cut_since = now
         if not self._brief:
             self._epochs.stop()
-        for each in self._drawings.values() if self._epochs.trusted else ():
-            each.give_again()
+        for data, _ in self._epochs.known_loops():
+            if data in self._drawings:
+                self._drawings[data].give_again()
         return self._loader is None or self._loader.ended
 
     def ending(self):
@@ -359,8 +360,7 @@ class Course:
                 note("data-repeated", drawn.format(each.given - each.repeated, each.given))
         if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
             return
-        self._epochs.reached(self._recorder.peak())  # after the last loop, too
-        if self.script_ended and self._epochs.trusted:
+        if self.script_ended and self._epochs.stand_to_the_end(self._recorder.peak()):
             note("epochs-alike", self._epochs.words())
             return
         seen = "{:,} steps".format(self._steps) if self._steps else "{:,} batches".format(self._fetched)

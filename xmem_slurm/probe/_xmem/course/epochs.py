@@ -7,8 +7,8 @@ the same. New is a step of a kind that was not met before, and a peak that has r
 
 That says nothing of what hangs on the number of an epoch: a last test, layers that are thawed in the tenth, pictures
 that grow. So the rest is run, too, with its loops over data cut short, to the script's own end. It earns no trust of
-its own, but anything new in it takes away that of the whole epochs. What is left out of sight is what hangs on a number
-of steps that neither of them came to.
+its own, but anything new in it takes away that of the whole epochs, and so does a loop that is cut short where none of
+its kind was seen whole. What is left out of sight is what hangs on a number of steps that neither of them came to.
 """
 
 EPOCHS = 2
@@ -42,17 +42,22 @@ class Epochs:
 
     def reached(self, peak):
         """So many bytes were allocated at the most so far."""
-        if peak > self._peak * (1 + SLIGHT):
+        if self._is_news(peak):
             self._peak = peak
             self._renew()
+
+    def _is_news(self, peak):
+        return peak > self._peak * (1 + SLIGHT)
 
     def _renew(self):
         self._alike, self._steps, self.trusted = 0 if self._between else -1, 0, False
 
     def ended(self, kind, trains, cut):
-        """A loop of this kind has ended; `trains`: steps were made in it, which makes it an epoch."""
+        """A loop of this kind has ended, or was `cut` short; `trains`: steps were made in it, so it is an epoch."""
         if not cut:
             self._loops.add(kind)
+        elif kind not in self._loops:
+            self._renew()
         if trains:
             self._between = True
             self.cut += cut
@@ -67,9 +72,13 @@ class Epochs:
         """Whether so much was seen without anything new that the rest can be taken for the same."""
         return self._alike >= EPOCHS and self._steps >= STEPS
 
-    def stand_for(self, kind):
-        """Whether loops of this kind were seen whole, in epochs that stand for the rest."""
-        return self.trusted and kind in self._loops
+    def known_loops(self):
+        """Return the kinds of loops that were seen whole, in epochs that stand for the rest."""
+        return self._loops if self.trusted else frozenset()
+
+    def stand_to_the_end(self, peak):
+        """Whether they stand for the rest of a script that has ended, with so many bytes allocated at the most."""
+        return self.trusted and not self._is_news(peak)
 
     def seen(self):
         """Return how many were whole, of how many; None where there was none."""
