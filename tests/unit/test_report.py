@@ -227,6 +227,13 @@ def test_what_is_needed_is_compared_with_what_was_asked_for() -> None:
     assert "asked for" not in terminal.brief_line(SIZING)
 
 
+@pytest.mark.parametrize(("epochs", "words"), [((3, 200), " (3 of 200 epochs run whole)"), ((5, 5), ""), (None, "")])
+def test_epochs_that_stand_for_others_are_on_the_screen(epochs: tuple[int, int] | None, words: str) -> None:
+    of_few = dataclasses.replace(GPT2, seen=trace.Seen(9, end=True, epochs=epochs))
+    sizing = Sizing(estimate([of_few], "l4", GPUS["l4"]), Placement([], None), 1.0)
+    assert terminal.brief_line(sizing).endswith(f"confidence high{words}")
+
+
 def test_an_option_that_is_too_small_says_what_had_no_room() -> None:
     sizing = on_gpu_of(12 * GIB)
     small = outlooks(sizing)[0]

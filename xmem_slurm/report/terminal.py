@@ -65,11 +65,18 @@ _UNITS = {"shard": "shards", "mps": "units of MPS"}
 def brief_line(sizing: Sizing) -> str:
     """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
     estimate, asked = sizing.estimate, sizing.asked
-    why = _set_up_failed(estimate) or (" (xmem-slurm explain says why)" if estimate.reasons else "")
+    why = _set_up_failed(estimate) or (" (xmem-slurm explain says why)" if estimate.reasons else _cut(estimate))
     needed = human(estimate.required_bytes)
     if asked is not None:
         needed += f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
+
+
+def _cut(estimate: Estimate) -> str:
+    """Say how many epochs were run whole, where those stand for others: what comes late is the user's to know."""
+    seen = estimate.largest.trace.seen
+    whole, of = seen.epochs if seen is not None and seen.epochs is not None else (0, 0)
+    return f" ({whole:,} of {of:,} epochs run whole)" if of != whole else ""
 
 
 def _set_up_failed(estimate: Estimate) -> str:
