@@ -391,3 +391,34 @@ def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_wa
     whole, ran = run(script(code.replace("50", "5"))), run(script(code), seconds=SECONDS)
     assert ran.out >= 46
     assert ran.traces[-1].counts == whole.traces[0].counts
+
+
+def test_a_skipped_step_has_no_event_for_each_parameter_and_computes_no_gradient(run: Run) -> None:
+    code = """
+        import sys
+        from _xmem.values.table import Values
+        events, noted, note = [], [], Values.note
+        Values.note = lambda *given: noted.append(1) or note(*given)
+        sys.addaudithook(lambda event, _given: events.append(event))
+        for i in range(40):
+            if i == 30: events.clear(), noted.clear()
+            step(model(data()).sum())
+        print(json.dumps([events.count("builtins.id"), len(noted)]))
+        """
+    ran = run(script(code), seconds=SECONDS)
+    events, noted = ran.out
+    assert events < 10 * 16, "each of ten steps has an event for each of 16 parameters"
+    assert noted == 0
+
+
+def test_ranges_are_opened_where_a_profiler_looks_on(run: Run) -> None:
+    code = """
+        for i in range(20): step(model(data()).square().mean())
+        with torch.profiler.record_function("unseen") as unseen: pass
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            with torch.profiler.record_function("seen"): step(model(data()).square().mean())
+        names = {each.name for each in seen.events()}
+        step_of_optimizer = "Optimizer.step#AdamW.step"
+        print(json.dumps([unseen.record is None, {"seen", step_of_optimizer} <= names]))
+        """
+    assert run(script(code), seconds=SECONDS).out == [True, True]

@@ -209,6 +209,7 @@ _VALUES = tuple(
         *_rows("torch", _HOST_FACTORIES, "values.factory", _VARIABLES),
         *_rows("torch:Tensor", "new_zeros new_ones new_full new_tensor", "values.factory", "torch/_tensor.py"),
         *_rows("torch", "randint randperm randint_like", "values.draw", _VARIABLES),
+        *_rows("torch.autograd", "_make_grads", "values.first_gradients", "torch/autograd/__init__.py"),
         *_rows("torch._C._functorch", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
         *_rows("torch._functorch.eager_transforms", _TRANSFORMS, "values.transformed", "torch/csrc/functorch/init.cpp"),
         *_rows("torch.storage:_StorageBase", "to cuda", "values.loaded"),
@@ -263,6 +264,8 @@ _REPEATS = (
     *_rows("torch.optim.optimizer:Optimizer", "profile_hook_step", "optimizer_steps.hooked"),
     *_rows("torch.nn.utils.clip_grad", "_get_total_norm", "clipping.measured", since="2.7"),
     *_rows("torch.nn.utils.clip_grad", "_clip_grads_with_norm_", "clipping.scaled", since="2.7"),
+    *_rows("torch.autograd.profiler", "_is_profiler_enabled", "ranges"),
+    *_rows("torch.autograd.profiler:record_function", "__enter__", "ranges.opened"),
 )
 
 DEVICE = (

@@ -6,6 +6,11 @@ Source of the events: the audit events table of Python's documentation. Who take
 import sys
 
 
+def identity(thing):
+    """Return what no two objects have that are there at once, as `id` does, without an event."""
+    return object.__hash__(thing)
+
+
 class Listener:
     """Hears all audit events of this process from now on, and hands on those that somebody takes."""
 

@@ -24,6 +24,7 @@ from _xmem.repeat.calls import Calls
 from _xmem.repeat.clipping import Clipping
 from _xmem.repeat.journal import Journal
 from _xmem.repeat.optimizers import OptimizerSteps
+from _xmem.repeat.ranges import Ranges
 from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
@@ -121,7 +122,7 @@ class Recorder(ProbeEngine):
             parts["course"] = self._course
         self._calls = Calls(torch, self._journal, self, self._known)
         parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
-        parts.update(clipping=Clipping(torch, self._calls))
+        parts.update(clipping=Clipping(torch, self._calls), ranges=Ranges(torch))
         if torch.distributed.is_available():
             self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known, self.level)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)

@@ -36,9 +36,10 @@ class StorageLayout:
         self.pointers = tuple(numbers)
         """Where the storages lie."""
         used = [view.storage for view in self.views]
-        self._whole = [
+        self.whole = [
             view.storage is not None and used.count(view.storage) == 1 and self._fills(view) for view in self.views
         ]
+        """Which of them have a storage for themselves, and fill it."""
 
     def _fills(self, view):
         """Whether a tensor of this shape and these strides has a storage of just this size."""
@@ -54,7 +55,7 @@ class StorageLayout:
         view = self.views[place]
         if view.storage is None:
             return view.value
-        if self._whole[place]:
+        if self.whole[place]:
             return torch.empty_strided(view.shape, view.stride, dtype=view.dtype, device=view.device)
         if view.storage not in storages:
             size = self.sizes[view.storage]

@@ -42,6 +42,7 @@ class KnownValues:
         self._factories = Factories(torch)
         self._casts = _Casts(torch)
         self.factory, self.draw = self._factories.factory, self._factories.draw
+        self.first_gradients = self._factories.first_gradients
         self.cache_switched, self.cache_is_on = self._casts.switched, self._casts.asked
 
     def begin(self):

@@ -31,6 +31,7 @@ class Rules:
         self._ours = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
+        self._types = {}
 
     def register(self):
         """Put every kernel in its place."""
@@ -101,11 +102,15 @@ class Rules:
         return args
 
     def _promoted(self, tensor, number):
-        """Return the type of what is computed of both; a tensor's class may not know (DTensor)."""
+        """Return the type of what is computed of both, which hangs on no more than this of them."""
         torch = self._torch
-        if type(tensor) is not torch.Tensor:
-            tensor = torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
-        return torch.result_type(tensor, number)
+        key = tensor.dtype, tensor.dim() > 0, type(number), torch.get_default_dtype()
+        kind = self._types.get(key)
+        if kind is None:
+            if type(tensor) is not torch.Tensor:  # a tensor's class may not know (DTensor)
+                tensor = torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
+            kind = self._types[key] = torch.result_type(tensor, number)
+        return kind
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 
