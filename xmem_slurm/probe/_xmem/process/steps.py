@@ -3,7 +3,6 @@
 import weakref
 
 from _xmem.process import alive
-from _xmem.process.audit import identity
 
 STEADY_STEPS = 3
 """So many steps of every optimizer without a new peak, and the run repeats itself: the first step lacks the optimizer's
@@ -27,7 +26,7 @@ class Steps:
     def __init__(self):
         self.number = 0
         """Steps of the optimizer that made the most: where each parameter has its own, a step is one round of all."""
-        self._seen = {}  # parameter's identity: [reference to it, steps, steps since the peak, the last one's number]
+        self._seen = {}  # id of the parameter: [reference to it, steps, steps since the peak, the last one's number]
         self._all = 0
         self._began = None
         self._waited_for = None
@@ -42,9 +41,9 @@ class Steps:
         parameter = _first_parameter(optimizer)
         if parameter is None:
             return 0
-        seen = self._seen.get(identity(parameter))
+        seen = self._seen.get(id(parameter))
         if seen is None or seen[0]() is not parameter:
-            seen = self._seen[identity(parameter)] = [weakref.ref(parameter), 0, 0, 0]
+            seen = self._seen[id(parameter)] = [weakref.ref(parameter), 0, 0, 0]
         self._all += 1
         seen[1] += 1
         seen[2] += 1
@@ -79,7 +78,7 @@ class Steps:
 
     def _has_unused(self, optimizer_class):
         parameters = [_first_parameter(optimizer) for optimizer in alive.made(optimizer_class)]
-        return any(parameter is not None and identity(parameter) not in self._seen for parameter in parameters)
+        return any(parameter is not None and id(parameter) not in self._seen for parameter in parameters)
 
 
 def _first_parameter(optimizer):

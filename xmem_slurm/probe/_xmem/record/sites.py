@@ -23,8 +23,6 @@ import sysconfig
 import threading
 import weakref
 
-from _xmem.process.audit import identity
-
 NOWHERE = 0
 """The number of the site of which nothing is known."""
 
@@ -48,8 +46,8 @@ class Sites:
         """For each site the number of the one that called it; of a backward node, its operator's."""
         self._lock = threading.Lock()
         self._numbers = {}  # what a site is known by: its number
-        self._library, self._script = {}, {}  # identity of a code: the code, kept so that nothing else has the same
-        self._modules = {}  # identity of a module: (reference to it, its name)
+        self._library, self._script = {}, {}  # id of a code: the code, kept so that nothing else has that id
+        self._modules = {}  # id of a module: (reference to it, its name)
         self._noted = 0
         self._files = {}  # of torch's frames: whether a file is the script's, or that of a package that it uses
         self._served = {}  # address: numbers of the sites that it was given to, in order
@@ -109,12 +107,12 @@ class Sites:
             return {"found": list(self.found), "called_from": list(self.called_from), "of": of}
 
     def names(self):
-        """Return the names of parameters and buffers of modules that were called so far, by the tensors' identity."""
+        """Return the names of the parameters and buffers of modules that were called so far, by the tensors' ids."""
         found = {}
         for reference, name in self._modules.values():
             module = reference()
             for key, tensor in () if module is None else (*module._parameters.items(), *module._buffers.items()):
-                found.setdefault(identity(tensor), "%s.%s" % (name, key))
+                found.setdefault(id(tensor), "%s.%s" % (name, key))
         return found
 
     def _allocated(self, address):
@@ -130,12 +128,12 @@ class Sites:
         call, library, script, module, stack, places = self._call, self._library, self._script, None, [], []
         while frame is not None:
             code = frame.f_code
-            if identity(code) not in library:
+            if id(code) not in library:
                 if code is call:
                     module = frame.f_locals["self"] if module is None else module
-                elif identity(code) in script or self._is_the_scripts(frame):
+                elif id(code) in script or self._is_the_scripts(frame):
                     stack.append(frame)
-                    places.append((identity(code), frame.f_lasti))
+                    places.append((id(code), frame.f_lasti))
             frame = frame.f_back
         if not stack:
             return self._of_backward_node()
@@ -193,9 +191,9 @@ class Sites:
 
     def _name(self, module, frame):
         """Return a module's name within the outermost one that is being called, whose own name is its class."""
-        known = self._modules.get(identity(module))
+        known = self._modules.get(id(module))
         if known is None or known[0]() is not module:
-            known = self._modules[identity(module)] = (weakref.ref(module), type(module).__name__)
+            known = self._modules[id(module)] = (weakref.ref(module), type(module).__name__)
             outermost = module
             while frame is not None:
                 if frame.f_code is self._call:
@@ -204,8 +202,8 @@ class Sites:
             with contextlib.suppress(Exception):  # a module that is half built
                 for path, each in outermost.named_modules():
                     kept = [part for part in path.split(".") if part not in _WRAPPERS]
-                    self._modules[identity(each)] = (weakref.ref(each), ".".join(kept) or type(each).__name__)
-            known = self._modules[identity(module)]
+                    self._modules[id(each)] = (weakref.ref(each), ".".join(kept) or type(each).__name__)
+            known = self._modules[id(module)]
         return known[1]
 
     def _is_the_scripts(self, frame):
@@ -214,7 +212,7 @@ class Sites:
         package, file = str(frame.f_globals.get("__name__")).partition(".")[0], code.co_filename
         generated = file.startswith("<") and package != "__main__"  # what `python -c` runs is the script
         own = not (generated or _of_python(file) or package in _NOT_THE_SCRIPT or package.startswith("_xmem"))
-        (self._script if own else self._library)[identity(code)] = code
+        (self._script if own else self._library)[id(code)] = code
         return own
 
 

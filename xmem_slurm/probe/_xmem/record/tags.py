@@ -3,7 +3,6 @@
 import contextlib
 
 from _xmem.process import alive, description
-from _xmem.process.audit import identity
 
 
 class Tags:
@@ -16,18 +15,17 @@ class Tags:
     def optimizer(self, torch, optimizer, named):
         """Tag what an optimizer holds after a step; `named`: with the names of its parameters."""
         names = self._sites.names() if named else {}
-        parameters = [(names.get(identity(p), ""), p) for group in optimizer.param_groups for p in group["params"]]
+        parameters = [(names.get(id(p), ""), p) for group in optimizer.param_groups for p in group["params"]]
         self._tag(torch, "PARAM", parameters)
         self._tag(torch, "GRAD", [("", p.grad) for _, p in parameters if p.grad is not None])
-        self._tag(torch, "OPT", [(names.get(identity(p), ""), state) for p, state in optimizer.state.items()])
+        self._tag(torch, "OPT", [(names.get(id(p), ""), state) for p, state in optimizer.state.items()])
 
     def modules(self, torch):
         """Tag parameters and buffers of every module alive: those that no optimizer holds are memory too."""
         modules, names = alive.instances(torch.nn.Module), self._sites.names()
         with contextlib.suppress(Exception):  # a module that is half built
-            for category, of in (("PARAM", "_parameters"), ("BUFFER", "_buffers")):
-                tensors = [each for module in modules for each in getattr(module, of).values()]
-                self._tag(torch, category, [(names.get(identity(each), ""), each) for each in tensors])
+            self._tag(torch, "PARAM", [(names.get(id(p), ""), p) for m in modules for p in m._parameters.values()])
+            self._tag(torch, "BUFFER", [(names.get(id(b), ""), b) for m in modules for b in m._buffers.values()])
 
     def _tag(self, torch, category, named):
         """Note that the tensors in `named` [(name or "", whatever holds tensors)] are of this category now."""

@@ -16,7 +16,6 @@ import functools
 import threading
 import weakref
 
-from _xmem.process.audit import identity
 from _xmem.repeat import kinds
 from _xmem.repeat.events import freeing
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
@@ -47,7 +46,7 @@ class State:
         self.version = None  # of all modules and hooks, when it was last looked at
         self.parameters = self.modules = self.configurations = ()
         self.settings = self.sharding = None
-        self.reads = None  # whose values its calls read: (places of arguments, {identity of a buffer: reference to it})
+        self.reads = None  # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
 
     def refuse(self):
@@ -70,7 +69,7 @@ class Calls:
         self._thread = None
         self._inside = False  # of a call that is made, and whose parts are not looked at
         self._backward = None  # how the backward pass at hand was asked for
-        self._given_now = set()  # identity of each parameter that had no gradient before, and has one of a skipped call
+        self._given_now = set()  # ids of parameters that had no gradient before it, and have one from a skipped call
         self._version = 0  # how often a module was changed
         self._recorded = []
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
@@ -278,7 +277,7 @@ class Calls:
             state.settings,
             self._kinds.configured(state.configurations),
             tuple([each.requires_grad for each in parameters]),
-            tuple(map(identity, parameters)),
+            tuple(map(id, parameters)),
             tuple([each.grad is None for each in parameters]) if without else None,
             (first.dtype, first.device, first.shape),
             casts,
@@ -345,7 +344,7 @@ class Calls:
         found = [each for each in buffers if each.is_cuda and pointer(each) in origins]
         places = {place for address in origins for place in where.get(address, ())}
         known = not origins - {pointer(each) for each in found} - where.keys()
-        return (places, {identity(each): weakref.ref(each) for each in found}) if known else None
+        return (places, {id(each): weakref.ref(each) for each in found}) if known else None
 
     def _has_read_before(self, state, places, buffers):
         """Whether calls of this module had read all of that before; from now on it is of a call's kind."""
@@ -385,9 +384,9 @@ class Calls:
     def _describe(self, recorded, out, modules, tensors, state):
         """Note what a call gave; return whether it can be made again."""
         torch = self._torch
-        known = set(map(identity, state.configurations))
+        known = {id(each) for each in state.configurations}
         try:
-            leaves, form = taken_apart(self._tree, out, lambda each: identity(each) in known or self._is_leaf(each))
+            leaves, form = taken_apart(self._tree, out, lambda each: id(each) in known or self._is_leaf(each))
         except NoFormError:
             return False
         own = [each for module in modules for each in (*module._parameters.values(), *module._buffers.values())]
@@ -415,7 +414,7 @@ class Calls:
     def _is_held(self, tensors):
         """Whether torch's graph has the storage of these tensors, too: all that have it were given."""
         bases = [each._base for each in tensors if each._base is not None]
-        own = len(set(map(identity, (*tensors, *bases))))
+        own = len({id(each) for each in (*tensors, *bases)})
         return _uses(self._torch, tensors[0]) > self._one_use - 1 + own
 
     # -- a call that is skipped ----------------------------------------------------------------------------------------
@@ -486,7 +485,7 @@ class Calls:
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = [each.grad is None for each in parameters]
         if self._given_now:
-            without = [each.grad is None or identity(each) in self._given_now for each in parameters]
+            without = [each.grad is None or id(each) in self._given_now for each in parameters]
         back = known.backward(asked.kind(without))
         if back is None:
             self._doubts.add("a backward pass of a kind that was not recorded")
@@ -512,7 +511,7 @@ class Calls:
             found.append(part if passes else None)
             if part is not None and not passes:
                 each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
-        self._given_now.update(map(identity, parameters))
+        self._given_now.update(map(id, parameters))
         return found
 
     def note(self, number, events, gradient=None):

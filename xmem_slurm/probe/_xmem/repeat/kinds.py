@@ -12,8 +12,6 @@ import functools
 import random
 import sys
 
-from _xmem.process.audit import identity
-
 MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
 _INTERNAL = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"}
@@ -110,7 +108,7 @@ class Kinds:
     def state(self, modules, but=()):
         """Return all that a call of these modules could have changed in them: values, and which objects they have."""
         found = [
-            (identity(module), name, self._look(value))
+            (id(module), name, self._look(value))
             for module in modules
             for name, value in vars(module).items()
             if name not in but
@@ -134,7 +132,7 @@ class Kinds:
             for value in vars(module).values():
                 other = isinstance(value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)) or callable(value)
                 if hasattr(value, "__dict__") and not other:
-                    found[identity(value)] = value
+                    found[id(value)] = value
         return list(found.values())
 
     def configured(self, objects):
@@ -146,15 +144,15 @@ class Kinds:
         if isinstance(value, _SIMPLE):
             return value
         if isinstance(value, dict):
-            return identity(value), tuple((identity(key), self._sign(each)) for key, each in list(value.items()))
+            return id(value), tuple((id(key), self._sign(each)) for key, each in list(value.items()))
         if isinstance(value, _CONTAINERS):
-            return identity(value), len(value), tuple(map(self._sign, list(value)[:MOST_VALUES]))
+            return id(value), len(value), tuple(map(self._sign, list(value)[:MOST_VALUES]))
         return self._sign(value)
 
     def _sign(self, value):
         if isinstance(value, (bool, int, float, str, bytes)):
             return value
-        return (identity(value), len(value)) if isinstance(value, _CONTAINERS) else identity(value)
+        return (id(value), len(value)) if isinstance(value, _CONTAINERS) else id(value)
 
     def _of_host(self):
         """Return the states of the host's random numbers."""

@@ -7,7 +7,6 @@ are alike but for rates. Others' optimizers are not skipped: they count in Pytho
 import functools
 import weakref
 
-from _xmem.process.audit import identity
 from _xmem.repeat.events import Region, alike, events
 from _xmem.repeat.known import TIMES
 from _xmem.repeat.layout import StorageLayout
@@ -100,5 +99,5 @@ def _kind(optimizer):
     for group in optimizer.param_groups:
         options += [(name, value) for name, value in group.items() if name not in _RATES]
         options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
-        gradients += [tuple(map(identity, group["params"])), tuple([each.grad is None for each in group["params"]])]
+        gradients += [tuple(map(id, group["params"])), tuple([each.grad is None for each in group["params"]])]
     return str(options), tuple(gradients), len(optimizer.state)
