@@ -398,7 +398,9 @@ def test_of_gradients_no_values_are_computed(run: Run) -> None:
         from _xmem.values.table import Values
         noted, note = [], Values.note
         Values.note = lambda *given: noted.append(1) or note(*given)
-        for i in range(10): step(model(data()).sum())
+        for i in range(10):
+            if i == 5: noted.clear()  # an optimizer has made its state
+            step(model(data()).sum())
         print(json.dumps(len(noted)))
         """
     assert run(script(code)).out == 0
@@ -415,3 +417,57 @@ def test_ranges_are_opened_where_a_profiler_looks_on(run: Run) -> None:
         print(json.dumps([unseen.record is None, {"seen", step_of_optimizer} <= names]))
         """
     assert run(script(code), seconds=SECONDS).out == [True, True]
+
+
+SURROUNDINGS = """
+DEPTH = {"of a global": 1}
+
+def deep():
+    return DEPTH["of a global"]
+
+class Deep(torch.nn.Module):
+    of_its_class = 1
+
+    def __init__(self, deep):
+        super().__init__()
+        self.every, self.used = torch.nn.ModuleList([net(deep=2) for _ in range(2)]), torch.nn.ModuleList()
+        self.used.append(self.every[0])
+        self.a_list, self.a_dict, self.on_host, self.deep = [1], {"within": {"deep": 1}}, torch.tensor(1), deep
+
+    @property
+    def number(self):
+        return self.a_dict["within"]["deep"]
+
+    def forward(self, x):
+        for each in self.used if self.deep is None else self.every[: self.deep(self)]:
+            x = each(x)
+        return x
+
+def grows(model, change):
+    torch.cuda.reset_peak_memory_stats()
+    for i in range(24):
+        if i == 16: change(model)
+        model(data(512)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cuda.max_memory_allocated()
+
+ways = {
+    "a list": (lambda of: len(of.a_list), lambda of: of.a_list.append(1)),
+    "a dictionary in one": (lambda of: of.number, lambda of: of.a_dict["within"].update(deep=2)),
+    "a tensor on the host": (lambda of: int(of.on_host), lambda of: of.on_host.add_(1)),
+    "its class": (lambda of: of.of_its_class, lambda of: setattr(Deep, "of_its_class", 2)),
+    "a global": (lambda of: deep(), lambda of: DEPTH.update({"of a global": 2})),
+    "its modules": (None, lambda of: of.used.append(of.every[1])),
+}
+models = {name: (Deep(deep), change) for name, (deep, change) in ways.items()}
+optimizer = torch.optim.SGD([each for model, _ in models.values() for each in model.parameters()])
+print(json.dumps({name: grows(*each) for name, each in models.items()}))
+"""
+
+
+def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
+    whole = run(HEAD + SURROUNDINGS)
+    assert whole.returncode == 0, whole.stderr
+    assert len(whole.out) == 6
+    assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)

@@ -259,6 +259,7 @@ _REPEATS = (
     *_rows("torch:Tensor", "_use_count", "calls", "torch/csrc/autograd/python_variable.cpp"),
     *_rows(_MODULE, "__call__", "calls.called"),
     *_rows(_MODULE, "__setattr__ __delattr__", "calls.changed"),
+    *_rows(_MODULE, "add_module register_parameter register_buffer", "calls.registered"),
     *_rows("torch.autograd", "_engine_run_backward", "calls.run_backward", "torch/autograd/__init__.py"),
     *_rows("torch", "clear_autocast_cache", "calls.uncached", _AUTOGRAD_SOURCE),
     *_rows("torch.optim.optimizer:Optimizer", "profile_hook_step", "optimizer_steps.hooked"),

@@ -25,11 +25,14 @@ from _xmem.repeat.layout import StorageLayout, pointer
 from _xmem.repeat.node import Held, SkippedGraph, node_class
 from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address
 from _xmem.repeat.sharded import as_gradient, local, sharding
+from _xmem.repeat.surroundings import Surroundings
 
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
 MANY_KINDS = 32
 """Where a module has more, as where lengths vary, a first call of a kind is made without being recorded."""
+MOST_CHANGES = 10_000
+"""Changes of modules that are remembered; then all modules are looked at anew."""
 MOST_KINDS = 4096
 """Kinds of calls of one module; more are as good as none."""
 
@@ -43,9 +46,10 @@ class State:
         self.small = False
         self.casts = None  # the region of autocast in which it was last called
         self.steps = -1  # how many steps of optimizers there were when it was last called
-        self.version = None  # of all modules and hooks, when it was last looked at
+        self.version = None  # of modules and hooks, when it was last looked at
+        self.within = frozenset()  # ids of the modules that it is made of
         self.parameters = self.modules = self.configurations = ()
-        self.settings = self.sharding = None
+        self.settings = self.sharding = self.surroundings = None
         self.reads = None  # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
 
@@ -70,7 +74,7 @@ class Calls:
         self._inside = False  # of a call that is made, and whose parts are not looked at
         self._backward = None  # how the backward pass at hand was asked for
         self._given_now = set()  # ids of parameters that had no gradient before it, and have one from a skipped call
-        self._version = 0  # how often a module was changed
+        self._changed, self._forgotten = [], 0  # ids of modules that were changed, and how often those were forgotten
         self._recorded = []
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
         self._doubts = set()
@@ -129,8 +133,18 @@ class Calls:
         @functools.wraps(change)
         def noted(module, name, *value):
             if not self._inside and (not value or vars(module).get(name, self) is not value[0]):
-                self._version += 1
+                self._changed.append(id(module))
             return change(module, name, *value)
+
+        return noted
+
+    def registered(self, register, _module_class):
+        """Around what gives a module a part past its attributes: a module, a parameter or a buffer."""
+
+        @functools.wraps(register)
+        def noted(module, *args, **kwargs):
+            self._changed.append(id(module))
+            return register(module, *args, **kwargs)
 
         return noted
 
@@ -248,9 +262,12 @@ class Calls:
     def _looked_at(self, module, state):
         """Look at a module again if any was changed; return its parameters."""
         # Whoever is to be told of calls is noted without a change of the module: by handles, which torch numbers.
-        version = self._version, self._torch.utils.hooks.RemovableHandle.next_id
-        if state.version != version:
+        if len(self._changed) > MOST_CHANGES:
+            self._changed, self._forgotten = [], self._forgotten + 1
+        version = self._forgotten, self._torch.utils.hooks.RemovableHandle.next_id, len(self._changed)
+        if state.version != version and not self._is_as_it_was(state, version):
             modules = list(module.modules())
+            state.within = frozenset(map(id, modules))
             state.modules = [weakref.ref(each) for each in modules]
             own = list(module.parameters())
             if any(map(self._torch.nn.parameter.is_lazy, own)):  # without a shape before the first call
@@ -260,8 +277,18 @@ class Calls:
             state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
+            state.surroundings = Surroundings(self._torch, modules, state.surroundings)
             state.version = version
         return _alive(state.parameters)
+
+    def _is_as_it_was(self, state, version):
+        """Whether other modules were changed since this one was looked at, and none that it is made of."""
+        if state.version is None or state.version[:2] != version[:2]:
+            return False
+        if not state.within.isdisjoint(self._changed[state.version[2] :]):
+            return False
+        state.version = version
+        return True
 
     def _known(self, state, leaves, of_arguments, parameters):
         """Return what is known of calls of this kind."""
@@ -276,6 +303,7 @@ class Calls:
             self._kinds.switches(),
             state.settings,
             self._kinds.configured(state.configurations),
+            state.surroundings.look(),
             tuple([each.requires_grad for each in parameters]),
             tuple(map(id, parameters)),
             tuple([each.grad is None for each in parameters]) if without else None,

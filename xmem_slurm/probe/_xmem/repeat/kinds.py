@@ -3,7 +3,8 @@
 Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and whether they need a
 gradient; of small ones on the host their values; of all else that is plain its value), torch's switches (gradients,
 autocast, attention), which of the modules within are in training, their plain attributes (`checkpointing` may be one),
-and the parameters: which need a gradient, and which have one. A call with anything else among its arguments has none.
+what else their code reads (Note [Surroundings]), and the parameters: which need a gradient, and which have one. A call
+with anything else among its arguments has none.
 """
 
 import collections
@@ -119,7 +120,7 @@ class Kinds:
         """Return the plain attributes of modules, and what else can be told of them by what is reachable from there."""
         found = []
         for module in modules:
-            found.append((module.training, hooked(module)))
+            found.append((module.training, hooked(module), *map(id, module._modules.values())))
             for name, value in vars(module).items():
                 if name not in _INTERNAL and name not in _HOOKS:
                     found.append((name, value) if isinstance(value, _SIMPLE) else (name, self._look(value)))

@@ -1,0 +1,176 @@
+"""What else decides what a call of a module does, beside its arguments and its plain attributes?
+
+Note [Surroundings]: a call may read a global of the script, an attribute of a class, or a list, a dictionary or a
+tensor on the host that a module has, and none of these tells when it changes. So of the code that a module can reach,
+from `forward` on, the names are taken, those of functions that it calls by name, too; what is data under such a name
+is of a call's kind, as it is when the call comes. More than is read may be among it: then a call is made once more.
+Code of torch, numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`).
+"""
+
+import collections
+import dis
+import functools
+import itertools
+import sys
+import types
+import weakref
+
+MOST_FUNCTIONS = 4096
+"""Functions that are followed from one module, at the most."""
+MOST_LOOKED_AT = 512
+"""Values that are looked at in all for one call, and..."""
+MOST_OF_ONE = 64
+"""...elements of one container; of the rest it is known how many there are."""
+DEEPEST = 4
+"""So deep containers and objects may lie in each other."""
+_NOT_FOLLOWED = {"torch", "numpy", "triton", "_xmem", *getattr(sys, "stdlib_module_names", sys.builtin_module_names)}
+_OPAQUE = {"torch", "logging", "threading", "_thread"}
+"""Whose objects are not looked into: what they have changes for reasons of their own."""
+_SIMPLE = frozenset((bool, int, float, str, bytes, type(None)))
+_CONTAINERS = (list, tuple, dict, collections.deque)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, property, staticmethod, classmethod)
+_GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
+
+
+class Surroundings:
+    """Those of one module and all within; nothing here keeps what is the script's, but for code."""
+
+    def __init__(self, torch, modules, before=None):
+        """Take them; `before` are those of the same module, at an earlier time."""
+        self._torch, self._left, self._met = torch, 0, set()
+        classes = frozenset(map(type, modules))
+        own = [function for module in modules for value in vars(module).values() for function in _functions(value)]
+        self._of = classes, frozenset([each.__code__ for each in own])
+        same = before is not None and before._of == self._of
+        self._reached = before._reached if same else _reached(classes, own)
+        names = self._reached[0]
+        self._of_modules = [
+            (weakref.ref(module), name)
+            for module in modules
+            for name, value in vars(module).items()
+            if name in names and self._may_change(value)
+        ]
+
+    def look(self):
+        """Return what they are now."""
+        self._left, self._met = MOST_LOOKED_AT, set()
+        of_modules = [(vars(module()), name) for module, name in self._of_modules if module() is not None]
+        return tuple([self._look(of.get(name), DEEPEST) for of, name in (*self._reached[1], *of_modules)])
+
+    def _may_change(self, value):
+        """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
+        if isinstance(value, self._torch.Tensor):
+            return not value.is_cuda
+        return isinstance(value, (*_CONTAINERS, set)) or _is_array(value) or _is_object(value)
+
+    def _look(self, value, deep):
+        if type(value) in _SIMPLE:
+            return value
+        self._left -= 1
+        if self._left < 0 or deep == 0 or id(value) in self._met:
+            return id(value)
+        self._met.add(id(value))
+        return id(value), self._within(value, deep - 1)
+
+    def _within(self, value, deep):
+        """Return what is in a value, as far as that can change."""
+        found = None
+        if isinstance(value, self._torch.Tensor):
+            found = None if value.is_cuda or value.is_inference() else value._version
+        elif isinstance(value, dict):
+            some = itertools.islice(list(value.items()), MOST_OF_ONE)
+            found = len(value), tuple([(self._look(key, 0), self._look(each, deep)) for key, each in some])
+        elif isinstance(value, _CONTAINERS):
+            found = len(value), tuple([self._look(each, deep) for each in list(value)[:MOST_OF_ONE]])
+        elif isinstance(value, set):
+            found = len(value)
+        elif _is_array(value):
+            found = value.tobytes() if value.size <= MOST_OF_ONE else None
+        elif not isinstance(value, self._torch.nn.Module) and _is_object(value):
+            found = self._within(vars(value), deep)
+        return found
+
+
+def _is_array(value):
+    return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
+
+
+def _is_object(value):
+    """Whether it has attributes of its own that may tell something, and is no code."""
+    opaque = isinstance(value, (*_CODE, types.ModuleType)) or _root(type(value).__module__) in _OPAQUE
+    return not opaque and not callable(value) and hasattr(value, "__dict__")
+
+
+def _reached(classes, own):
+    """Return (names of attributes, [(what has it, name)]): what code of these modules can reach, what of it is data.
+
+    `own` are functions that the modules have themselves. What has data are the globals of a Python module, or the
+    attributes of a class.
+    """
+    bases = {base for each in classes for base in each.__mro__ if _is_followed(base.__module__)}
+    waiting = [*own, *[function for base in bases for function in _functions(vars(base).get("forward"))]]
+    met, names, found = set(), set(), {}
+
+    def see(of, name):
+        value = of.get(name)
+        functions = _functions(value)
+        waiting.extend(functions)
+        if not functions and name in of and not isinstance(value, (*_CODE, types.ModuleType)):
+            found[id(of), name] = of, name
+
+    while waiting and len(met) < MOST_FUNCTIONS:
+        function = waiting.pop()
+        if function in met or not _is_followed(function.__module__):
+            continue
+        met.add(function)
+        of_globals, of_attributes = _names(function.__code__)
+        for name in of_globals:
+            see(function.__globals__, name)
+            value = function.__globals__.get(name)
+            if isinstance(value, types.ModuleType) and _is_followed(vars(value).get("__name__")):
+                for attribute in of_attributes:
+                    see(vars(value), attribute)
+        for name in of_attributes - names:
+            for base in bases:
+                see(vars(base), name)
+        names |= of_attributes
+    return names, list(found.values())
+
+
+def _root(module):
+    return (module or "").partition(".")[0]
+
+
+def _is_followed(module):
+    return _root(module) not in _NOT_FOLLOWED
+
+
+def _functions(value):
+    """Return the functions of Python in a value: itself, what it wraps or has in its closure, or how it is got."""
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
+        value = value.__func__
+    if not isinstance(value, types.FunctionType):
+        return []
+    inner = [*filter(_is_filled, value.__closure__ or ())]
+    inner = [*[cell.cell_contents for cell in inner], getattr(value, "__wrapped__", None)]
+    return [value, *[each for each in inner if isinstance(each, types.FunctionType)]]
+
+
+def _is_filled(cell):
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+@functools.lru_cache(maxsize=8192)
+def _names(code):
+    """Return the names that a code, and the codes within it, load: of globals, and of attributes."""
+    loads = list(dis.get_instructions(code))
+    found = [{each.argval for each in loads if each.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)]
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            found = [mine | theirs for mine, theirs in zip(found, _names(inner))]  # noqa: B905 - since Python 3.10
+    return tuple(map(frozenset, found))
