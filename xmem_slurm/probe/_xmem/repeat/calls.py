@@ -25,7 +25,7 @@ from _xmem.repeat.layout import StorageLayout, pointer
 from _xmem.repeat.node import Held, SkippedGraph, node_class
 from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address
 from _xmem.repeat.sharded import as_gradient, local, sharding
-from _xmem.repeat.surroundings import Surroundings
+from _xmem.repeat.surroundings import CallSurroundings
 
 REFUSALS = 3
 """A module of which so many calls, one after another, could not be skipped, is left alone; its parts are not."""
@@ -277,7 +277,7 @@ class Calls:
             state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
-            state.surroundings = Surroundings(self._torch, modules, state.surroundings)
+            state.surroundings = CallSurroundings(self._torch, modules, state.surroundings)
             state.version = version
         return _alive(state.parameters)
 

@@ -32,7 +32,7 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, 
 _GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 
 
-class Surroundings:
+class CallSurroundings:
     """Those of one module and all within; nothing here keeps what is the script's, but for code."""
 
     def __init__(self, torch, modules, before=None):
