@@ -471,3 +471,15 @@ def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None
     assert whole.returncode == 0, whole.stderr
     assert len(whole.out) == 6
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
+
+
+def test_a_second_training_is_skipped_as_the_first_was(run: Run) -> None:
+    code = """
+        for fold in range(2):
+            skipped.clear()
+            model = net()
+            optimizer = torch.optim.AdamW(model.parameters())
+            for i in range(40): step(model(data()).square().mean())
+        print(json.dumps(len(skipped)))
+        """
+    assert run(script(COUNTED + textwrap.dedent(code)), seconds=SECONDS).out > 20

@@ -157,6 +157,29 @@ def test_an_optimizer_without_parameters_counts_for_nothing(steps: ModuleType) -
     assert (counted.stepped(empty, True, 0.0), counted.least(), counted.number) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("order", "leads"),
+    [
+        ("aaa", "aaa"),
+        ("ababab", "aaa"),
+        ("bbabbabba", "bbbbbb"),
+        ("aaaaaaaabbbbbbb", "aaaaaaaabbb"),
+        ("aabbbbbbbbaaa", "aabbbbbb"),
+        ("abcabc", "aa"),
+    ],
+    ids=["one", "two in turn", "one oftener", "one after another", "and back", "three"],
+)
+def test_a_script_comes_round_by_one_optimizer_until_that_is_left_lying(
+    steps: ModuleType, order: str, leads: str
+) -> None:
+    optimizers, counted = {name: Optimizer(Parameter()) for name in order}, steps.Steps()
+    found = []
+    for name in order:
+        counted.stepped(optimizers[name], False, 0.0)
+        found += [name] if counted.leads else []
+    assert "".join(found) == leads
+
+
 def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> None:
     """One process works for 0.3 s of CPU time beside three that take the same CPU."""
     clock = importlib.import_module("_xmem.process.clock").Clock()

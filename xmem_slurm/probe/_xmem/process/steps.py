@@ -11,6 +11,8 @@ ALIKE_STEPS = 2
 """So many are enough in a brief run where each of them asked for what an earlier one did."""
 MANY_STEPS = 64
 """After so many it does so all the same: what still grows then (losses that are kept) grows with every step."""
+GONE = 2
+"""Where an optimizer has missed so many steps of each there was, another one tells when the script comes round."""
 MISSED = 4
 """An optimizer that missed so many of its turns is not in use any more: another has taken its place."""
 WAIT_SECONDS = 10.0
@@ -26,6 +28,9 @@ class Steps:
     def __init__(self):
         self.number = 0
         """Steps of the optimizer that made the most: where each parameter has its own, a step is one round of all."""
+        self.leads = False
+        """Whether the step that was counted last was one by which the script comes round."""
+        self._leader = None  # the optimizer whose are those: the one with the most steps, as long as it is in use
         self._seen = {}  # id of the parameter: [reference to it, steps, steps since the peak, the last one's number]
         self._all = 0
         self._began = None
@@ -40,6 +45,7 @@ class Steps:
             self._began = now
         parameter = _first_parameter(optimizer)
         if parameter is None:
+            self.leads = False
             return 0
         seen = self._seen.get(id(parameter))
         if seen is None or seen[0]() is not parameter:
@@ -47,7 +53,11 @@ class Steps:
         self._all += 1
         seen[1] += 1
         seen[2] += 1
-        seen[3] = self._all
+        leader, seen[3] = self._leader, self._all
+        gone = leader is None or leader[0]() is None or self._all - leader[3] > GONE * len(self._seen)
+        if gone or seen[1] > leader[1]:
+            self._leader = seen
+        self.leads = seen is self._leader
         self.number = max(self.number, seen[1])
         if grew:
             for each in self._seen.values():

@@ -208,7 +208,7 @@ class Recorder(ProbeEngine):
             self._tags.optimizer(self._torch, optimizer, first)
         if first:
             self._tags.modules(self._torch)
-        met = self._boundary(counts) if number > most else True
+        met = self._boundary(counts) if self._steps.leads else True
         self._course.stepped(self._served.allocated, self._served.peak(), met, number == 1)
         if self._ends and self._steps.repeat(self._course.steady_steps()):
             self._end_if_enough()
