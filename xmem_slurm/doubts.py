@@ -22,6 +22,11 @@ class Doubt(Enum):
     """Something that a dry run could not see: its code, its price, and its sentence, with a place for the detail."""
 
     CUDNN_PLAN = "cudnn-plan", 0.20, f"the workspace of cuDNN's plans was not seen: {_ON_GPU}"
+    CUDNN_TIME = (
+        "cudnn-time",
+        0.20,
+        "asking the job's own cuDNN for the workspace of its plans took all of its time (--xmem-budget=300 gives it more)",
+    )
     CUDNN_COMPILED = (
         "cudnn-compiled",
         0.05,

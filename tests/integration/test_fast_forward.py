@@ -425,6 +425,13 @@ DEPTH = {"of a global": 1}
 def deep():
     return DEPTH["of a global"]
 
+def enclosed():
+    deep = 1
+    def grow(_of):
+        nonlocal deep
+        deep = 2
+    return lambda of: deep, grow
+
 class Deep(torch.nn.Module):
     of_its_class = 1
 
@@ -458,6 +465,7 @@ ways = {
     "a tensor on the host": (lambda of: int(of.on_host), lambda of: of.on_host.add_(1)),
     "its class": (lambda of: of.of_its_class, lambda of: setattr(Deep, "of_its_class", 2)),
     "a global": (lambda of: deep(), lambda of: DEPTH.update({"of a global": 2})),
+    "a variable of a function around it": enclosed(),
     "its modules": (None, lambda of: of.used.append(of.every[1])),
 }
 models = {name: (Deep(deep), change) for name, (deep, change) in ways.items()}
@@ -469,7 +477,7 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 6
+    assert len(whole.out) == 7
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 

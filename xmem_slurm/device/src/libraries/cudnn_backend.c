@@ -209,8 +209,11 @@ static int unset_attribute(int name, int type, int64_t wanted, int64_t *count, v
     int is_descriptor = name == ENGINEHEUR_RESULTS || name == ENGINECFG_ENGINE; /* the caller's, which stays as it is */
     int is_number =
         name == EXECUTION_PLAN_WORKSPACE_SIZE || name == ENGINECFG_WORKSPACE_SIZE || name == ENGINE_GLOBAL_INDEX;
-    if (name == EXECUTION_PLAN_WORKSPACE_SIZE)
-        doubt("cudnn-plan", cudnn_no_answer());
+    const char *why = name == EXECUTION_PLAN_WORKSPACE_SIZE ? cudnn_no_answer() : NULL;
+    if (why && strcmp(why, CUDNN_OUT_OF_TIME) == 0)
+        doubt("cudnn-time", why);
+    else if (why)
+        doubt("cudnn-plan", why);
     if (values && wanted > 0) {
         if (is_text)
             memcpy(values, "{}", wanted < 2 ? (size_t)wanted : 2);

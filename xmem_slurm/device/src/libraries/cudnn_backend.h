@@ -75,6 +75,7 @@ void cudnn_count(const struct descriptor *plan);
  * why, in words that stay. */
 char *cudnn_ask(const struct descriptor *heuristics);
 const char *cudnn_no_answer(void);
+#define CUDNN_OUT_OF_TIME "the time for asking cuDNN ran out" /* that is why */
 
 /* "cuDNN 9.19.0": the library that this torch has. */
 const char *cudnn_name(void);

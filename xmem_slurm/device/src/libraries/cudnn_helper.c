@@ -195,7 +195,7 @@ char *cudnn_ask_helper(const char *library, const char *question) {
         allowed = (seconds < left ? seconds : left) / 3;
     }
     if (spent >= allowed)
-        return cudnn_no("the time for asking cuDNN ran out");
+        return cudnn_no(CUDNN_OUT_OF_TIME);
     if (failures >= MAX_FAILURES)
         return NULL;
     cudnn_no("cuDNN gave no answer");

@@ -1,10 +1,11 @@
 """What else decides what a call of a module does, beside its arguments and its plain attributes?
 
-Note [Surroundings]: a call may read a global of the script, an attribute of a class, or a list, a dictionary or a
-tensor on the host that a module has, and none of these tells when it changes. So of the code that a module can reach,
-from `forward` on, the names are taken, those of functions that it calls by name, too; what is data under such a name
-is of a call's kind, as it is when the call comes. More than is read may be among it: then a call is made once more.
-Code of torch, numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`).
+Note [Surroundings]: a call may read a global of the script, an attribute of a class, a variable of a function around
+it, or a list, a dictionary or a tensor on the host that a module has, and none of these tells when it changes. So of
+the code that a module can reach, from `forward` on, the names are taken, those of functions that it calls by name, too;
+what is data under such a name is of a call's kind, as it is when the call comes. More than is read may be among it:
+then a call is made once more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a
+kind anyway (`kinds`).
 """
 
 import collections
@@ -104,8 +105,8 @@ def _is_object(value):
 def _reached(classes, own):
     """Return (names of attributes, [(what has it, name)]): what code of these modules can reach, what of it is data.
 
-    `own` are functions that the modules have themselves. What has data are the globals of a Python module, or the
-    attributes of a class.
+    `own` are functions that the modules have themselves. What has data are the globals of a Python module, the
+    attributes of a class, or a variable of an enclosing function.
     """
     bases = {base for each in classes for base in each.__mro__ if _is_followed(base.__module__)}
     waiting = [*own, *[function for base in bases for function in _functions(vars(base).get("forward"))]]
@@ -115,7 +116,7 @@ def _reached(classes, own):
         value = of.get(name)
         functions = _functions(value)
         waiting.extend(functions)
-        if not functions and name in of and not isinstance(value, (*_CODE, types.ModuleType)):
+        if not functions and name in of and _may_be_data(value):
             found[id(of), name] = of, name
 
     while waiting and len(met) < MOST_FUNCTIONS:
@@ -123,6 +124,9 @@ def _reached(classes, own):
         if function in met or not _is_followed(function.__module__):
             continue
         met.add(function)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - Python 3.9
+            if _is_filled(cell) and _may_be_data(cell.cell_contents):
+                found[id(cell), name] = _Cell(cell), name
         of_globals, of_attributes = _names(function.__code__)
         for name in of_globals:
             see(function.__globals__, name)
@@ -135,6 +139,21 @@ def _reached(classes, own):
                 see(vars(base), name)
         names |= of_attributes
     return names, list(found.values())
+
+
+class _Cell:
+    """A variable of an enclosing function, to be asked for as globals are."""
+
+    def __init__(self, cell):
+        self._cell = cell
+
+    def get(self, _name):
+        """Return its value."""
+        return self._cell.cell_contents if _is_filled(self._cell) else None
+
+
+def _may_be_data(value):
+    return not isinstance(value, (*_CODE, types.ModuleType))
 
 
 def _root(module):
@@ -160,9 +179,10 @@ def _functions(value):
 
 def _is_filled(cell):
     try:
-        return cell.cell_contents is not None
+        cell.cell_contents  # noqa: B018 - it raises where there is none
     except ValueError:
         return False
+    return True
 
 
 @functools.lru_cache(maxsize=8192)
