@@ -134,7 +134,7 @@ def test_a_job_is_estimated(launcher: str, trainer_python: Path, tmp_path: Path)
     (tmp_path / "train.py").write_text(TRAIN + FOREVER)
     environ = {"HOME": str(tmp_path), "PATH": f"{trainer_python.parent}:/usr/bin:/bin"}
     job = Job(f"#!/bin/bash\n{launcher} train.py 3\n".encode(), (), tmp_path, environ, (RANKS,))
-    order = DryRunOrder.of(job, H100, Budget(seconds=300))
+    order = DryRunOrder.of(job, H100, Budget(seconds=120))  # three quarters of it go by: the script has no end
     found = estimate(dispatch.one(ranks.run(order, SharedBudget(order.budget)), DryRuns()), "h100", H100)
     assert [(each.trace.rank, each.trace.world_size) for each in found.ranks] == [(0, RANKS)]
     assert found.largest.trace.state == "steady"
