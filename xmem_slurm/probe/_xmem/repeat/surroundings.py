@@ -79,10 +79,11 @@ class CallSurroundings:
         if isinstance(value, self._torch.Tensor):
             found = None if value.is_cuda or value.is_inference() else value._version
         elif isinstance(value, dict):
-            some = itertools.islice(list(value.items()), MOST_OF_ONE)
+            some = tuple(itertools.islice(value.items(), MOST_OF_ONE))  # at once: another thread may change it
             found = len(value), tuple([(self._look(key, 0), self._look(each, deep)) for key, each in some])
         elif isinstance(value, _CONTAINERS):
-            found = len(value), tuple([self._look(each, deep) for each in list(value)[:MOST_OF_ONE]])
+            some = tuple(itertools.islice(value, MOST_OF_ONE))
+            found = len(value), tuple([self._look(each, deep) for each in some])
         elif isinstance(value, set):
             found = len(value)
         elif _is_array(value):
