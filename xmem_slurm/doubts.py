@@ -25,7 +25,7 @@ class Doubt(Enum):
     CUDNN_TIME = (
         "cudnn-time",
         0.20,
-        "asking the job's own cuDNN for the workspace of its plans took all of its time (--xmem-budget=300 gives it more)",
+        "asking the job's own cuDNN for its plans took all the time that it has (--xmem-budget=300 gives it more)",
     )
     CUDNN_COMPILED = (
         "cudnn-compiled",
