@@ -112,34 +112,33 @@ def _reached(classes, own):
     bases = {base for each in classes for base in each.__mro__ if _is_followed(base.__module__)}
     waiting = [*own, *[function for base in bases for function in _functions(vars(base).get("forward"))]]
     met, names, found = set(), set(), {}
-
-    def see(of, name):
-        value = of.get(name)
-        functions = _functions(value)
-        waiting.extend(functions)
-        if not functions and name in of and _may_be_data(value):
-            found[id(of), name] = of, name
-
     while waiting and len(met) < MOST_FUNCTIONS:
         function = waiting.pop()
         if function in met or not _is_followed(function.__module__):
             continue
         met.add(function)
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - Python 3.9
-            if _is_filled(cell) and _may_be_data(cell.cell_contents):
-                found[id(cell), name] = _Cell(cell), name
-        of_globals, of_attributes = _names(function.__code__)
-        for name in of_globals:
-            see(function.__globals__, name)
-            value = function.__globals__.get(name)
-            if isinstance(value, types.ModuleType) and _is_followed(vars(value).get("__name__")):
-                for attribute in of_attributes:
-                    see(vars(value), attribute)
-        for name in of_attributes - names:
-            for base in bases:
-                see(vars(base), name)
-        names |= of_attributes
+        attributes = _names(function.__code__)[1] - names
+        for of, name in (*_variables(function), *[(vars(base), each) for each in attributes for base in bases]):
+            value = of.get(name, types)  # a module is no data
+            functions = _functions(value)
+            waiting += functions
+            if not functions and not isinstance(value, (*_CODE, types.ModuleType)):
+                found[id(of), name] = of, name
+        names |= attributes
     return names, list(found.values())
+
+
+def _variables(function):
+    """Yield (what has it, name) of each variable that a function may load from outside of itself."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - since Python 3.10
+        yield _Cell(cell), name
+    of_globals, of_attributes = _names(function.__code__)
+    for name in of_globals:
+        yield function.__globals__, name
+        module = function.__globals__.get(name)
+        if isinstance(module, types.ModuleType) and _is_followed(vars(module).get("__name__")):
+            for attribute in of_attributes:
+                yield vars(module), attribute
 
 
 class _Cell:
@@ -148,13 +147,9 @@ class _Cell:
     def __init__(self, cell):
         self._cell = cell
 
-    def get(self, _name):
-        """Return its value."""
-        return self._cell.cell_contents if _is_filled(self._cell) else None
-
-
-def _may_be_data(value):
-    return not isinstance(value, (*_CODE, types.ModuleType))
+    def get(self, _name, default=None):
+        """Return its value; `default` where it has none yet."""
+        return self._cell.cell_contents if _is_filled(self._cell) else default
 
 
 def _root(module):
