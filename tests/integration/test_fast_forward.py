@@ -481,6 +481,50 @@ def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 
+UNSEEN = """
+class Deep(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.every = torch.nn.ModuleList([net(deep=2) for _ in range(2)])
+        self.within, self.long = [[[[[[[[1]]]]]]]], [1] * LONG
+        self.deepest = self.within[0][0][0][0][0][0][0]
+
+    def forward(self, x):
+        for each in self.every[: max(self.within[0][0][0][0][0][0][0][0], self.long[-1])]:
+            x = each(x)
+        return x
+
+model = Deep()
+optimizer = torch.optim.SGD(model.parameters())
+for i in range(40):
+    if i == 30: CHANGE
+    model(data(4096)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(json.dumps(torch.cuda.max_memory_allocated()))
+"""
+
+
+CHANGES = {
+    "nothing": (100_000, "pass", []),
+    "of a few values, deep in each other": (1, "model.deepest[0] = 2", []),
+    "of very many values": (
+        100_000,
+        "model.long[-1] = 2",
+        ["what a module's code reads has changed, past what each call looks at"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_not_each_call_looks_at_does_not_change_silently(run: Run, name: str) -> None:
+    long, change, said = CHANGES[name]
+    code = HEAD + UNSEEN.replace("LONG", str(long)).replace("CHANGE", change)
+    whole, found = run(code), run(code, seconds=SECONDS)
+    assert [each.detail for each in found.traces[-1].doubts if each.code == "skipped"] == said
+    assert said or found.out == pytest.approx(whole.out, rel=0.02)  # the change is 18 %
+
+
 def test_a_second_training_is_skipped_as_the_first_was(run: Run) -> None:
     code = """
         for fold in range(2):

@@ -235,6 +235,18 @@ class Calls:
         given = self._skip(state, known, leaves, parameters)
         return lambda _make: given
 
+    def _around(self, state):
+        """Return what a module's code reads; if that may change unnoticed, no call of it is skipped from now on."""
+        found = state.surroundings.look()
+        self._trust(state)
+        return found
+
+    def _trust(self, state):
+        if not state.surroundings.is_told:
+            state.refuse()
+        if state.surroundings.changed_unseen:
+            self._doubts.add("what a module's code reads has changed, past what each call looks at")
+
     def _broken(self, error):
         """Skip nothing any more: something here is not as it was thought."""
         self.end()
@@ -303,7 +315,7 @@ class Calls:
             self._kinds.switches(),
             state.settings,
             self._kinds.configured(state.configurations),
-            state.surroundings.look(),
+            self._around(state),
             tuple([each.requires_grad for each in parameters]),
             tuple(map(id, parameters)),
             tuple([each.grad is None for each in parameters]) if without else None,
@@ -450,7 +462,7 @@ class Calls:
     def _skip(self, state, known, leaves, parameters):
         """Return what a call gives, without making it."""
         torch, gave, number = self._torch, known.gave, self.journal.number()
-        state.last = number
+        state.last, state.surroundings.relied_on = number, True
         given = self._like(gave.leaves, self.note(number, known.forward), known.forward.given)
         held = [
             tensor.detach()
@@ -586,6 +598,10 @@ class Calls:
 
     def doubt(self, note):
         """Say what skipped calls could not stand for."""
+        for state in list(self._states.values()):
+            if state.surroundings is not None and state.surroundings.relied_on:
+                state.surroundings.look_at_rest()
+                self._trust(state)
         for what in sorted(self._doubts):
             note("skipped", what)
 

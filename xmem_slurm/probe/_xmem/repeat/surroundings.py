@@ -6,6 +6,10 @@ the code that a module can reach, from `forward` on, the names are taken, those 
 what is data under such a name is of a call's kind, as it is when the call comes. More than is read may be among it:
 then a call is made once more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a
 kind anyway (`kinds`).
+
+Each call looks at some of it, as that is what a skipped call costs. Where this is not all, all is looked at now and
+then: what changed unseen is a doubt then, where calls were skipped in between, and no call of that module is skipped
+any more.
 """
 
 import collections
@@ -18,12 +22,14 @@ import weakref
 
 MOST_FUNCTIONS = 4096
 """Functions that are followed from one module, at the most."""
-MOST_LOOKED_AT = 512
-"""Values that are looked at in all for one call, and..."""
-MOST_OF_ONE = 64
-"""...elements of one container; of the rest it is known how many there are."""
-DEEPEST = 4
-"""So deep containers and objects may lie in each other."""
+A_CALL_PAYS = 50
+"""For so many values of a look at all: 1 us each, so 50 us a call."""
+IN_ADVANCE = 1_000_000
+"""Values for which no call has to pay: a module that is changed, as at each epoch, is looked at anew at once."""
+Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
+"""How many values are looked at in all, and elements of one container; how deep in each other; how large an array."""
+OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
+OF_ALL = Limits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
 _NOT_FOLLOWED = {"torch", "numpy", "triton", "_xmem", *getattr(sys, "stdlib_module_names", sys.builtin_module_names)}
 _OPAQUE = {"torch", "logging", "threading", "_thread"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
@@ -38,7 +44,7 @@ class CallSurroundings:
 
     def __init__(self, torch, modules, before=None):
         """Take them; `before` are those of the same module, at an earlier time."""
-        self._torch, self._left, self._met = torch, 0, set()
+        self._torch, self._within = torch, frozenset(map(id, modules))
         classes = frozenset(map(type, modules))
         own = [function for module in modules for value in vars(module).values() for function in _functions(value)]
         self._of = classes, frozenset([each.__code__ for each in own])
@@ -51,56 +57,107 @@ class CallSurroundings:
             for name, value in vars(module).items()
             if name in names and self._may_change(value)
         ]
+        self._limits, self._left, self._met, self._is_cut = OF_A_CALL, 0, set(), False
+        self._all = None  # the number of all of it, where a call does not look at all, of so many values:
+        self._size = self._calls = 0  # and how many calls there were since then that did not look at all
+        self._paid = IN_ADVANCE if before is None else before._paid
+        self.relied_on = False
+        """Whether a call was skipped since all of it was looked at."""
+        self.changed_unseen = False
+        """Whether something has changed while calls were skipped that did not look at it."""
+        self.is_told = True
+        """Whether a change is noticed, sooner or later: not where there is too much, or where one was noticed late."""
 
     def look(self):
         """Return what they are now."""
-        self._left, self._met = MOST_LOOKED_AT, set()
+        found = self._look_at(OF_A_CALL)
+        if not self._is_cut:
+            return found
+        if self._all is None or (self._calls + 1) * A_CALL_PAYS >= self._size:
+            self._look_at_all()
+        else:
+            self._calls += 1
+        self._paid += A_CALL_PAYS
+        return found, self._all
+
+    def look_at_rest(self):
+        """Look at what calls have not looked at since it was looked at last."""
+        if self._calls:
+            self._look_at_all()
+
+    def _look_at_all(self):
+        before, self._all = self._all, hash(self._look_at(OF_ALL))
+        self._size = OF_ALL.values - self._left
+        if before is None:
+            self._paid -= self._size
+            self.is_told = self._paid > 0
+        elif before != self._all and self._calls:
+            self.is_told, self.changed_unseen = False, self.relied_on
+        self.is_told &= not self._is_cut
+        self._calls, self.relied_on = 0, False
+
+    def _look_at(self, limits):
+        self._limits, self._left, self._met, self._is_cut = limits, limits.values, set(), False
         of_modules = [(vars(module()), name) for module, name in self._of_modules if module() is not None]
-        return tuple([self._look(of.get(name), DEEPEST) for of, name in (*self._reached[1], *of_modules)])
+        return tuple([self._look(of.get(name), limits.deep) for of, name in (*self._reached[1], *of_modules)])
 
     def _may_change(self, value):
         """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
         if isinstance(value, self._torch.Tensor):
             return not value.is_cuda
-        return isinstance(value, (*_CONTAINERS, set)) or _is_array(value) or _is_object(value)
+        return isinstance(value, (*_CONTAINERS, set)) or _is_array(value) or self._is_object(value)
+
+    def _is_object(self, value):
+        """Whether it has attributes of its own that may tell something, and is no code; modules within are noticed."""
+        opaque = isinstance(value, (*_CODE, types.ModuleType)) or _root(type(value).__module__) in _OPAQUE
+        return not opaque and id(value) not in self._within and hasattr(value, "__dict__")
 
     def _look(self, value, deep):
         if type(value) in _SIMPLE:
             return value
         self._left -= 1
-        if self._left < 0 or deep == 0 or id(value) in self._met:
+        if id(value) in self._met or not self._may_change(value):
+            return id(value)
+        if self._left < 0 or deep == 0:
+            self._is_cut = True
             return id(value)
         self._met.add(id(value))
-        return id(value), self._within(value, deep - 1)
+        return id(value), self._look_within(value, deep - 1)
 
-    def _within(self, value, deep):
-        """Return what is in a value, as far as that can change."""
-        found = None
+    def _look_within(self, value, deep):
+        """Return what is in a value that can change."""
         if isinstance(value, self._torch.Tensor):
-            found = None if value.is_cuda or value.is_inference() else value._version
-        elif isinstance(value, dict):
-            some = tuple(itertools.islice(value.items(), MOST_OF_ONE))  # at once: another thread may change it
-            found = len(value), tuple([(self._look(key, 0), self._look(each, deep)) for key, each in some])
-        elif isinstance(value, _CONTAINERS):
-            some = tuple(itertools.islice(value, MOST_OF_ONE))
-            found = len(value), tuple([self._look(each, deep) for each in some])
-        elif isinstance(value, set):
-            found = len(value)
-        elif _is_array(value):
-            found = value.tobytes() if value.size <= MOST_OF_ONE else None
-        elif not isinstance(value, self._torch.nn.Module) and _is_object(value):
-            found = self._within(vars(value), deep)
-        return found
+            return None if value.is_inference() else value._version
+        if isinstance(value, dict):
+            some = tuple(itertools.islice(value.items(), self._limits.of_one))  # at once: another thread may change it
+            self._took(len(some), len(value))
+            return len(value), tuple([(_of_key(key), self._look(each, deep)) for key, each in some])
+        if isinstance(value, set):
+            some = tuple(itertools.islice(value, self._limits.of_one))
+            self._took(len(some), len(value))
+            return len(value), frozenset(map(_of_key, some))
+        if isinstance(value, _CONTAINERS):
+            some = tuple(itertools.islice(value, self._limits.of_one))
+            self._took(len(some), len(value))
+            return len(value), tuple([self._look(each, deep) for each in some])
+        if _is_array(value):
+            self._took(value.size, value.size if value.nbytes <= self._limits.array_bytes else sys.maxsize)
+            return value.tobytes() if value.nbytes <= self._limits.array_bytes else None
+        return self._look_within(vars(value), deep)
+
+    def _took(self, count, of_all):
+        """Of what a value has so much is looked at."""
+        self._left -= count // 16  # plain values, for the most part, each a sixteenth of the time of another
+        self._is_cut = self._is_cut or count < of_all
+
+
+def _of_key(key):
+    """Return what stands for a key, which has a hash and so seldom changes."""
+    return key if type(key) in _SIMPLE else id(key)
 
 
 def _is_array(value):
     return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
-
-
-def _is_object(value):
-    """Whether it has attributes of its own that may tell something, and is no code."""
-    opaque = isinstance(value, (*_CODE, types.ModuleType)) or _root(type(value).__module__) in _OPAQUE
-    return not opaque and not callable(value) and hasattr(value, "__dict__")
 
 
 def _reached(classes, own):
