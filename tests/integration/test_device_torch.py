@@ -641,7 +641,7 @@ out(trained=q.grad is not None, codes=[d["code"] for d in doubts()])
 """,
         XMEM_DEVICE_CUDNN=cudnn,
     )
-    assert seen == {"trained": True, "codes": ["cudnn-compiled"]}
+    assert seen == {"trained": True, "codes": []}, "torch takes the first plan that can be made: that one was"
 
 
 def test_a_benchmark_takes_the_largest_workspace_once(run: Run, cudnn: str) -> None:

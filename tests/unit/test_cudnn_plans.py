@@ -44,15 +44,17 @@ def get(of, name, type, values):
 def pointers(*of):
     return (ctypes.c_void_p * len(of))(*of)
 
-def ask(rows, columns):
+CONVOLUTION, PRODUCT = 10, 19
+
+def ask(rows, columns, kind=CONVOLUTION, most=None):
     tensor = make(17, (902, INT64, (ctypes.c_int64 * 2)(rows, columns)))
-    operation = make(10, (701, DESCRIPTOR, pointers(tensor)))
+    operation = make(kind, (701, DESCRIPTOR, pointers(tensor)))
     cudnn.cudnnBackendDestroyDescriptor(tensor)  # as torch does
     graph = make(15, (800, HANDLE, pointers(0x1234)), (801, DESCRIPTOR, pointers(operation)))
     heuristics = make(4, (201, DESCRIPTOR, pointers(graph)), (200, MODE, (ctypes.c_int * 1)(0)))
     configurations = [make(3) for _ in range(get(heuristics, 202, DESCRIPTOR, None))]
     get(heuristics, 202, DESCRIPTOR, pointers(*configurations))
-    return [describe(each) for each in configurations]
+    return [describe(each) for each in configurations[:most]]
 
 def describe(configuration):
     engine, index, notes, workspace = make(2), (ctypes.c_int64 * 1)(), (ctypes.c_int * 8)(), (ctypes.c_int64 * 1)()
@@ -99,7 +101,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*shared, *sources["libraries/cudnn*.c"], "-o", folder / "libcudnn.so", "-ldl"],
         [*helper, "-o", folder / "cudnn-plans"],
     ]
-    for name, flags in {"": [], "crash": ["-DCRASH"], "hang": ["-DHANG"], "refuse": ["-DREFUSE"]}.items():
+    for name, flags in {
+        "": [],
+        "compiled": ["-DCOMPILED"],
+        "crash": ["-DCRASH"],
+        "hang": ["-DHANG"],
+        "refuse": ["-DREFUSE"],
+    }.items():
         commands.append([*shared, "-DVERSION=91900", *flags, FAKE, "-o", folder / f"graph{name}.so"])
     commands.append([*shared, "-DVERSION=91800", FAKE, "-o", folder / "graphother.so"])
     account = f'"{folder}/schedstat"'
@@ -198,6 +206,23 @@ out(sizes=sizes, few=bounds()[:4], many=[len(many), min(many)], last=dict(bounds
     assert seen["many"] == [256, (1 << 20) - 511], "the last size stands for all that are over"
     assert seen["last"] == 299 << 21
     assert seen["doubts"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plans", "codes"),
+    [
+        ("30, 70, CONVOLUTION, 2", [0], ["cudnn-compiled"]),
+        ("30, 70, PRODUCT, 2", [0], []),
+        ("30, 70, PRODUCT", [0, 3000], ["cudnn-compiled"]),
+    ],
+)
+def test_a_plan_that_was_not_compiled_matters_where_it_may_be_taken(
+    ask: Ask, arguments: str, plans: list[int], codes: list[str]
+) -> None:
+    """Of a convolution any plan of the list may be; of all else the first that can be made, unless one asks for more."""
+    seen = ask(f"out(plans=ask({arguments}), doubts=doubts())", library="compiled")
+    assert [status for _, status, *_ in seen["plans"]][1:] == plans
+    assert list(seen["doubts"]) == codes
 
 
 def test_each_operation_has_its_own_answer(ask: Ask) -> None:

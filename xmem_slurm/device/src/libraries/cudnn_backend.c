@@ -138,8 +138,7 @@ static void get_configurations(const char *lines, struct descriptor **values, in
         int status = 0;
         if (!values || there >= wanted || !values[there])
             continue;
-        if (sscanf(line, "%lld %d %lld %llx %llx", &engine, &status, &workspace, &numerical, &behavior) != 5 ||
-            status == NOT_MADE)
+        if (sscanf(line, "%lld %d %lld %llx %llx", &engine, &status, &workspace, &numerical, &behavior) != 5)
             status = CUDNN_NOT_SUPPORTED;
         struct descriptor *configuration = values[there];
         configuration->type = ENGINECFG_DESCRIPTOR;
@@ -165,22 +164,38 @@ static int finalize_heuristics(struct descriptor *heuristics) {
     return status;
 }
 
-/* torch tries one plan after another until one runs; with torch.backends.cudnn.benchmark it makes them all, runs each,
- * and keeps the fastest. Here all take the same time, so that the first one wins; whichever wins on a GPU takes no more
- * than the largest of the list, which is what its workspace is said to take at the most. */
+static int is_of_convolutions(const struct descriptor *configuration) {
+    const struct attribute *graph = cudnn_find(configuration, OUR_GRAPH);
+    const struct attribute *operations = graph ? cudnn_find(*(struct descriptor **)graph->data, OPERATIONGRAPH_OPS) : 0;
+    for (int64_t i = 0; operations && i < operations->count; i++) {
+        const struct descriptor *operation = ((struct descriptor **)operations->data)[i];
+        if (operation && operation->type >= OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR &&
+            operation->type <= OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
+            return 1;
+    }
+    return 0;
+}
+
+/* Of convolutions torch tries one plan after another until one runs; with torch.backends.cudnn.benchmark it makes them
+ * all, runs each, and keeps the fastest (Conv_v8.cpp). Here all take the same time, so that the first one wins;
+ * whichever wins on a GPU takes no more than the largest of the list, which is what its workspace is said to take at
+ * the most. Of all else, such as attention, the first plan that can be made is taken, and no other is made (MHA.cpp:
+ * build_plans of cudnn-frontend's plans.h, HEURISTICS_CHOICE), so that here the same one is: whoever asks for more is
+ * another. */
 static int finalize_plan(struct descriptor *plan) {
     const struct attribute *given = cudnn_find(plan, EXECUTION_PLAN_ENGINE_CONFIG);
     const struct descriptor *configuration = given ? *(struct descriptor **)given->data : NULL;
     const struct attribute *status = configuration ? cudnn_find(configuration, OUR_PLAN_STATUS) : NULL;
     if (!status)
         return CUDNN_SUCCESS;
-    if (*(int64_t *)status->data)
-        return (int)*(int64_t *)status->data;
-    int64_t workspace = *(int64_t *)cudnn_find(configuration, ENGINECFG_WORKSPACE_SIZE)->data;
     int64_t largest = *(int64_t *)cudnn_find(configuration, OUR_LARGEST)->data;
-    if (largest < 0)
+    int convolutions = is_of_convolutions(configuration);
+    if (*(int64_t *)status->data == NOT_MADE || (convolutions && largest < 0))
         doubt("cudnn-compiled", cudnn_name());
-    else if (xmem_at_most)
+    if (*(int64_t *)status->data)
+        return *(int64_t *)status->data == NOT_MADE ? CUDNN_NOT_SUPPORTED : (int)*(int64_t *)status->data;
+    int64_t workspace = *(int64_t *)cudnn_find(configuration, ENGINECFG_WORKSPACE_SIZE)->data;
+    if (convolutions && largest >= 0 && xmem_at_most)
         workspace = (int64_t)xmem_at_most((uint64_t)workspace, (uint64_t)largest);
     return cudnnBackendSetAttribute(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &workspace);
 }
