@@ -4,26 +4,19 @@
 
 The line has the median CPU milliseconds of the LAST steps. They are those of the process, as a
 backward pass has a thread of its own. Data cost next to nothing: one sample, given again. Where
-STAND_INS names a folder, the stand-in CUDA libraries in it are mapped first, as the probe does:
-those are steps without the probe, which are made.
+STAND_INS names a folder, those are steps without the probe (`without_probe`), which are made.
 """
 
 import argparse
-import ctypes
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-if "STAND_INS" in os.environ:
-    paths = sorted(
-        Path(os.environ["STAND_INS"]).glob("*.so*"),
-        key=lambda path: ("libcudart" not in path.name, path),
-    )
-    mapped = [ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for path in paths]
+import without_probe  # noqa: F401 - it is imported for what it maps
+
+# isort: split
 
 import lightning
 import torch

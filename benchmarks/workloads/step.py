@@ -4,25 +4,18 @@
 
 For each number that comes on stdin so many steps are made, and a line on stdout has the CPU
 milliseconds of each. They are those of the process, as a backward pass has a thread of its own.
-Where STAND_INS names a folder, the stand-in CUDA libraries in it are mapped first, as the probe
-does: that is a step without the probe.
+Where STAND_INS names a folder, it is a step without the probe (`without_probe`).
 """
 
 import argparse
-import ctypes
 import itertools
-import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-if "STAND_INS" in os.environ:
-    paths = sorted(
-        Path(os.environ["STAND_INS"]).glob("*.so*"),
-        key=lambda path: ("libcudart" not in path.name, path),
-    )
-    mapped = [ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for path in paths]
+import without_probe  # noqa: F401 - it is imported for what it maps
+
+# isort: split
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel

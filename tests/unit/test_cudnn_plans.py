@@ -219,7 +219,7 @@ out(sizes=sizes, few=bounds()[:4], many=[len(many), min(many)], last=dict(bounds
 def test_a_plan_that_was_not_compiled_matters_where_it_may_be_taken(
     ask: Ask, arguments: str, plans: list[int], codes: list[str]
 ) -> None:
-    """Of a convolution any plan of the list may be; of all else the first that can be made, unless one asks for more."""
+    """Of a convolution any plan may be; of all else the first that can be made, unless somebody asks for more."""
     seen = ask(f"out(plans=ask({arguments}), doubts=doubts())", library="compiled")
     assert [status for _, status, *_ in seen["plans"]][1:] == plans
     assert list(seen["doubts"]) == codes
