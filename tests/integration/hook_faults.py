@@ -18,6 +18,7 @@ from _xmem import engine, patches
 OF_TORCH_ITSELF = {
     "_builtin_table",
     "_call_impl",
+    "_cuda_getDeviceCount",
     "_cuda_memoryStats",
     "_InferenceMode",
     "_len_torch_dispatch_stack",

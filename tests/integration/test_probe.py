@@ -975,20 +975,24 @@ def test_pools_of_cuda_graphs_are_kept_apart_in_a_replay(run: Run) -> None:
     assert exact(trace)
 
 
-def test_each_device_has_its_own_trace(run: Run) -> None:
-    code = """
-import torch
-parts = [torch.nn.Linear(256, 256).to(f"cuda:{i}") for i in range(2)]
+@pytest.mark.parametrize("first", ["pass", "torch.cuda.is_available(); os.environ['CUDA_VISIBLE_DEVICES'] = '0'"])
+def test_each_device_has_its_own_trace(run: Run, first: str) -> None:
+    """A script that chooses one when CUDA has counted them has both all the same, whatever torch.cuda says then."""
+    code = (
+        f"import os, torch; {first}"
+        + """
+parts = [torch.nn.Linear(256, 256).to("cuda:%d" % i) for i in range(2)]
 optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1, momentum=0.9)
 big = torch.empty(100 << 20, device="cuda:1")
 for _ in range(3):
     parts[1](parts[0](torch.randn(8, 256, device="cuda:0")).to("cuda:1")).sum().backward()
     optimizer.step()
 """
-    first, second = run(code, gpus=2).traces
-    assert (first.steps, second.steps) == (3, 3)
-    assert second.recorded["allocated_bytes"] > 400e6 > first.recorded["allocated_bytes"]
-    for trace in (first, second):
+    )
+    one, other = run(code, gpus=2).traces
+    assert (one.steps, other.steps) == (3, 3)
+    assert other.recorded["allocated_bytes"] > 400e6 > one.recorded["allocated_bytes"]
+    for trace in (one, other):
         assert exact(trace)
         assert [a.size for a in trace.allocations if a.category is Category.PARAM] == [256 * 256 * 4, 256 * 4]
         assert len([a for a in trace.allocations if a.category is Category.OPT]) == 2

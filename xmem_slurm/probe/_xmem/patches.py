@@ -272,7 +272,7 @@ _REPEATS = (
 DEVICE = (
     *_rows(_CUDA, "_lazy_call", "engine.begun_with_cuda", "torch/cuda/__init__.py", doubt=ESSENTIAL),
     *_rows(_MEMORY, "_snapshot _record_memory_history", "engine", doubt=ESSENTIAL),
-    *_rows("torch:_C", "_cuda_memoryStats", "served", _CUDA_SOURCE, doubt=ESSENTIAL),
+    *_rows("torch:_C", "_cuda_memoryStats _cuda_getDeviceCount", "served", _CUDA_SOURCE, doubt=ESSENTIAL),
     *_BOTH,
     *_rows("torch.optim.optimizer:Optimizer", "__init__", "alive.watched"),
     *_rows(_MEMORY, "memory_stats_as_nested_dict", "served.asked"),

@@ -41,7 +41,8 @@ class Served:
     def begin(self, torch):
         """CUDA is in use from now on."""
         self._torch = torch
-        self.devices = range(torch.cuda.device_count())
+        # Not torch.cuda.device_count(): that reads CUDA_VISIBLE_DEVICES anew, which CUDA does once, and for good.
+        self.devices = range(torch._C._cuda_getDeviceCount())
 
     def look(self):
         """Ask torch; return `counts`."""
