@@ -272,6 +272,20 @@ def test_the_peaks_between_resets_are_those_that_the_script_reads(run: Run) -> N
     assert (found, since_the_last) == (read, (0, 30 << 20))
 
 
+def test_values_that_torch_reads_in_a_thread_without_python_are_noted_in_silence(run: Run) -> None:
+    """The backward pass of a product with a sparse matrix coalesces it."""
+    code = """
+import torch
+places, values = torch.randint(0, 10, (2, 30)).cuda(), torch.ones(30).cuda()
+graph = torch.sparse_coo_tensor(places, values, (10, 10), check_invariants=False)
+weight = torch.nn.Parameter(torch.randn(10, 4).cuda())
+torch.sparse.mm(graph, weight).sum().backward()
+"""
+    ran = run(code)
+    assert "ValueError" not in ran.stderr
+    assert "value-read" in [each.code for each in ran.trace.doubts]
+
+
 def test_the_first_values_of_a_large_weight_on_the_host_are_not_drawn(run: Run) -> None:
     ran = run(
         "import torch\n"

@@ -46,7 +46,7 @@ class Reads:
         def read(_bytes):
             self.count += 1
             self._last.were_zeros = True
-            place, frame = None, sys._getframe(1)
+            place, frame = None, sys._getframe().f_back  # none in a thread of C++
             while frame is not None and frame.f_code is not call:
                 if frame.f_code.co_name == "step" and step in frame.f_code.co_filename:
                     name = type(frame.f_locals.get("self")).__name__
