@@ -2,7 +2,8 @@
 
 Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that is most of what a
 dry run costs. Once enough of a data set was of one shape, and drawing it took `SECONDS`, only each `EACH`th batch is
-drawn, later each `SELDOM`th, and given again until the next one is. Enough is `SAME` batches that the script puts
+drawn, later so many that a change is found before `SHARE` more have been given, and each is given again until the next
+one is. Enough is `SAME` batches that the script puts
 together itself. torch's own collate_fn takes samples of one size alone and fails where two differ: there enough is
 `SAMPLES` of them, in `FEW` batches at least. Samplers and counts of batches are as they are. The first one of
 each loop is drawn, and so are all of another number of samples. With the first batch of another shape all are drawn
@@ -24,9 +25,8 @@ SAME = 2_000
 SAMPLES, FEW = 2_048, 16
 SECONDS = 5.0
 """CPU time of drawing them, in all processes."""
-EACH, SELDOM = 16, 64
-OFTEN = 1_024
-"""So many batches that a process has fetched in a loop before it draws more seldom."""
+EACH, SHARE = 16, 64
+"""A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more."""
 _SHARED = struct.Struct("=?dq")
 """What processes share: whether batches are given again, how long it took to draw them, how many were given again."""
 _SIMPLE = (bool, int, float, str, type(None))
@@ -45,6 +45,7 @@ class Drawing:
         self._needed = SAME if own or samples == 1 else max(FEW, SAMPLES // samples)
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._batch, self._attributes = set(), None, None
+        self._since = 0  # batches that this process has given again since it drew one
         self.given = 0
         """Batches that the script got."""
         self.on_host = False
@@ -81,16 +82,17 @@ class Drawing:
     def fetch(self, fetch, fetcher, index):
         """Draw a batch, or return the one before; this may be in a worker."""
         count = fetcher.__dict__["_xmem_fetched"] = fetcher.__dict__.get("_xmem_fetched", 0) + 1
-        again, before = _SHARED.unpack(self._shared)[0], None
+        (again, _, repeated), before = _SHARED.unpack(self._shared), None
         if again:
             before = attributes(self._dataset())
-            due = count == 1 or count % (EACH if count < OFTEN else SELDOM) == 0
+            due = count == 1 or self._since >= max(EACH, repeated // SHARE)
             if not due and self._batch is not None and before == self._attributes:
                 found = self._batch.again(len(index))
                 if found is not None:
+                    self._since += 1
                     self._spent(repeated=1)
                     return found
-        began = time.thread_time()
+        self._since, began = 0, time.thread_time()
         batch = fetch(fetcher, index)
         self._spent(time.thread_time() - began)
         if again:
