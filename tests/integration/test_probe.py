@@ -994,7 +994,7 @@ def test_each_device_has_its_own_trace(run: Run, first: str) -> None:
     """A script that chooses one when CUDA has counted them has both all the same, whatever torch.cuda says then."""
     code = (
         f"import os, torch; {first}"
-        + """
+        """
 parts = [torch.nn.Linear(256, 256).to("cuda:%d" % i) for i in range(2)]
 optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.1, momentum=0.9)
 big = torch.empty(100 << 20, device="cuda:1")
