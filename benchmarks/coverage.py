@@ -58,6 +58,7 @@ FORMER = {
     Doubt.NEVER_STEPPED: "{detail}: the script is taken for one that makes none",
     Doubt.OPTIMIZER_READ: "{detail} decides by values, zeros here, how far it goes",
     Doubt.NOT_REACHED: "{detail} was not reached: what it needs was not seen",
+    Doubt.LARGEST_DRAWN: "batches differ in size, and the largest of {detail} was trained on",
     Doubt.DDP_BUCKETS: (
         "torch's NCCL thread looks every 100 ms: {detail} may live on while it makes the next (measured: 9 %)"
     ),

@@ -70,7 +70,7 @@ class Doubt(Enum):
         0.10,
         "{detail} was not reached: what comes there may need more (--xmem-budget=300 lets the dry run go further)",
     )
-    LARGEST_DRAWN = "largest-drawn", LEAST, "{detail} was trained on"
+    LARGEST_DRAWN = "largest-drawn", LEAST, "batches may differ in size, and the largest of {detail} was trained on"
     VARYING = "varying", LEAST, "{detail}"
     EXTRAPOLATED = "extrapolated", LEAST, "{detail}"
     DDP_BUCKETS = (

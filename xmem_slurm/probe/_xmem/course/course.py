@@ -232,9 +232,7 @@ class Course:
         if state.may_vary() and self._cut_since is not None and seen != of and not state.exhausted:
             of_all = "" if of is None else " of {:,}".format(of)
             short = state.records.short(seen, of) if len(state.sizes) > 1 else 0.0  # none was larger than the first
-            differ = "differ" if len(state.sizes) > 1 else "may differ"
-            drawn = "batches %s in size, and the largest of {:,} batches drawn{}" % differ
-            self._doubt("largest-drawn", drawn.format(seen, of_all), short)
+            self._doubt("largest-drawn", "{:,} batches drawn{}".format(seen, of_all), short)
 
     def _cut_short(self, state, left):
         """Add what a loop that was cut short would have kept on the GPU for each batch that is left."""
