@@ -275,6 +275,7 @@ for _ in range(3):
     right = logits.topk(5, 1)[1].t().eq(labels.view(1, -1))
     assert right.reshape(-1).float().sum(0, keepdim=True).mul_(100 / 32).item() >= 0
     assert (logits.argmax(1) == labels).sum().item() == 32
+    assert sum(torch.eq(logits.argmax(1), labels).long().sum() for _ in range(2)).item() == 64
     logits.argmax(1).cpu().tolist()
     torch.distributions.Categorical(logits=logits.float()).log_prob(labels)
     torch.distributions.Normal(logits, logits.exp()).rsample()

@@ -22,8 +22,10 @@ import sys
 
 from _xmem import FOLDER, doubts
 
-Mark = collections.namedtuple("Mark", "text decides")
-"""What was assumed and where; and whether it is more than a figure to print."""
+Mark = collections.namedtuple("Mark", "text decides truths", defaults=(False,))
+"""What was assumed and where; whether it is more than a figure to print; whether it is truth values
+as numbers: counted they are as a mask is."""
+_UNKNOWN = "a number that is not known, zero here (%s)"
 
 
 class Assumed:
@@ -43,6 +45,10 @@ class Assumed:
         """Return the mark of what is made up now."""
         return Mark("%s (%s)" % (what, self._place()[0]), True)
 
+    def mark_of_unknown(self):
+        """Return the mark of what is not known and not made up, which nothing has by itself."""
+        return Mark(_UNKNOWN % self._place()[0], True)
+
     def shaped(self, mark):
         """A shape follows from what has this mark, or none."""
         self.looks += 1
@@ -60,7 +66,7 @@ class Assumed:
         if not tensor.is_floating_point() and not tensor.is_complex():
             place, forward = self._place()
             if not (forward and self._gradients()):
-                doubts.note("assumed-values", "a number that is not known, zero here (%s)" % place)
+                doubts.note("assumed-values", _UNKNOWN % place)
 
     def _place(self):
         """Return the script's line at hand, and whether it is in a module's forward pass."""

@@ -12,7 +12,7 @@ COUNTS = {"sum", "count_nonzero"}
 COMPARED = {"lt", "le", "gt", "ge"}
 """What has the same answer for all that is finite, where it is with infinity: "the best so far" begins so."""
 MADE_UP = {"isnan", "isinf", "all", "_is_all_true", "eq", "ne", *COMPARED}
-"""What may have an answer of which nothing is known; `COUNTS` have, of truth values."""
+"""What may have an answer of which nothing is known; `COUNTS` have, of truth values, and of numbers made of those."""
 
 
 class Plausible:
@@ -21,13 +21,17 @@ class Plausible:
     def __init__(self, torch, values, most, assumed):
         self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
 
-    def of(self, name, args, out):
-        """Return what every element of a result is that is not known, or None: see Note [Plausible values]."""
+    def of(self, name, args, out, mark=None):
+        """Return what every element of a result is that is not known, or None: see Note [Plausible values].
+
+        `mark` is that of the arguments.
+        """
         tensor, other = args[0], args[1] if len(args) > 1 else None
         if name in ("isnan", "isinf", "all", "_is_all_true"):
             return name.endswith(("all", "true"))
-        if name in COUNTS and tensor.dtype is self._torch.bool and self._most and out.numel():
-            return tensor.numel() // out.numel()
+        if name in COUNTS and self._most and out.numel():
+            truths = tensor.dtype is self._torch.bool or (mark is not None and mark.truths)
+            return tensor.numel() // out.numel() if truths else None
         if name in ("eq", "ne"):
             itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
             if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):

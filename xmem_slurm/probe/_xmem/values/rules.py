@@ -140,7 +140,7 @@ class Rules:
             if values is not None:
                 self._values.note_all(out, values, self._plausible.after(name, mark))
             return
-        value = self._plausible.of(name, args, first)
+        value = self._plausible.of(name, args, first, mark)
         if value is not None:
             values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
             self._values.note(first, values, self._plausible.mark(name))
@@ -250,7 +250,12 @@ class Rules:
             known = self._values.seen(tensor)
             return real(tensor, **kwargs) if known is None else known.clone().to(kwargs.get("dtype") or tensor.dtype)
         out = real(tensor, **kwargs)
-        self._values.copied(out, tensor)
+        truths = tensor.dtype is self._torch.bool and not out.is_floating_point() and self._values.keeps(out)
+        if truths and self._values.seen(tensor) is None:
+            mark = self._values.mark((tensor,)) or self.assumed.mark_of_unknown()
+            self._values.note(out, None, mark._replace(truths=True))
+        else:
+            self._values.copied(out, tensor)
         return out
 
     def equal(self, real, one, other):

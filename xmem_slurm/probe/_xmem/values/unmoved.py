@@ -31,10 +31,10 @@ def check(torch, values, rule, name):
         return args[0].dtype is not torch.bool and not may_know(args)
 
     def copy(args, kwargs):
-        """A copy to the host reads values, one to the device brings them."""
+        """A copy to the host reads values, one to the device brings them; of truth values others may be made."""
         device = kwargs.get("device")
         stays = device is None or (device.type == "cpu") is not args[0].is_cuda
-        return stays and not may_know(args)
+        return stays and but_truth(args, kwargs)
 
     if rule in ("rules.by_element", "rules.as_a_whole") and name not in MADE_UP:
         return but_truth if name in COUNTS else of_all
