@@ -75,6 +75,14 @@ SCRIPTS = {
                 loss = model(data(64 if i < 25 else 256).requires_grad_()).square().mean()
             step(loss)
         """,
+    "weights that are made anew": """
+        from torch.nn.utils import spectral_norm, weight_norm
+        linear = torch.nn.Linear
+        layers = [weight_norm(linear(128, 2048)), torch.nn.Tanh(), spectral_norm(linear(2048, 128))]
+        model = torch.nn.Sequential(*layers, *net(), weight_norm(linear(128, 128))).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(30): step(model(data(64 if i < 25 else 512)).square().mean())
+        """,
     "a switch in a module": """
         class Switched(torch.nn.Module):
             wide = False

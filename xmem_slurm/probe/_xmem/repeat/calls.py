@@ -6,9 +6,10 @@ place stand its events (`journal`), tensors like its outputs, and one node in th
 stands for that of the call. All else is the script's own Python, run as it is: loops, counters, callbacks, schedules,
 samplers. So it comes to its own end, and nothing about it is guessed.
 
-Not skipped, each for itself or for good: calls that change an attribute of a module, read values or draw numbers on
-the host, that write to their arguments or give them back, that give values which are known, or anything but tensors
-and plain values; where hooks are on a module; where somebody traces, captures or looks on. Then their parts may be.
+Not skipped, each for itself or for good: calls that change an attribute of a module (but for the weights that torch's
+weight_norm and spectral_norm make anew: those are given, too), that read values or draw numbers on the host, that write
+to their arguments or give them back, that give values which are known, or anything but tensors and plain values; where
+hooks are on a module; where somebody traces, captures or looks on. Then their parts may be.
 """
 
 import contextlib
@@ -49,6 +50,7 @@ class State:
         self.version = None  # of modules and hooks, when it was last looked at
         self.within = frozenset()  # ids of the modules that it is made of
         self.parameters = self.modules = self.configurations = ()
+        self.recomputed = ()  # (reference to a module, name of an attribute that each call makes anew)
         self.settings = self.sharding = self.surroundings = None
         self.reads = None  # whose values its calls read: (places of arguments, {id of a buffer: reference to it})
         self.last = self.recorded = None  # the number of the one that was skipped last; the last one that was recorded
@@ -289,6 +291,7 @@ class Calls:
             state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
+            state.recomputed = [(weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)]
             state.surroundings = CallSurroundings(self._torch, modules, state.surroundings)
             state.version = version
         return _alive(state.parameters)
@@ -429,6 +432,8 @@ class Calls:
             leaves, form = taken_apart(self._tree, out, lambda each: id(each) in known or self._is_leaf(each))
         except NoFormError:
             return False
+        of_script = len(leaves)
+        leaves += [vars(module())[name] for module, name in state.recomputed]
         own = [each for module in modules for each in (*module._parameters.values(), *module._buffers.values())]
         taken = {pointer(local(each)) for each in (*tensors, *own) if each is not None}
         storages, differentiable = {}, []
@@ -441,7 +446,7 @@ class Calls:
             if pointer(each) in taken:
                 return False
             storages.setdefault(pointer(each), []).append(each)
-            differentiable += [place] if each.requires_grad else []
+            differentiable += [place] if each.requires_grad and place < of_script else []
         held = [self._is_held(some) for some in storages.values()]
         recorded.gave = Gave(form, StorageLayout(leaves), held, differentiable)
         if differentiable:
@@ -463,6 +468,8 @@ class Calls:
         """Return what a call gives, without making it."""
         torch, gave, number = self._torch, known.gave, self.journal.number()
         state.last, state.surroundings.relied_on = number, True
+        for module, name in state.recomputed:
+            vars(module())[name] = None  # what it was ends before there is another
         given = self._like(gave.leaves, self.note(number, known.forward), known.forward.given)
         held = [
             tensor.detach()
@@ -477,6 +484,8 @@ class Calls:
             outs = self._node.apply(SkippedGraph(known, Held(self, number), held, len(inputs)), outs, *inputs, *needs)
             for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
                 given[place] = each
+        for (module, name), each in zip(state.recomputed, given[len(given) - len(state.recomputed) :]):  # noqa: B905
+            vars(module())[name] = each
         casts = known.casts if gave.differentiable else known.forward.left
         if casts:
             self._left_casts.append((number, casts))

@@ -19,6 +19,8 @@ _INTERNAL = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _REACHING = {"LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "IMPORT_NAME", "MAKE_FUNCTION"}
 """Of Python's instructions those by which a function without closure gets hold of something that outlives it."""
+_RECOMPUTING = {"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"}
+"""Where torch has hooks that are told of a call to make an attribute of its module anew: that is a part of the call."""
 _CONTAINERS = (list, dict, set, tuple, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 _SIMPLEST = frozenset(_SIMPLE)
@@ -111,7 +113,7 @@ class Kinds:
         found = [
             (id(module), name, self._look(value))
             for module in modules
-            for name, value in vars(module).items()
+            for name, value in _lasting(module)
             if name not in but
         ]
         return found, self._of_host()
@@ -121,7 +123,7 @@ class Kinds:
         found = []
         for module in modules:
             found.append((module.training, hooked(module), *map(id, module._modules.values())))
-            for name, value in vars(module).items():
+            for name, value in _lasting(module):
                 if name not in _INTERNAL and name not in _HOOKS:
                     found.append((name, value) if isinstance(value, _SIMPLE) else (name, self._look(value)))
         return found
@@ -162,6 +164,18 @@ class Kinds:
         return random.getstate(), of_torch, str(numpy.random.get_state()[1:3]) if numpy is not None else ""
 
 
+def recomputed(module):
+    """Return the names of the attributes that torch's own hooks make anew for each call of a module."""
+    hooks = (getattr(module, "_forward_pre_hooks", None) or {}).values()
+    return [hook.name for hook in hooks if type(hook).__module__ in _RECOMPUTING]
+
+
+def _lasting(module):
+    """Return (name, value) of the attributes of a module that are the same from call to call."""
+    anew = recomputed(module)
+    return [each for each in vars(module).items() if each[0] not in anew]
+
+
 def hooked(module, but=()):
     """Whether somebody is told of calls of this module; hooks of these numbers do not count."""
     return any(
@@ -172,10 +186,12 @@ def hooked(module, but=()):
 
 
 def _is_pure(hook):
-    """Whether a hook is a function that reaches nothing but its arguments, as one that has inputs need gradients.
+    """Whether a hook reaches nothing but its arguments, as one that has inputs need gradients.
 
     What it does to those is noticed as if the module did it.
     """
+    if type(hook).__module__ in _RECOMPUTING:
+        return True
     code = getattr(hook, "__code__", None)
     return code is not None and not (hook.__closure__ or hook.__defaults__ or hook.__kwdefaults__) and _stays(code)
 
