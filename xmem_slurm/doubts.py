@@ -27,11 +27,6 @@ class Doubt(Enum):
         0.20,
         "asking the job's own cuDNN for its plans took all the time that it has (--xmem-budget=300 gives it more)",
     )
-    CUDNN_COMPILED = (
-        "cudnn-compiled",
-        0.05,
-        f"of the plans that {{detail}} compiles only the first was made, and others may take more: {_ON_GPU}",
-    )
     CUDNN_BATCHNORM = "cudnn-batchnorm", 0.10, f"the memory that cuDNN's batch norm keeps was not seen: {_ON_GPU}"
     CUDNN_RNN = "cudnn-rnn", 0.10, f"cuDNN's RNN workspace was not seen: {_ON_GPU}"
     CUDNN_CTC = "cudnn-ctc", 0.10, f"cuDNN's CTC workspace was not seen: {_ON_GPU}"

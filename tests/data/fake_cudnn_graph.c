@@ -2,10 +2,10 @@
  *
  * Heuristics give three configurations: engine 7, whose plan cannot be made; engine 9, whose workspace is the number of
  * elements of the first tensor of the first operation, and one more without TF32; engine 11, compiled at run time, twice
- * that.
- * Built with -DVERSION=91900, and for what may go wrong with -DCRASH, -DHANG or -DREFUSE; with -DCOMPILED engine 9 is
- * compiled at run time, too; with -DSTARVED=FILE its first answer takes four seconds, in which FILE says that it waited
- * for a CPU for longer.
+ * that. There is no compiler here: that one's plan cannot be made, but its configuration tells its workspace.
+ * Built with -DVERSION=91900, and for what may go wrong with -DCRASH, -DHANG or -DREFUSE; with -DSILENT no configuration
+ * tells its workspace; with -DSTARVED=FILE its first answer takes four seconds, in which FILE says that it waited for a
+ * CPU for longer.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -89,7 +89,7 @@ int cudnnBackendFinalize(struct descriptor *of) {
         return is_the_gpu(follow(of, 204)) && follow(follow(of, 201), 801) ? 0 : 2000;
     }
     if (of->type == 5)
-        return is_the_gpu(follow(of, 407)) && follow(of, 401)->engine != 7 ? 0 : 3000;
+        return is_the_gpu(follow(of, 407)) && follow(of, 401)->engine == 9 ? 0 : 3000;
     return 0;
 }
 
@@ -118,15 +118,14 @@ int cudnnBackendGetAttribute(struct descriptor *of, int name, int type, int64_t 
         *count = of->engine == 9 ? 2 : 0;
         memcpy(values, (int[]){0, 4}, 4 * (size_t)*count);
     } else if (name == 1305) { /* behavior notes: of engine 11, compiled at run time */
-#ifdef COMPILED
-        *count = of->engine >= 9;
-#else
         *count = of->engine == 11;
-#endif
         memcpy(values, (int[]){0}, 4 * (size_t)*count);
     } else if (name == 402) {
-        struct descriptor *configuration = follow(of, 401);
-        *number = elements(configuration) * (configuration->engine == 11 ? 2 : 1);
+        *number = elements(follow(of, 401));
+#ifndef SILENT
+    } else if (name == 303) {
+        *number = elements(of) * (of->engine == 11 ? 2 : 1);
+#endif
     } else {
         return 2000;
     }

@@ -112,16 +112,14 @@ static void set_notes(struct descriptor *descriptor, int name, int type, unsigne
     cudnnBackendSetAttribute(descriptor, name, type, count, notes);
 }
 
-/* The most workspace that any plan of a list takes, or -1 where not all of them were made. Which one a GPU runs is not
- * known: the first that runs, or with torch.backends.cudnn.benchmark the fastest. */
+/* The most workspace that any plan of a list takes. Which one a GPU runs is not known: the first that runs, or with
+ * torch.backends.cudnn.benchmark the fastest. */
 static int64_t largest_workspace(const char *lines) {
     int64_t largest = 0;
     for (const char *line = lines; *line; line = strchr(line, '\n') + 1) {
         long long workspace = 0;
         int status = CUDNN_NOT_SUPPORTED;
         sscanf(line, "%*d %d %lld", &status, &workspace);
-        if (status == NOT_MADE)
-            return -1;
         if (status == CUDNN_SUCCESS && workspace > largest)
             largest = workspace;
     }
@@ -180,22 +178,18 @@ static int is_of_convolutions(const struct descriptor *configuration) {
  * all, runs each, and keeps the fastest (Conv_v8.cpp). Here all take the same time, so that the first one wins;
  * whichever wins on a GPU takes no more than the largest of the list, which is what its workspace is said to take at
  * the most. Of all else, such as attention, the first plan that can be made is taken, and no other is made (MHA.cpp:
- * build_plans of cudnn-frontend's plans.h, HEURISTICS_CHOICE), so that here the same one is: whoever asks for more is
- * another. */
+ * build_plans of cudnn-frontend's plans.h, HEURISTICS_CHOICE). */
 static int finalize_plan(struct descriptor *plan) {
     const struct attribute *given = cudnn_find(plan, EXECUTION_PLAN_ENGINE_CONFIG);
     const struct descriptor *configuration = given ? *(struct descriptor **)given->data : NULL;
     const struct attribute *status = configuration ? cudnn_find(configuration, OUR_PLAN_STATUS) : NULL;
     if (!status)
         return CUDNN_SUCCESS;
-    int64_t largest = *(int64_t *)cudnn_find(configuration, OUR_LARGEST)->data;
-    int convolutions = is_of_convolutions(configuration);
-    if (*(int64_t *)status->data == NOT_MADE || (convolutions && largest < 0))
-        doubt("cudnn-compiled", cudnn_name());
     if (*(int64_t *)status->data)
-        return *(int64_t *)status->data == NOT_MADE ? CUDNN_NOT_SUPPORTED : (int)*(int64_t *)status->data;
+        return (int)*(int64_t *)status->data;
     int64_t workspace = *(int64_t *)cudnn_find(configuration, ENGINECFG_WORKSPACE_SIZE)->data;
-    if (convolutions && largest >= 0 && xmem_at_most)
+    int64_t largest = *(int64_t *)cudnn_find(configuration, OUR_LARGEST)->data;
+    if (is_of_convolutions(configuration) && xmem_at_most)
         workspace = (int64_t)xmem_at_most((uint64_t)workspace, (uint64_t)largest);
     return cudnnBackendSetAttribute(plan, EXECUTION_PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &workspace);
 }

@@ -35,7 +35,7 @@ enum {
     OUR_PLAN_STATUS = -1,    /* of an engine configuration: what finalizing its plan returns */
     OUR_CONFIGURATIONS = -2, /* of heuristics: the real library's answer, text */
     OUR_GRAPH = -3,          /* of an engine configuration: what it is for */
-    OUR_LARGEST = -4,        /* of an engine configuration: the most that a plan of its list takes; -1: not known */
+    OUR_LARGEST = -4,        /* of an engine configuration: the most that a plan of its list takes */
     ENGINEHEUR_OPERATION_GRAPH = 201,
     ENGINEHEUR_RESULTS = 202,
     ENGINEHEUR_DEVICEPROP = 204,
@@ -78,8 +78,5 @@ void cudnn_count(const struct descriptor *plan);
 char *cudnn_ask(const struct descriptor *heuristics);
 const char *cudnn_no_answer(void);
 #define CUDNN_OUT_OF_TIME "the time for asking cuDNN ran out" /* that is why */
-
-/* "cuDNN 9.19.0": the library that this torch has. */
-const char *cudnn_name(void);
 
 #endif

@@ -34,14 +34,6 @@ char *cudnn_no(const char *why) {
     return NULL;
 }
 
-const char *cudnn_name(void) {
-    static char name[32];
-    if (!name[0])
-        snprintf(name, sizeof name, "cuDNN %d.%d.%d", XMEM_CUDNN_VERSION / 10000, XMEM_CUDNN_VERSION / 100 % 100,
-                 XMEM_CUDNN_VERSION % 100);
-    return name;
-}
-
 /* --- questions --- */
 
 /* The one variable of NVIDIA's that changes which plans there are: "NVIDIA_TF32_OVERRIDE=0", or nothing. */

@@ -4,7 +4,6 @@
 
 #define HELPER "cudnn-plans" /* the program, in the folder of the stand-ins */
 #define END "end\n"          /* the last line of every question and answer */
-#define NOT_MADE (-1)        /* in place of a plan's status: it would have to be compiled at run time */
 #ifndef ANSWER_SECONDS
 #define ANSWER_SECONDS 20 /* for one answer; the first one loads cuDNN, 300 MiB of files, perhaps over a network */
 #endif
