@@ -4,8 +4,8 @@
  * LIBRARY is a real libcudnn_graph.so.9, of cuDNN 9.8 or newer. Its documented device-less mode is used, through its
  * public API alone: a CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, made from a description of a GPU, stands in for a handle
  * (cudnn_graph.h 9.8 to 9.19). No GPU and no handle is needed. Engines that are compiled at run time, as those of
- * attention, are offered only where NVRTC and a libcuda are found: the OTHERs are the stand-in runtime and driver, mapped
- * first so that they are found by their names.
+ * attention, are offered only where NVRTC and a libcuda are found: the OTHERs are the stand-in runtime and driver,
+ * mapped first so that they are found by their names.
  *
  * It talks over its standard input, a socket. It says its number in /proc, and once it is loaded the library's version,
  * or 0 where it cannot be. A question is what libraries/cudnn_plans.c writes; the last descriptor is that of the
