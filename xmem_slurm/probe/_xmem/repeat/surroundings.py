@@ -26,6 +26,8 @@ A_CALL_PAYS = 50
 """For so many values of a look at all: 1 us each, so 50 us a call."""
 IN_ADVANCE = 1_000_000
 """Values for which no call has to pay: a module that is changed, as at each epoch, is looked at anew at once."""
+A_PLAIN_ONE = 16
+"""So many plain values take the time of one that is looked into."""
 Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
 """How many values are looked at in all, and elements of one container; how deep in each other; how large an array."""
 OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
@@ -128,27 +130,27 @@ class CallSurroundings:
         """Return what is in a value that can change."""
         if isinstance(value, self._torch.Tensor):
             return None if value.is_inference() else value._version
-        if isinstance(value, dict):
-            some = tuple(itertools.islice(value.items(), self._limits.of_one))  # at once: another thread may change it
-            self._took(len(some), len(value))
+        if isinstance(value, dict):  # by dict's own method: a class of its own may import all that it can give
+            some = self._some(value, dict.items(value))
             return len(value), tuple([(_of_key(key), self._look(each, deep)) for key, each in some])
         if isinstance(value, set):
-            some = tuple(itertools.islice(value, self._limits.of_one))
-            self._took(len(some), len(value))
-            return len(value), frozenset(map(_of_key, some))
+            return len(value), frozenset(map(_of_key, self._some(value, value)))
         if isinstance(value, _CONTAINERS):
-            some = tuple(itertools.islice(value, self._limits.of_one))
-            self._took(len(some), len(value))
-            return len(value), tuple([self._look(each, deep) for each in some])
+            return len(value), tuple([self._look(each, deep) for each in self._some(value, value)])
         if _is_array(value):
-            self._took(value.size, value.size if value.nbytes <= self._limits.array_bytes else sys.maxsize)
-            return value.tobytes() if value.nbytes <= self._limits.array_bytes else None
+            if value.nbytes > self._limits.array_bytes:
+                self._is_cut = True
+                return None
+            self._left -= value.size // A_PLAIN_ONE
+            return value.tobytes()
         return self._look_within(vars(value), deep)
 
-    def _took(self, count, of_all):
-        """Of what a value has so much is looked at."""
-        self._left -= count // 16  # plain values, for the most part, each a sixteenth of the time of another
-        self._is_cut = self._is_cut or count < of_all
+    def _some(self, value, elements):
+        """Return as many of the elements of a value as are looked at; at once, as another thread may change it."""
+        some = tuple(itertools.islice(elements, self._limits.of_one))
+        self._left -= len(some) // A_PLAIN_ONE
+        self._is_cut = self._is_cut or len(some) < len(value)
+        return some
 
 
 def _of_key(key):
