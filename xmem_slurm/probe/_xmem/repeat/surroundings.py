@@ -138,11 +138,10 @@ class CallSurroundings:
         if isinstance(value, _CONTAINERS):
             return len(value), tuple([self._look(each, deep) for each in self._some(value, value)])
         if _is_array(value):
-            if value.nbytes > self._limits.array_bytes:
-                self._is_cut = True
-                return None
-            self._left -= value.size // A_PLAIN_ONE
-            return value.tobytes()
+            is_large = value.nbytes > self._limits.array_bytes
+            self._left -= 0 if is_large else value.size // A_PLAIN_ONE
+            self._is_cut = self._is_cut or is_large
+            return None if is_large else value.tobytes()
         return self._look_within(vars(value), deep)
 
     def _some(self, value, elements):
