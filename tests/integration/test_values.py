@@ -566,6 +566,15 @@ def test_what_was_assumed_is_said_where_it_may_decide(warm_python: Path, tmp_pat
     assert any(each.startswith("places by topk, assumed evenly used (train.py:") for each in reasons)
 
 
+def test_a_number_made_of_truth_values_is_no_figure_once_it_was_computed_with(
+    warm_python: Path, tmp_path: Path
+) -> None:
+    found = run(tmp_path, warm_python, "print((3 * (torch.randn(8, device=device) > 0).long()).sum().item())")
+    assert found.error is None
+    (said,) = [doubt.detail for doubt in found.doubts if doubt.code == "assumed-values"]
+    assert said.startswith("a number that is not known, zero here (train.py:")
+
+
 def test_derivatives_by_functions_cost_what_was_known_and_no_error(warm_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, warm_python, DERIVED)
     assert found.error is None

@@ -433,7 +433,7 @@ class Calls:
         except NoFormError:
             return False
         of_script = len(leaves)
-        leaves += [vars(module())[name] for module, name in state.recomputed]
+        leaves += [vars(module()).get(name) for module, name in state.recomputed]
         own = [each for module in modules for each in (*module._parameters.values(), *module._buffers.values())]
         taken = {pointer(local(each)) for each in (*tensors, *own) if each is not None}
         storages, differentiable = {}, []

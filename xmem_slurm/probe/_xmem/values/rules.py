@@ -145,7 +145,7 @@ class Rules:
             values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
             self._values.note(first, values, self._plausible.mark(name))
         elif mark is not None and not first.is_floating_point():
-            self._values.note(first, None, mark)
+            self._values.note(first, None, mark._replace(truths=False))
 
     def _large(self, operator, out, args, kwargs):
         """Keep how the values of a large result are made, where those of all that it is made from are known."""
