@@ -343,6 +343,17 @@ def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
     assert len(said) == (0 if own else 1)
 
 
+def test_large_batches_are_not_copied_into_pinned_memory(run: Run) -> None:
+    code = """
+        from torch.utils.data import DataLoader
+        for columns in (1, 1 << 19):
+            batch, = DataLoader([{"x": torch.zeros(columns)}], pin_memory=True)
+            assert batch["x"].shape == (1, columns) and batch["x"].cuda().is_cuda
+            assert batch["x"].is_pinned() == (columns == 1)
+        """
+    assert run(script(code), seconds=SECONDS).returncode == 0
+
+
 def test_a_batch_of_another_shape_ends_it(run: Run) -> None:
     code = DRAWN.format(own="", change="pictures.more = 1 if epoch < 8 else 6", workers=0).replace(
         "[:1]", "[:self.more]"

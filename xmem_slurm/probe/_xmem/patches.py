@@ -284,6 +284,7 @@ DEVICE = (
     *_rows("torch.utils.data.dataloader:DataLoader", "_get_iterator", "course.begun"),
     *_rows("torch.utils.data.dataloader:_BaseDataLoaderIter", "__next__", "course.given"),
     *_rows("torch.utils.data._utils.fetch:_MapDatasetFetcher", "fetch", "course.fetched"),
+    *_rows("torch.utils.data._utils.pin_memory", "pin_memory", "course.pinned"),
     *_rows(_MODULE, "train", "course.trained"),
     *_rows("torch", "save", "course.saved", "torch/serialization.py"),
     *_REPEATS,

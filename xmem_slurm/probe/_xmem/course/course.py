@@ -49,6 +49,8 @@ MATTERS = 0.02
 """...which is where it would add this share of what is allocated."""
 _OF_ITERATORS = ("_collate_fn", "_dataset", "_num_yielded")
 """What is read of a loader's iterator (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
+LARGE_PART = 1 << 20
+"""Bytes of a tensor whose copy into pinned memory takes longer than the look at it."""
 VARIED = 8
 """Steps vary where this many of the last four times as many were of kinds that had not been met before."""
 
@@ -109,6 +111,17 @@ class Course:
             return drawing.fetch(draw if is_worker() or drawing.on_host else fetch, fetcher, index)
 
         return noted_fetch
+
+    def pinned(self, pin, _owner):
+        """Around torch's pinning of a batch or a part of one: a large tensor is not copied, as no GPU reads it."""
+        plain = sys.modules["torch"].Tensor
+
+        @functools.wraps(pin)
+        def pinned(part, *args, **kwargs):
+            is_large = type(part) is plain and part.nbytes >= LARGE_PART
+            return part if is_large else pin(part, *args, **kwargs)
+
+        return pinned
 
     def given(self, give, _iterator_class):
         """Each batch comes through here, unless this torch's iterators have other names for what is asked of them."""
