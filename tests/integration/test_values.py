@@ -575,6 +575,15 @@ def test_a_number_made_of_truth_values_is_no_figure_once_it_was_computed_with(
     assert said.startswith("a number that is not known, zero here (train.py:")
 
 
+def test_a_script_that_divides_by_what_is_not_known_goes_on_with_ones(warm_python: Path, tmp_path: Path) -> None:
+    code = "import math\nprint(10 * math.log10(1 / torch.randn((), device=device).square().item()))\n"
+    order = DryRunOrder.of(job(tmp_path, warm_python, code, XMEM_ENGINE="device"), H200, Budget(seconds=60))
+    (found,) = dispatch.here(order).traces
+    assert found.error is None
+    (why,) = [doubt.detail for doubt in found.doubts if doubt.code == "engine"]
+    assert "ZeroDivisionError" in why
+
+
 def test_derivatives_by_functions_cost_what_was_known_and_no_error(warm_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, warm_python, DERIVED)
     assert found.error is None

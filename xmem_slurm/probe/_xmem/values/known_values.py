@@ -12,7 +12,8 @@ Note [Plausible values]: what is not known follows from how it was made (`values
 and no NaN; what is asked of `all` holds, as argument checks do; of a mask, everything is selected and counted, because
 less would be quietly too small: `least` (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The
 places that sort and topk find are all different, so that experts are used evenly. Other numbers are zeros, as in the
-stand-ins' memory. What of this is said, and when, stands in Note [Assumed values] (`values/assumed`).
+stand-ins' memory; those of floating point that a script reads one by one are ones, where zeros have stopped it before
+(XMEM_NUMBERS). What of this is said, and when, stands in Note [Assumed values] (`values/assumed`).
 
 Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
 acts as `torch.no_grad` here, which keeps the same memory but for one thing: from torch 2.11 on, autocast keeps no cast
@@ -36,6 +37,7 @@ class KnownValues:
 
     def __init__(self, torch, environ):
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
+        self._number = 1.0 if environ.get("XMEM_NUMBERS") == "ones" else 0.0
         self.table = None
         """Of known values, once there is one (`Values`)."""
         self._rules = None
@@ -52,7 +54,7 @@ class KnownValues:
             warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
             try:
                 table = Values(self._torch)
-                rules = Rules(self._torch, table, self._most)
+                rules = Rules(self._torch, table, self._most, self._number)
                 rules.register()
                 self._factories.keep(table, rules.assumed)
                 self.table, self._rules = table, rules

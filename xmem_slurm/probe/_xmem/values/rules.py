@@ -20,10 +20,13 @@ _NUMBERS = {bool, int, float, complex}
 
 
 class Rules:
-    """Wraps operators of torch over the table `values`; `most` as for `Shapes`."""
+    """Wraps operators of torch over the table `values`; `most` as for `Shapes`.
 
-    def __init__(self, torch, values, most):
-        self._torch, self._values = torch, values
+    `number` is what a script reads of floating point that is not known.
+    """
+
+    def __init__(self, torch, values, most, number=0.0):
+        self._torch, self._values, self._number = torch, values, number
         self.assumed = Assumed(torch)
         self._plausible = Plausible(torch, values, most, self.assumed)
         self._shapes = Shapes(torch, values, most, self.assumed)
@@ -235,6 +238,7 @@ class Rules:
         value, is_made_up = Reads.of_zeros(lambda: real(tensor))
         if is_made_up and mark is None and self._values.applies(tensor):
             self.assumed.unknown(tensor)
+            value = self._number if tensor.is_floating_point() else value
         return value
 
     def to_copy(self, real, tensor, **kwargs):
