@@ -47,12 +47,23 @@ def test_the_probe_is_told_by_the_order_alone() -> None:
     assert told == {"XMEM_RANKS": "all", "OTHER": "x", "XMEM_ENGINE": "auto", "XMEM_SHAPES": "most"}
     job = Job(b"", (), Path("/"), {})
     one = DryRunOrder(
-        job, H200, Budget(), "device", (), RunRanks((0, 3), 4), (), "least", "hook", False, "bf16", brief=True
+        job,
+        H200,
+        Budget(),
+        "device",
+        run_ranks=RunRanks((0, 3), 4),
+        shapes="least",
+        numbers="ones",
+        origins="hook",
+        assertions=False,
+        change="bf16",
+        brief=True,
     )
     assert one.environ == {
         "XMEM_ENGINE": "device",
         "XMEM_RUN_RANKS": "0,3/4",
         "XMEM_SHAPES": "least",
+        "XMEM_NUMBERS": "ones",
         "XMEM_SITES": "hook",
         "XMEM_ADVICE": "bf16",
         "XMEM_BRIEF": "1",
