@@ -515,8 +515,8 @@ class Deep(torch.nn.Module):
 
 model = Deep()
 optimizer = torch.optim.SGD(model.parameters())
-for i in range(40):
-    if i == 30: CHANGE
+for i in range(160):  # the first ones may all be made: `known.SPARED`
+    if i == 140: CHANGE
     model(data(4096)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
