@@ -240,13 +240,13 @@ class Calls:
     def _around(self, state):
         """Return what a module's code reads; if that may change unnoticed, no call of it is skipped from now on."""
         found = state.surroundings.look()
-        self._trust(state)
-        return found
-
-    def _trust(self, state):
         if not state.surroundings.is_told:
             state.refuse()
-        if state.surroundings.changed_unseen:
+        self._trust(state.surroundings.changed_unseen)
+        return found
+
+    def _trust(self, changed):
+        if changed:
             self._doubts.add("what a module's code reads has changed, past what each call looks at")
 
     def _broken(self, error):
@@ -607,10 +607,8 @@ class Calls:
 
     def doubt(self, note):
         """Say what skipped calls could not stand for."""
-        for state in list(self._states.values()):
-            if state.surroundings is not None and state.surroundings.relied_on:
-                state.surroundings.look_at_rest()
-                self._trust(state)
+        for state in list(self._states.data.values()):  # at once: the thread that writes the trace may be another
+            self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
         for what in sorted(self._doubts):
             note("skipped", what)
 

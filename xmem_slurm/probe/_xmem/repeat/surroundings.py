@@ -52,14 +52,13 @@ class CallSurroundings:
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of
         self._reached = before._reached if same else _reached(classes, own)
-        names = self._reached[0]
+        names, look = self._reached[0], Look(torch, self._within, OF_A_CALL)
         self._of_modules = [
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
-            if name in names and self._may_change(value)
+            if name in names and look.may_change(value)
         ]
-        self._limits, self._left, self._met, self._is_cut = OF_A_CALL, 0, set(), False
         self._all = None  # the number of all of it, where a call does not look at all, of so many values:
         self._size = self._calls = 0  # and how many calls there were since then that did not look at all
         self._paid = IN_ADVANCE if before is None else before._paid
@@ -72,8 +71,8 @@ class CallSurroundings:
 
     def look(self):
         """Return what they are now."""
-        found = self._look_at(OF_A_CALL)
-        if not self._is_cut:
+        found, look = self._look_at(OF_A_CALL)
+        if not look.is_cut:
             return found
         if self._all is None or (self._calls + 1) * A_CALL_PAYS >= self._size:
             self._look_at_all()
@@ -82,73 +81,86 @@ class CallSurroundings:
         self._paid += A_CALL_PAYS
         return found, self._all
 
-    def look_at_rest(self):
-        """Look at what calls have not looked at since it was looked at last."""
-        if self._calls:
-            self._look_at_all()
+    def has_changed_unseen(self):
+        """Whether something has changed since calls were skipped that did not look at it; any thread may ask."""
+        unseen = self._calls > 0 and self.relied_on and self.is_told
+        return self.changed_unseen or (unseen and hash(self._look_at(OF_ALL)[0]) != self._all)
 
     def _look_at_all(self):
-        before, self._all = self._all, hash(self._look_at(OF_ALL))
-        self._size = OF_ALL.values - self._left
+        found, look = self._look_at(OF_ALL)
+        before, self._all, self._size = self._all, hash(found), OF_ALL.values - look.left
         if before is None:
             self._paid -= self._size
             self.is_told = self._paid > 0
         elif before != self._all and self._calls:
             self.is_told, self.changed_unseen = False, self.relied_on
-        self.is_told &= not self._is_cut
+        self.is_told &= not look.is_cut
         self._calls, self.relied_on = 0, False
 
     def _look_at(self, limits):
-        self._limits, self._left, self._met, self._is_cut = limits, limits.values, set(), False
+        """Return (what they are now, the look that was taken)."""
+        look = Look(self._torch, self._within, limits)
         of_modules = [(vars(module()), name) for module, name in self._of_modules if module() is not None]
-        return tuple([self._look(of.get(name), limits.deep) for of, name in (*self._reached[1], *of_modules)])
+        return tuple([look.at(of.get(name), limits.deep) for of, name in (*self._reached[1], *of_modules)]), look
 
-    def _may_change(self, value):
+
+class Look:
+    """A look at values, as far as the limits go: `left` values more, and `is_cut` where that was not all.
+
+    What modules `within` have is noticed elsewhere.
+    """
+
+    def __init__(self, torch, within, limits):
+        self._tensor, self._within, self._limits = torch.Tensor, within, limits
+        self.left, self._met, self.is_cut = limits.values, set(), False
+
+    def may_change(self, value):
         """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
-        if isinstance(value, self._torch.Tensor):
+        if isinstance(value, self._tensor):
             return not value.is_cuda
         return isinstance(value, (*_CONTAINERS, set)) or _is_array(value) or self._is_object(value)
 
     def _is_object(self, value):
-        """Whether it has attributes of its own that may tell something, and is no code; modules within are noticed."""
+        """Whether it has attributes of its own that may tell something, and is no code."""
         opaque = isinstance(value, (*_CODE, types.ModuleType)) or _root(type(value).__module__) in _OPAQUE
         return not opaque and id(value) not in self._within and hasattr(value, "__dict__")
 
-    def _look(self, value, deep):
+    def at(self, value, deep):
+        """Return what a value is now, and so deep what is in it."""
         if type(value) in _SIMPLE:
             return value
-        self._left -= 1
-        if id(value) in self._met or not self._may_change(value):
+        self.left -= 1
+        if id(value) in self._met or not self.may_change(value):
             return id(value)
-        if self._left < 0 or deep == 0:
-            self._is_cut = True
+        if self.left < 0 or deep == 0:
+            self.is_cut = True
             return id(value)
         self._met.add(id(value))
-        return id(value), self._look_within(value, deep - 1)
+        return id(value), self._into(value, deep - 1)
 
-    def _look_within(self, value, deep):
+    def _into(self, value, deep):
         """Return what is in a value that can change."""
-        if isinstance(value, self._torch.Tensor):
+        if isinstance(value, self._tensor):
             return None if value.is_inference() else value._version
         if isinstance(value, dict):  # by dict's own method: a class of its own may import all that it can give
             some = self._some(value, dict.items(value))
-            return len(value), tuple([(_of_key(key), self._look(each, deep)) for key, each in some])
+            return len(value), tuple([(_of_key(key), self.at(each, deep)) for key, each in some])
         if isinstance(value, set):
             return len(value), frozenset(map(_of_key, self._some(value, value)))
         if isinstance(value, _CONTAINERS):
-            return len(value), tuple([self._look(each, deep) for each in self._some(value, value)])
+            return len(value), tuple([self.at(each, deep) for each in self._some(value, value)])
         if _is_array(value):
             is_large = value.nbytes > self._limits.array_bytes
-            self._left -= 0 if is_large else value.size // A_PLAIN_ONE
-            self._is_cut = self._is_cut or is_large
+            self.left -= 0 if is_large else value.size // A_PLAIN_ONE
+            self.is_cut = self.is_cut or is_large
             return None if is_large else value.tobytes()
-        return self._look_within(vars(value), deep)
+        return self._into(vars(value), deep)
 
     def _some(self, value, elements):
         """Return as many of the elements of a value as are looked at; at once, as another thread may change it."""
         some = tuple(itertools.islice(elements, self._limits.of_one))
-        self._left -= len(some) // A_PLAIN_ONE
-        self._is_cut = self._is_cut or len(some) < len(value)
+        self.left -= len(some) // A_PLAIN_ONE
+        self.is_cut = self.is_cut or len(some) < len(value)
         return some
 
 
