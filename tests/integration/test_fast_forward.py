@@ -524,14 +524,12 @@ print(json.dumps(torch.cuda.max_memory_allocated()))
 """
 
 
+UNNOTICED = ["what a module's code reads has changed, past what each call looks at"]
 CHANGES = {
     "nothing": (100_000, "pass", []),
     "of a few values, deep in each other": (1, "model.deepest[0] = 2", []),
-    "of very many values": (
-        100_000,
-        "model.long[-1] = 2",
-        ["what a module's code reads has changed, past what each call looks at"],
-    ),
+    "of very many values": (100_000, "model.long[-1] = 2", UNNOTICED),
+    "of very many values, and of the module": (100_000, "model.long[-1] = 2; model.eval()", UNNOTICED),
 }
 
 

@@ -292,6 +292,7 @@ class Calls:
             state.settings = hash(str(self._kinds.settings(modules)))
             state.configurations = self._kinds.configurations(modules)
             state.recomputed = [(weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)]
+            self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
             state.surroundings = CallSurroundings(self._torch, modules, state.surroundings)
             state.version = version
         return _alive(state.parameters)
