@@ -283,10 +283,14 @@ def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:
 @pytest.mark.parametrize(
     ("confidence", "shared"),
     [
-        ("high", ["whole or with its later epochs cut short", "of 130 estimates held against"]),
+        ("high", ["its later epochs may have been cut short", "of 130 estimates compared with"]),
         (
             "medium",
-            ["each reason says what, and what it could cost", "by up to 20 % of the peak", "what most scripts get"],
+            [
+                "each reason says what, and what it could cost",
+                "by up to 20 % of the peak",
+                "does not mean that the figure is wrong",
+            ],
         ),
     ],
 )
@@ -298,9 +302,9 @@ def test_what_a_confidence_means_is_said_as_in_the_guide(confidence: str, shared
 def test_the_page_says_how_sure_it_is_before_the_chart_with_every_reason() -> None:
     doubted = dataclasses.replace(GPT2, doubts=[trace.Noted(Doubt.NOT_REACHED, "", 1)])
     sure, unsure = html.render(SIZING), html.render(Sizing(estimate([doubted], "l4", GPUS["l4"]), SIZING.placement, 1))
-    assert sure.index("nothing that it did was out of sight") < sure.index("<figure")
+    assert sure.index("everything it did was seen") < sure.index("<figure")
     (reason,) = estimate([doubted], "l4", GPUS["l4"]).reasons
-    assert unsure.index("does not say that the figure is wrong") < unsure.index(markupsafe.escape(reason))
+    assert unsure.index("does not mean that the figure is wrong") < unsure.index(markupsafe.escape(reason))
     assert unsure.index(markupsafe.escape(reason)) < unsure.index("<figure")
 
 

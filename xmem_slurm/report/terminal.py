@@ -28,14 +28,14 @@ ANSWERS: Mapping[bool | None, str] = {True: "fits", False: "does not fit", None:
 
 HOW_SURE: Mapping[str, str] = {
     "high": (
-        "The script ran to its own end, whole or with its later epochs cut short as they brought nothing new, and"
-        " nothing that it did was out of sight. Of 130 estimates held against"
-        " published runs, none was more than 1 % too low, or above what its margin covers."
+        "The script ran to its own end (its later epochs may have been cut short because they brought nothing new),"
+        " and everything it did was seen. Of 130 estimates compared with published runs, none was more than 1 % too"
+        " low, or above what its margin covers."
     ),
     "medium": (
         "Something was not seen: each reason says what, and what it could cost. That widens the margin, by up to"
-        " 20 % of the peak; it is what most scripts get, and does not say that the figure is wrong. Read the"
-        " reasons; if one of them could be yours, act on it."
+        " 20 % of the peak. Most scripts get it, and it does not mean that the figure is wrong. Read the reasons; if"
+        " one applies to your job, act on it."
     ),
 }
 """What a confidence means; docs/guide.md has it in the same figures."""
