@@ -112,7 +112,7 @@ class Look:
 
     def __init__(self, torch, within, limits):
         self._tensor, self._within, self._limits = torch.Tensor, within, limits
-        self.left, self._met, self.is_cut = limits.values, set(), False
+        self.left, self._met, self.is_cut = limits.values, {}, False
 
     def may_change(self, value):
         """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
@@ -126,22 +126,24 @@ class Look:
         return not opaque and id(value) not in self._within and hasattr(value, "__dict__")
 
     def at(self, value, deep):
-        """Return what a value is now, and so deep what is in it."""
+        """Return what a value is now, and so deep what is in it: another that has the same in it is as good."""
         if type(value) in _SIMPLE:
             return value
         self.left -= 1
-        if id(value) in self._met or not self.may_change(value):
+        if not self.may_change(value):
             return id(value)
+        if id(value) in self._met:
+            return self._met[id(value)]
         if self.left < 0 or deep == 0:
             self.is_cut = True
             return id(value)
-        self._met.add(id(value))
-        return id(value), self._into(value, deep - 1)
+        self._met[id(value)] = len(self._met)
+        return type(value), self._into(value, deep - 1)
 
     def _into(self, value, deep):
         """Return what is in a value that can change."""
         if isinstance(value, self._tensor):
-            return None if value.is_inference() else value._version
+            return id(value), None if value.is_inference() else value._version
         if isinstance(value, dict):  # by dict's own method: a class of its own may import all that it can give
             some = self._some(value, dict.items(value))
             return len(value), tuple([(_of_key(key), self.at(each, deep)) for key, each in some])
