@@ -257,6 +257,16 @@ def test_a_backward_pass_that_was_not_recorded_is_a_doubt_and_nothing_less(run: 
     ]
 
 
+def test_what_is_computed_of_a_weight_that_is_made_anew_is_a_doubt(run: Run) -> None:
+    code = """
+        model = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Linear(128, 512)), *net(512)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40): step(model(data()).square().mean() + model[0].weight.square().sum())
+        """
+    said = [noted.detail for noted in run(script(code), seconds=SECONDS).traces[-1].doubts if noted.code == "skipped"]
+    assert said == ["a backward pass of a kind that was not recorded"]
+
+
 BEFORE = {
     "class weights are counted before training": (
         """
@@ -451,8 +461,13 @@ def enclosed():
         deep = 2
     return lambda of: deep, grow
 
+import functools
+
+class Count(int):
+    pass
+
 class Deep(torch.nn.Module):
-    of_its_class = 1
+    of_its_class, count, partial = 1, Count(1), functools.partial(int, 1)
 
     def __init__(self, deep):
         super().__init__()
@@ -483,6 +498,8 @@ ways = {
     "a dictionary in one": (lambda of: of.number, lambda of: of.a_dict["within"].update(deep=2)),
     "a tensor on the host": (lambda of: int(of.on_host), lambda of: of.on_host.add_(1)),
     "its class": (lambda of: of.of_its_class, lambda of: setattr(Deep, "of_its_class", 2)),
+    "a number of its own class": (lambda of: int(of.count), lambda of: setattr(Deep, "count", Count(2))),
+    "a partial": (lambda of: of.partial(), lambda of: setattr(Deep, "partial", functools.partial(int, 2))),
     "a global": (lambda of: deep(), lambda of: DEPTH.update({"of a global": 2})),
     "a variable of a function around it": enclosed(),
     "its modules": (None, lambda of: of.used.append(of.every[1])),
@@ -496,7 +513,7 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 7
+    assert len(whole.out) == 9
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 

@@ -91,7 +91,7 @@ def _with_zeros_or_ones(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequ
         return traces
     with suppress(NoEstimate):
         again = yield from budget.run(replace(order, numbers="ones"))
-        if not any(trace.failure for trace in again):
+        if not any(trace.failure for trace in again) and _steps(again) >= _steps(traces):
             why = f"run with ones for values, as with zeros it stops: {failure.words}"
             return [_with_doubt(trace, why) for trace in again]
     return traces

@@ -487,10 +487,15 @@ class Calls:
                 given[place] = each
         for (module, name), each in zip(state.recomputed, given[len(given) - len(state.recomputed) :]):  # noqa: B905
             vars(module())[name] = each
+            if gave.differentiable:  # what the script computes of it itself has no way back through the call
+                each.requires_grad_().register_hook(self._unrecorded)
         casts = known.casts if gave.differentiable else known.forward.left
         if casts:
             self._left_casts.append((number, casts))
         return put_together(self._tree, given, gave.form)
+
+    def _unrecorded(self, _gradient=None):
+        self._doubts.add("a backward pass of a kind that was not recorded")
 
     def _like(self, layout, got, blocks, wanted=None):
         """Return the like of tensors and plain values, of which only some may be `wanted`, by their places.
@@ -538,7 +543,7 @@ class Calls:
             without = [each.grad is None or id(each) in self._given_now for each in parameters]
         back = known.backward(asked.kind(without))
         if back is None:
-            self._doubts.add("a backward pass of a kind that was not recorded")
+            self._unrecorded()
             back = known.any_backward()
         got, blocks, layout = {}, (), None
         if back is not None:

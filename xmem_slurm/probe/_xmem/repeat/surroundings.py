@@ -36,6 +36,7 @@ _NOT_FOLLOWED = {"torch", "numpy", "triton", "_xmem", *getattr(sys, "stdlib_modu
 _OPAQUE = {"torch", "logging", "threading", "_thread"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
 _SIMPLE = frozenset((bool, int, float, str, bytes, type(None)))
+_WHOLE = frozenset((list, tuple, dict, set))
 _CONTAINERS = (list, tuple, dict, collections.deque)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, property, staticmethod, classmethod)
 _GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
@@ -138,7 +139,8 @@ class Look:
             self.is_cut = True
             return id(value)
         self._met[id(value)] = len(self._met)
-        return type(value), self._into(value, deep - 1)
+        is_all = type(value) in _WHOLE or _is_plain(type(value))
+        return type(value) if is_all else id(value), self._into(value, deep - 1)
 
     def _into(self, value, deep):
         """Return what is in a value that can change."""
@@ -164,6 +166,15 @@ class Look:
         self.left -= len(some) // A_PLAIN_ONE
         self.is_cut = self.is_cut or len(some) < len(value)
         return some
+
+
+class _Plain:
+    """What a class adds to `object` that has nothing but attributes."""
+
+
+def _is_plain(kind):
+    """Whether objects of a class have nothing but attributes: slots, and what is in C (a number, a partial), show."""
+    return (kind.__basicsize__, kind.__itemsize__) == (_Plain.__basicsize__, 0)
 
 
 def _of_key(key):
