@@ -115,7 +115,7 @@ def main() -> int:
         plain = {name: value for name, value in gpu.items() if name not in away}
         sides = (
             {**os.environ, **plain, "STAND_INS": str(build(Path(torch)))},
-            {**os.environ, **gpu},
+            {**os.environ, **gpu, **gpu_environment.preloaded(None)},
         )
         rows = [row(name, sides, given.rounds, given.steps) for name in JOBS if given.only in name]
         budget = {"XMEM_DEADLINE": str(time.monotonic() + HOURS * 3600)}

@@ -186,6 +186,25 @@ SCRIPTS = {
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
         """,
+    "gradients that the script asks for": """
+        for i in range(30):
+            found = torch.autograd.grad(model(data()).square().mean(), [*model.parameters()])
+            for each, gradient in zip(model.parameters(), found): each.grad = gradient
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    "a weight that two modules have": """
+        model[2].weight = model[5].weight
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40):
+            if i > 20: model[3].seen = i
+            step(model(data()).square().mean())
+        """,
+    "weight_norm": """
+        model = torch.nn.Sequential(torch.nn.utils.weight_norm(torch.nn.Linear(128, 512)), *net(512)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for i in range(40): step(model(data()).square().mean())
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))
@@ -255,6 +274,34 @@ def test_a_backward_pass_that_was_not_recorded_is_a_doubt_and_nothing_less(run: 
     assert "a backward pass of a kind that was not recorded" in [
         noted.detail for noted in skipping.doubts if noted.code == "skipped"
     ]
+
+
+ASKED = {
+    "gradients that the script asks for": """
+        found = torch.autograd.grad(loss, [*model.parameters()])
+        assert [each.shape for each in found] == [each.shape for each in model.parameters()], found
+        """,
+    "gradients that the script names": """
+        loss.backward(inputs=[*model.parameters()])
+        assert None not in [each.grad for each in model.parameters()]
+        """,
+    "a hook on a parameter that comes after its call": """
+        model[0].weight.register_hook(lambda gradient: None)
+        step(loss)
+        """,
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_parameters_are_asked_for_late_is_a_doubt_and_no_error(run: Run, name: str) -> None:
+    late = textwrap.indent(textwrap.dedent(ASKED[name]), 4 * " ")
+    steps = (
+        "for i in range(30):\n    loss = model(data()).square().mean()\n    if i < 25:\n        step(loss)\n        "
+    )
+    ran = run(script(steps + "continue" + late), seconds=SECONDS)
+    assert ran.returncode == 0, ran.stderr
+    said = [noted.detail for noted in ran.traces[-1].doubts if noted.code == "skipped"]
+    assert said == ["a backward pass of a kind that was not recorded"]
 
 
 def test_what_is_computed_of_a_weight_that_is_made_anew_is_a_doubt(run: Run) -> None:
@@ -407,6 +454,49 @@ def test_calls_that_read_and_sharded_roots_are_skipped_whole(name: str, run: Run
     ran = run(script(counted.replace("\n        ", "\n")), seconds=SECONDS)
     not_before_torch_2_6(name, ran.trace)
     assert ran.out > 10, ran.stderr
+
+
+def test_an_evaluation_over_batches_of_its_own_making_is_skipped(run: Run) -> None:
+    code = """
+        for i in range(5): step(model(data()).square().mean())
+        skipped.clear()
+        with torch.no_grad():
+            for i in range(50): model(data())
+        print(json.dumps(len(skipped)))
+        """
+    ran = run(script(COUNTED + textwrap.dedent(code)), seconds=SECONDS)
+    assert ran.out > 40, ran.stderr
+
+
+def test_walks_over_a_model_give_what_torch_gives(run: Run) -> None:
+    code = """
+        from torch.nn.modules import module as of_torch
+        class Own(torch.nn.Linear):
+            def named_modules(self, memo=None, prefix="", remove_duplicate=True):
+                yield prefix + "!", self
+            def train(self, mode=True):
+                self.told = mode
+                return super().train(False)
+        shared, own = torch.nn.Linear(2, 2), Own(2, 2)
+        one = torch.nn.Sequential(shared, own, torch.nn.BatchNorm1d(2))
+        model = torch.nn.Sequential(one, shared, torch.nn.ModuleDict({"a": one, "b": torch.nn.Linear(2, 2)}))
+        model[2]["b"].weight, model.empty = shared.weight, None
+        def walked():
+            named = [*model.named_parameters("of"), *model.named_buffers(), *shared.named_parameters(recurse=False)]
+            return [(name, id(each)) for name, each in named]
+        ours = walked()
+        kept = torch.nn.Module._named_members
+        torch.nn.Module._named_members = kept.__wrapped__
+        theirs = walked()
+        torch.nn.Module._named_members = kept
+        model.eval()
+        model.train()
+        states = [each.training for each in (model, one, shared, own, model[2]["b"])]
+        print(json.dumps([ours, theirs, states, own.told]))
+        """
+    ours, theirs, states, told = run(script(code), seconds=SECONDS).out
+    assert (ours, len(ours)) == (theirs, 12)
+    assert (states, told) == ([True, True, True, False, True], True)
 
 
 def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_was_made(run: Run) -> None:

@@ -1,6 +1,7 @@
 """What stands in the trace for calls that are skipped: events of a call, the journal of them, and where they go."""
 
 import importlib
+import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -126,3 +127,34 @@ def test_a_run_that_was_cut_without_whole_epochs_is_never_certain(events: Module
         course.doubt(lambda *doubt, **_: noted.append(doubt))
     assert [code for code, _ in noted] == ["not-reached", "not-reached"]
     assert "9,000 steps seen, nothing new since step 3" in str(noted[0][1])
+
+
+def test_plain_values_are_told_by_what_they_are_and_nothing_else_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    surroundings = importlib.import_module("_xmem.repeat.surroundings")
+    known = surroundings.PlainValues()
+
+    def number(*values: object, keys: tuple[object, ...] = ()) -> int:
+        found: tuple[int, list[int]] = known.contents(1, keys, values)
+        return found[0]
+
+    first = number(1, "a", 0.5)
+    assert number(1, str(b"a", "ascii"), 1 / 2) == first
+    assert len({first, number(True, "a", 0.5), number(1.0, "a", 0.5), number(1, "a"), number("a", 1, 0.5)}) == 5
+    assert number(1, "a", 0.5) == first
+    assert number(1, keys=("x",)) != number(1, keys=("y",))
+    other = SimpleNamespace()
+    assert known.contents(2, (), (1, other, 2)) == known.contents(3, (), (1, SimpleNamespace(), 2))
+    assert known.contents(2, (), (1, other, 2))[1] == [1]
+    before = sys.getrefcount(other)
+    known.contents(4, (), (other,))
+    assert sys.getrefcount(other) == before
+
+
+def test_plain_values_that_come_and_go_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    surroundings = importlib.import_module("_xmem.repeat.surroundings")
+    known = surroundings.PlainValues()
+    numbers = {known.contents(each, (), (each,))[0] for each in range(3 * surroundings.MOST_REMEMBERED)}
+    assert len(numbers) == 3 * surroundings.MOST_REMEMBERED
+    assert len(known._known) <= surroundings.MOST_REMEMBERED

@@ -25,6 +25,7 @@ from _xmem.repeat.clipping import Clipping
 from _xmem.repeat.journal import Journal
 from _xmem.repeat.optimizers import OptimizerSteps
 from _xmem.repeat.ranges import Ranges
+from _xmem.repeat.walks import Walks
 from _xmem.training import TrainingSeen
 from _xmem.triton import Triton
 from _xmem.values.host_weights import HostWeights
@@ -122,7 +123,7 @@ class Recorder(ProbeEngine):
             parts["course"] = self._course
         self._calls = Calls(torch, self._journal, self, self._known)
         parts.update(calls=self._calls, optimizer_steps=OptimizerSteps(torch, self._calls))
-        parts.update(clipping=Clipping(torch, self._calls), ranges=Ranges(torch))
+        parts.update(clipping=Clipping(torch, self._calls), ranges=Ranges(torch), walks=Walks(torch))
         if torch.distributed.is_available():
             self._rank = LoneRank(torch, lambda: self.leave("steady"), self._known, self.level)
             parts.update(rank=self._rank, peers=self._rank.peers, collectives=self._rank.collectives)
@@ -225,12 +226,13 @@ class Recorder(ProbeEngine):
         if self._history.recording and not self._finished:
             self._came_round()
 
-    def again(self, last):
+    def again(self, last, evaluates):
         """A call comes, and the last of its kind came in round `last`; return the round that this one is in.
 
-        Where there are neither steps nor batches, a script has come round when it makes the same call again.
+        Where there are neither steps nor batches, a script has come round when it makes the same call again; where it
+        `evaluates`, too, as it may have batches of its own making.
         """
-        if last == self._history.intervals and self._steps.number == 0:
+        if last == self._history.intervals and (evaluates or self._steps.number == 0):
             self._came_round()
         return self._history.intervals
 

@@ -34,6 +34,8 @@ MANY_KINDS = 32
 """Where a module has more, as where lengths vary, a first call of a kind is made without being recorded."""
 MOST_CHANGES = 10_000
 """Changes of modules that are remembered; then all modules are looked at anew."""
+MOST_LOOSE = 16
+"""Calls whose parameters are not tied to the graph, at the same time: each backward pass looks at all of them."""
 MOST_KINDS = 4096
 """Kinds of calls of one module; more are as good as none."""
 
@@ -49,6 +51,7 @@ class State:
         self.steps = -1  # how many steps of optimizers there were when it was last called
         self.version = None  # of modules and hooks, when it was last looked at
         self.within = frozenset()  # ids of the modules that it is made of
+        self.hooked = True  # whether somebody may be told of a parameter's gradient
         self.parameters = self.modules = self.configurations = ()
         self.recomputed = ()  # (reference to a module, name of an attribute that each call makes anew)
         self.settings = self.sharding = self.surroundings = None
@@ -70,12 +73,16 @@ class Calls:
 
     def __init__(self, torch, journal, process, values):
         self._torch, self.journal, self._process, self._values = torch, journal, process, values
-        self._kinds = self._tree = self._node = self._one_use = None
+        self._kinds = self._tree = self._node = self._one_use = self._anchor = None
         self._states = weakref.WeakKeyDictionary()
         self._thread = None
+        self._ties = False  # whether parameters are always tied to what stands in the graph for a call
+        self._loose, self._without = {}, {}  # number of a call: its parameters, that are not; which had no gradient
+        self._depth = 0  # how many calls there are within each other
         self._inside = False  # of a call that is made, and whose parts are not looked at
         self._backward = None  # how the backward pass at hand was asked for
         self._given_now = set()  # ids of parameters that had no gradient before it, and have one from a skipped call
+        self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
         self._changed, self._forgotten = [], 0  # ids of modules that were changed, and how often those were forgotten
         self._recorded = []
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
@@ -87,7 +94,7 @@ class Calls:
         """CUDA is in use, and this is the thread whose calls are skipped."""
         torch = self._torch
         self._kinds, self._tree = Kinds(torch), torch.utils._pytree
-        self._node = node_class(torch, self)
+        self._node, self._anchor = node_class(torch, self), torch.zeros((), device="cpu", requires_grad=True)
         self._one_use = _uses(torch, torch.empty(1, device="cpu"))
         self._thread = threading.get_ident()
 
@@ -121,11 +128,14 @@ class Calls:
         def called(*args, **kwargs):
             if is_compiling() or not self.skips:
                 return call(*args, **kwargs)
+            self._depth += 1
             try:
                 return self._call(functools.partial(call, *args, **kwargs), *args, **kwargs)
             except Exception:
                 self.failed = True
                 raise
+            finally:
+                self._depth -= 1
 
         return called
 
@@ -155,18 +165,44 @@ class Calls:
 
         @functools.wraps(run)
         def ran(roots, gradients, keep_graph, create_graph, inputs=(), *args, **kwargs):
+            """Run the engine, for a script."""
             if not self.skips:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
-            self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, len(inputs) > 0)
+            self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, frozenset(map(id, inputs)))
+            self._without = {number: _without(some) for number, some in list(self._loose.items())}
             try:
                 with self._watched(roots):
-                    return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+                    if len(inputs) == 0 or not self._loose:
+                        return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
+                    again = functools.partial(run, roots, gradients, keep_graph, create_graph)
+                    return self._asked(again, inputs, {**kwargs, "allow_unreachable": True})
             finally:
                 self._backward = None
                 self._given_now.clear()
 
         return ran
+
+    def _is_loose(self, state, known):
+        """Whether nobody is told of the gradients of a call's parameters, or will ask for them."""
+        few = len(self._loose) < MOST_LOOSE
+        alone = few and not (self._ties or state.hooked or known.is_asked)
+        return alone and not self._torch.distributed.is_initialized()
+
+    def _asked(self, run, inputs, how):
+        """Return what the script has asked for: gradients of parameters that were not tied to their call, too.
+
+        What stands for all of those is among what is asked for, else torch would leave their calls alone.
+        """
+        self._ties = True  # it may ask again
+        loose = {id(each) for some in self._loose.values() for each in some}
+        found = run((*inputs, self._anchor), **how)
+        if self._backward.accumulate:
+            return found
+        pairs = zip(found, inputs)  # noqa: B905 - since Python 3.10
+        return tuple(
+            [self._torch.empty_like(each) if one is None and id(each) in loose else one for one, each in pairs]
+        )
 
     @contextlib.contextmanager
     def _watched(self, roots):
@@ -227,7 +263,8 @@ class Calls:
         if not parameters or (state.sharding is not None and not self._rests(state)):
             return self._made_by(state)
         known = self._known(state, leaves, (of_leaves, form), parameters)
-        known.round = self._process.again(known.round)
+        evaluates = self._depth == 1 and not self._torch.is_grad_enabled()
+        known.round = self._process.again(known.round, evaluates)
         if not known.ready:
             tried = known.is_tried(len(state.known) > MANY_KINDS)
             return functools.partial(self._record, state, known, leaves) if tried else self._made_by(state)
@@ -275,10 +312,9 @@ class Calls:
 
     def _looked_at(self, module, state):
         """Look at a module again if any was changed; return its parameters."""
-        # Whoever is to be told of calls is noted without a change of the module: by handles, which torch numbers.
         if len(self._changed) > MOST_CHANGES:
             self._changed, self._forgotten = [], self._forgotten + 1
-        version = self._forgotten, self._torch.utils.hooks.RemovableHandle.next_id, len(self._changed)
+        version = self._forgotten, self._hooks(), len(self._changed)
         if state.version != version and not self._is_as_it_was(state, version):
             modules = list(module.modules())
             state.within = frozenset(map(id, modules))
@@ -289,13 +325,18 @@ class Calls:
             state.sharding = sharding(modules)
             whole = state.sharding is not None or all(local(each) is each for each in own)
             state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
-            state.settings = hash(str(self._kinds.settings(modules)))
+            state.hooked = any(map(_is_hooked, own))
+            state.settings = hash((str(self._kinds.settings(modules)), *map(id, own)))
             state.configurations = self._kinds.configurations(modules)
             state.recomputed = [(weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)]
             self._trust(state.surroundings is not None and state.surroundings.has_changed_unseen())
-            state.surroundings = CallSurroundings(self._torch, modules, state.surroundings)
+            state.surroundings = CallSurroundings(self._torch, modules, state.configurations, state.surroundings)
             state.version = version
         return _alive(state.parameters)
+
+    def _hooks(self):
+        """Return how many hooks the script has had torch call so far, of modules and of tensors: torch numbers them."""
+        return self._torch.utils.hooks.RemovableHandle.next_id - self._own_hooks
 
     def _is_as_it_was(self, state, version):
         """Whether other modules were changed since this one was looked at, and none that it is made of."""
@@ -318,11 +359,9 @@ class Calls:
             *of_arguments,
             self._kinds.switches(),
             state.settings,
-            self._kinds.configured(state.configurations),
             self._around(state),
             tuple([each.requires_grad for each in parameters]),
-            tuple(map(id, parameters)),
-            tuple([each.grad is None for each in parameters]) if without else None,
+            tuple(_without(parameters)) if without else None,
             (first.dtype, first.device, first.shape),
             casts,
             begins,
@@ -482,13 +521,18 @@ class Calls:
             needs = [each for each in parameters if each.requires_grad]
             held += [leaves[place].detach() for place in known.held]
             outs = [given[place] for place in gave.differentiable]
-            outs = self._node.apply(SkippedGraph(known, Held(self, number), held, len(inputs)), outs, *inputs, *needs)
+            is_loose = self._is_loose(state, known)
+            if is_loose:
+                self._loose[number] = needs
+            graph = SkippedGraph(known, Held(self, number), held, len(inputs), needs, not is_loose, self._hooks())
+            outs = self._node.apply(graph, outs, *inputs, *([self._anchor] if is_loose else needs))
             for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
                 given[place] = each
         for (module, name), each in zip(state.recomputed, given[len(given) - len(state.recomputed) :]):  # noqa: B905
             vars(module())[name] = each
             if gave.differentiable:  # what the script computes of it itself has no way back through the call
                 each.requires_grad_().register_hook(self._unrecorded)
+                self._own_hooks += 1
         casts = known.casts if gave.differentiable else known.forward.left
         if casts:
             self._left_casts.append((number, casts))
@@ -533,18 +577,22 @@ class Calls:
 
     def went_back(self, ctx, gradients):
         """The backward pass of a skipped call: return the gradients of all that its node was given."""
-        torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
-        asked = self._backward or BackwardCall(False, True, False, False)  # torch was asked past us
+        torch, graph, parameters = self._torch, ctx.graph, ctx.graph.parameters
+        known, number = graph.known, graph.held.number
+        asked = self._backward or BackwardCall(False, True, False, frozenset())  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
         # torch, too, gives a parameter its gradient once all of its uses have theirs
-        empty = without = [each.grad is None for each in parameters]
-        if self._given_now:
+        empty = without = _without(parameters)
+        if not graph.is_tied:
+            without = self._without.get(number, empty)
+        elif self._given_now:
             without = [each.grad is None or id(each) in self._given_now for each in parameters]
         back = known.backward(asked.kind(without))
-        if back is None:
+        passed = self._passed(graph, asked)
+        if back is None or not (graph.is_tied or (asked.accumulate and not asked.inputs and not any(passed))):
             self._unrecorded()
-            back = known.any_backward()
+            back = back or known.any_backward()
         got, blocks, layout = {}, (), None
         if back is not None:
             done, blocks, layout = (
@@ -553,21 +601,24 @@ class Calls:
                 back.gradients,
             )
             got = self.note(number, done, gradient_address(gradients) if done.gives_back else None)
-        through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
-        passed = [
-            local(each) is each
-            and bool(through or each._backward_hooks or each._post_accumulate_grad_hooks or each.grad_fn is not None)
-            for each in parameters
-        ]
         wanted = {place for place, here in enumerate(zip(passed, empty)) if any(here)}  # noqa: B905 - since Python 3.10
         made = self._like(layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted)
-        found = [_empty(torch, each) for each in ctx.layouts]
         for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
-            found.append(part if passes else None)
-            if part is not None and not passes:
+            if part is not None and not passes and asked.accumulate:
                 each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
         self._given_now.update(map(id, parameters))
-        return found
+        found = [_empty(torch, each) for each in ctx.layouts]
+        if not graph.is_tied:
+            return [*found, None]
+        return [*found, *[part if passes else None for part, passes in zip(made, passed)]]  # noqa: B905
+
+    def _passed(self, graph, asked):
+        """Return of each parameter of a skipped call whether torch is to hand its gradient on, as somebody is told."""
+        torch, parameters = self._torch, graph.parameters
+        if not graph.is_tied and graph.hooks == self._hooks():
+            return [False] * len(parameters)
+        through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
+        return [local(each) is each and bool(through or _is_hooked(each)) for each in parameters]
 
     def note(self, number, events, gradient=None):
         """Note that a call is skipped, and what is allocated then; return what `Journal.note` does."""
@@ -578,6 +629,11 @@ class Calls:
         """Note that something is skipped, and return the tensor that it gives, if it does."""
         made = self._like(layout, self.note(self.journal.number(), events), events.given)
         return made[0] if made else None
+
+    def gone(self, number):
+        """The graph of a skipped call is gone."""
+        self._loose.pop(number, None)
+        self.let_go(number)
 
     def let_go(self, number, blocks=None):
         """What a skipped call holds is held no more; of its blocks only these."""
@@ -622,6 +678,17 @@ class Calls:
 def _made(make):
     """Give what a call gives that is made as it is."""
     return make()
+
+
+def _without(parameters):
+    """Return which of them have no gradient."""
+    return [each.grad is None for each in parameters]
+
+
+def _is_hooked(parameter):
+    """Whether somebody is told of its gradient, or made it of something else."""
+    hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    return bool(hooks) or parameter.grad_fn is not None
 
 
 def _alive(references):

@@ -23,8 +23,6 @@ _RECOMPUTING = {"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"}
 """Where torch has hooks that are told of a call to make an attribute of its module anew: that is a part of the call."""
 _CONTAINERS = (list, dict, set, tuple, collections.deque)
 _SIMPLE = (bool, int, float, str, bytes, type(None))
-_SIMPLEST = frozenset(_SIMPLE)
-"""By which most are told sooner: of a configuration there are a hundred, and each call asks."""
 _SWITCHES = (
     "_get_flash_sdp_enabled",
     "_get_mem_efficient_sdp_enabled",
@@ -138,11 +136,6 @@ class Kinds:
                     found[id(value)] = value
         return list(found.values())
 
-    def configured(self, objects):
-        """Return the plain values in these objects."""
-        values = [value for each in objects for value in list(vars(each).values())]
-        return tuple([value for value in values if type(value) in _SIMPLEST or isinstance(value, _SIMPLE)])
-
     def _look(self, value):
         if isinstance(value, _SIMPLE):
             return value
@@ -159,9 +152,11 @@ class Kinds:
 
     def _of_host(self):
         """Return the states of the host's random numbers."""
-        numpy = sys.modules.get("numpy")
-        of_torch = tuple(self._torch.random.get_rng_state().tolist())
-        return random.getstate(), of_torch, str(numpy.random.get_state()[1:3]) if numpy is not None else ""
+        numpy, of_torch = sys.modules.get("numpy"), self._torch.random.get_rng_state()
+        if numpy is None:
+            return random.getstate(), of_torch.tolist()
+        _, keys, *rest = numpy.random.get_state()
+        return random.getstate(), of_torch.numpy().tobytes(), keys.tobytes(), rest
 
 
 def recomputed(module):

@@ -9,7 +9,7 @@ are entered from outside of a call, or from inside of it, where skipping it woul
 import bisect
 import functools
 import weakref
-from typing import NamedTuple, Optional
+from typing import FrozenSet, NamedTuple, Optional
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
@@ -24,16 +24,16 @@ node that made the gradient."""
 
 
 class BackwardCall(NamedTuple):
-    """How a backward pass was asked for; `inputs`: whether the script named what it wants gradients of."""
+    """How a backward pass was asked for; `inputs` are ids of what gradients are wanted of, where the script named that."""
 
     keep_graph: bool
     create_graph: bool
     accumulate: bool
-    inputs: bool
+    inputs: FrozenSet[int]
 
     def kind(self, without):
         """Return its kind; `without`: which parameters have no gradient before it."""
-        return self.keep_graph, self.accumulate, self.inputs, tuple(without)
+        return self.keep_graph, self.accumulate, bool(self.inputs), tuple(without)
 
 
 class RecordedCall:
@@ -67,11 +67,16 @@ class RecordedCall:
 
     def went_back(self, asked, without, own):
         """Note its backward pass: `own` are the node that it began with, and where it ended; None: in parts."""
-        gradients = [local(each.grad) for each in self.parameters()]
+        parameters = self.parameters()
+        gradients = [local(each.grad) for each in parameters]
+        is_given = not asked.accumulate and any(id(each) in asked.inputs for each in parameters)
         if asked.create_graph:
             self._refuse()  # what stands for a call has no derivatives of derivatives
-        if asked.create_graph or own is None or not all(each is None or is_strided(each) for each in gradients):
-            self.gone = None  # it is differentiated again, cannot be told from what is around it, or has sparse ones
+        plain = all(each is None or is_strided(each) for each in gradients)
+        if asked.create_graph or is_given or own is None or not plain:
+            # It is differentiated again, gives the script gradients, cannot be told from what is around it, or has
+            # sparse ones.
+            self.gone = None
             return
         first, end = own
         self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
@@ -96,7 +101,7 @@ class RecordedCall:
                 mine, self._blocks, self.gradients.pointers, self.forward.blocks, gradient=self._gradient, ends=True
             )
             self.back = BackwardPass(self._kind, held, done, self.gradients)
-        elif self.gone is False:
+        elif self.gone is False and self.gave.differentiable:
             self._follow(notes, first, first + len(notes))
         whole = self._back is not None or self.gone is True or not self.gave.differentiable
         lives_on = self.casts if self.gave.differentiable else self.forward.left

@@ -16,6 +16,7 @@ import collections
 import dis
 import functools
 import itertools
+import operator
 import sys
 import types
 import weakref
@@ -26,6 +27,8 @@ A_CALL_PAYS = 50
 """For so many values of a look at all: 1 us each, so 50 us a call."""
 IN_ADVANCE = 1_000_000
 """Values for which no call has to pay: a module that is changed, as at each epoch, is looked at anew at once."""
+MOST_REMEMBERED = 4096
+"""Containers, and sets of plain values; then all get another number."""
 A_PLAIN_ONE = 16
 """So many plain values take the time of one that is looked into."""
 Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
@@ -37,22 +40,29 @@ _OPAQUE = {"torch", "logging", "threading", "_thread"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
 _SIMPLE = frozenset((bool, int, float, str, bytes, type(None)))
 _WHOLE = frozenset((list, tuple, dict, set))
-_CONTAINERS = (list, tuple, dict, collections.deque)
+_SEQUENCES = (list, tuple, collections.deque)
+_OTHER = object()
+"""Stands among plain values where there is another one."""
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, property, staticmethod, classmethod)
 _GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 
 
 class CallSurroundings:
-    """Those of one module and all within; nothing here keeps what is the script's, but for code."""
+    """Those of one module and all within; nothing here keeps what is the script's, but for code and plain values."""
 
-    def __init__(self, torch, modules, before=None):
-        """Take them; `before` are those of the same module, at an earlier time."""
+    def __init__(self, torch, modules, configurations, before=None):
+        """Take them; `before` are those of the same module, at an earlier time.
+
+        Of `configurations`, objects that the modules have, all plain values count, whether code is seen to read them or
+        not: there are ways to read an attribute without its name.
+        """
         self._torch, self._within = torch, frozenset(map(id, modules))
         classes = frozenset(map(type, modules))
         own = [function for module in modules for value in vars(module).values() for function in _functions(value)]
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of
         self._reached = before._reached if same else _reached(classes, own)
+        self._configurations, self._plain_values = configurations, PlainValues()
         names, look = self._reached[0], Look(torch, self._within, OF_A_CALL)
         self._of_modules = [
             (weakref.ref(module), name)
@@ -100,31 +110,71 @@ class CallSurroundings:
 
     def _look_at(self, limits):
         """Return (what they are now, the look that was taken)."""
-        look = Look(self._torch, self._within, limits)
-        of_modules = [(vars(module()), name) for module, name in self._of_modules if module() is not None]
-        return tuple([look.at(of.get(name), limits.deep) for of, name in (*self._reached[1], *of_modules)]), look
+        look = Look(self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None)
+        values = [of.get(name) for of, name in self._reached[1]]
+        values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
+        found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations))
+        return found, look
+
+
+class PlainValues:
+    """What plain values containers had when they were last looked at: a call that finds the same ones is told at once.
+
+    The plain values are kept here, and nothing else: what has an address once may have another's later.
+    """
+
+    def __init__(self):
+        self._known, self._numbers, self._next = {}, {}, 0
+
+    def contents(self, of, keys, elements):
+        """Return (number of these plain values, places of the others) of a container that is known as `of`."""
+        known = self._known.get(of)
+        if known is None or not known.has(keys, elements):
+            known = Contents(keys, elements)
+            if max(len(self._known), len(self._numbers)) >= MOST_REMEMBERED:
+                self._known, self._numbers = {}, {}
+            if known.all_plain not in self._numbers:
+                self._next += 1
+            known.number = self._numbers.setdefault(known.all_plain, self._next)
+            if all(type(each) in _SIMPLE for each in keys):
+                self._known[of] = known
+        return known.number, known.others
+
+
+class Contents:
+    """The plain values of a container, and the places of its `others`."""
+
+    def __init__(self, keys, elements):
+        kinds = [type(each) for each in elements]
+        self._keys, self._is_plain = keys, tuple([kind in _SIMPLE for kind in kinds])
+        self._plain = tuple([value if plain else _OTHER for value, plain in zip(elements, self._is_plain)])  # noqa: B905
+        self.others = [place for place, plain in enumerate(self._is_plain) if not plain]
+        of_plain = tuple([kind for kind, plain in zip(kinds, self._is_plain) if plain])  # noqa: B905 - since Python 3.10
+        self.all_plain = tuple(map(_of_key, keys)), of_plain, self._plain  # 1 is True, but for its type
+        self.number = None
+
+    def has(self, keys, elements):
+        """Whether a container has the very same plain values, at the same places."""
+        same = len(elements) == len(self._plain) and all(map(operator.is_, keys, self._keys))
+        return same and tuple(map(operator.is_, elements, self._plain)) == self._is_plain
 
 
 class Look:
     """A look at values, as far as the limits go: `left` values more, and `is_cut` where that was not all.
 
-    What modules `within` have is noticed elsewhere.
+    What modules `within` have is noticed elsewhere. Plain values that are `known` are told in short.
     """
 
-    def __init__(self, torch, within, limits):
-        self._tensor, self._within, self._limits = torch.Tensor, within, limits
+    def __init__(self, torch, within, limits, known=None):
+        self._tensor, self._within, self._limits, self._plain_values = torch.Tensor, within, limits, known
         self.left, self._met, self.is_cut = limits.values, {}, False
 
     def may_change(self, value):
         """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
-        if isinstance(value, self._tensor):
+        sort = _sort(type(value), self._tensor)
+        if sort == "tensor":
             return not value.is_cuda
-        return isinstance(value, (*_CONTAINERS, set)) or _is_array(value) or self._is_object(value)
-
-    def _is_object(self, value):
-        """Whether it has attributes of its own that may tell something, and is no code."""
-        opaque = isinstance(value, (*_CODE, types.ModuleType)) or _root(type(value).__module__) in _OPAQUE
-        return not opaque and id(value) not in self._within and hasattr(value, "__dict__")
+        return sort is not None and id(value) not in self._within
 
     def at(self, value, deep):
         """Return what a value is now, and so deep what is in it: another that has the same in it is as good."""
@@ -144,21 +194,39 @@ class Look:
 
     def _into(self, value, deep):
         """Return what is in a value that can change."""
-        if isinstance(value, self._tensor):
+        sort = _sort(type(value), self._tensor)
+        if sort == "tensor":
             return id(value), None if value.is_inference() else value._version
-        if isinstance(value, dict):  # by dict's own method: a class of its own may import all that it can give
-            some = self._some(value, dict.items(value))
-            return len(value), tuple([(_of_key(key), self.at(each, deep)) for key, each in some])
-        if isinstance(value, set):
-            return len(value), frozenset(map(_of_key, self._some(value, value)))
-        if isinstance(value, _CONTAINERS):
-            return len(value), tuple([self.at(each, deep) for each in self._some(value, value)])
-        if _is_array(value):
+        if sort == "array":
             is_large = value.nbytes > self._limits.array_bytes
             self.left -= 0 if is_large else value.size // A_PLAIN_ONE
             self.is_cut = self.is_cut or is_large
             return None if is_large else value.tobytes()
-        return self._into(vars(value), deep)
+        if sort == "set":
+            return len(value), frozenset(map(_of_key, self._some(value, value)))
+        if sort == "sequence":
+            return len(value), self.elements(id(value), (), self._some(value, value), deep)
+        of = value if sort == "dict" else _attributes(value)
+        # By dict's own methods: a class of its own may import all that it can give.
+        keys = tuple(itertools.islice(dict.keys(of), self._limits.of_one))
+        return len(of), self.elements(id(of), keys, self._some(of, dict.values(of)), deep)
+
+    def elements(self, of, keys, elements, deep):
+        """Return what elements are now, of a container that is known as `of`."""
+        if self._plain_values is not None:
+            number, others = self._plain_values.contents(of, keys, elements)
+        else:
+            contents = Contents(keys, elements)
+            number, others = contents.all_plain, contents.others
+        return number, tuple([self.at(elements[place], deep) for place in others])
+
+    def plain(self, value):
+        """Return the plain values of an object."""
+        of = _attributes(value)
+        keys, values = tuple(of), tuple(of.values())
+        if self._plain_values is not None:
+            return self._plain_values.contents(-id(of), keys, values)[0]  # all of it, and not as much as is looked into
+        return Contents(keys, values).all_plain
 
     def _some(self, value, elements):
         """Return as many of the elements of a value as are looked at; at once, as another thread may change it."""
@@ -166,6 +234,28 @@ class Look:
         self.left -= len(some) // A_PLAIN_ONE
         self.is_cut = self.is_cut or len(some) < len(value)
         return some
+
+
+@functools.lru_cache(maxsize=8192)
+def _sort(kind, tensor):
+    """Return what there is to look into in values of a class, which may say otherwise of themselves; None: nothing."""
+    found = None
+    if issubclass(kind, tensor):
+        found = "tensor"
+    elif issubclass(kind, (dict, set)):
+        found = "dict" if issubclass(kind, dict) else "set"
+    elif issubclass(kind, _SEQUENCES):
+        found = "sequence"
+    elif kind.__module__ == "numpy" and hasattr(kind, "tobytes"):
+        found = "array"
+    elif kind.__dictoffset__ and not issubclass(kind, (*_CODE, types.ModuleType)):
+        found = None if _root(kind.__module__) in _OPAQUE else "object"
+    return found
+
+
+def _attributes(value):
+    """Return the attributes of an object; its class may have a way of its own to give them, which is not asked."""
+    return object.__getattribute__(value, "__dict__")
 
 
 class _Plain:
@@ -180,10 +270,6 @@ def _is_plain(kind):
 def _of_key(key):
     """Return what stands for a key, which has a hash and so seldom changes."""
     return key if type(key) in _SIMPLE else id(key)
-
-
-def _is_array(value):
-    return type(value).__module__ == "numpy" and hasattr(value, "tobytes")
 
 
 def _reached(classes, own):

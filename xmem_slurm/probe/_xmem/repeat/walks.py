@@ -1,0 +1,77 @@
+"""Walks over a model give what torch's give, for less than half of their time: frameworks walk often at each step.
+
+torch's are generators within generators, one for each level of a model, and ask each parameter for its hash, which is a
+function of Python's (torch/nn/modules/module.py, 2.4 to 2.15). Here modules are collected first, so a script that
+replaces modules while it walks over parameters goes on with those that there were.
+"""
+
+import functools
+
+
+class Walks:
+    """The walks of one process."""
+
+    def __init__(self, torch):
+        self._is_compiling, self._module = torch.compiler.is_compiling, torch.nn.Module
+
+    def members(self, walk, _module_class):
+        """Around what gives (name, parameter), or (name, buffer), of a module and all within."""
+
+        @functools.wraps(walk)
+        def members(module, get_members_fn, prefix="", recurse=True, remove_duplicate=True):
+            if self._is_compiling() or not remove_duplicate:
+                return walk(module, get_members_fn, prefix, recurse, remove_duplicate)
+            modules = [(prefix, module)]
+            if recurse:
+                modules = _collected(module, prefix, self._module.named_modules, set(), [])
+            return _members(modules, get_members_fn)
+
+        return members
+
+    def trained(self, train, _module_class):
+        """Around what switches a module and all within to training or evaluation: what is so already is left alone."""
+
+        @functools.wraps(train)
+        def trained(module, mode=True):
+            if self._is_compiling() or not isinstance(mode, bool):
+                return train(module, mode)
+            _switch(module, mode, self._module.train)
+            return module
+
+        return trained
+
+
+def _collected(module, prefix, own, met, found):
+    """Add (name, module) of a module and all within to `found`, each once; `own` is torch's way, others have theirs."""
+    if type(module).named_modules is not own:
+        found += module.named_modules(met, prefix)
+    elif module not in met:
+        met.add(module)
+        found.append((prefix, module))
+        for name, child in module._modules.items():
+            if child is not None:
+                _collected(child, prefix + "." + name if prefix else name, own, met, found)
+    return found
+
+
+def _members(modules, get_members):
+    """Yield (name, member), each member once: which it is tells it apart."""
+    met = {}  # that they stay alive meanwhile: what has gone may leave its id to another
+    for of, module in modules:
+        for name, member in get_members(module):
+            if member is not None and id(member) not in met:
+                met[id(member)] = member
+                yield of + "." + name if of else name, member
+
+
+def _switch(module, mode, own):
+    """Switch a module, then its children; those with a way of their own by that."""
+    if vars(module).get("training") is not mode:
+        module.training = mode
+    for child in list(module._modules.values()):
+        if child is None:
+            continue
+        if type(child).train is own:
+            _switch(child, mode, own)
+        else:
+            child.train(mode)
