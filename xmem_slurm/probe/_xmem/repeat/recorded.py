@@ -24,7 +24,7 @@ node that made the gradient."""
 
 
 class BackwardCall(NamedTuple):
-    """How a backward pass was asked for; `inputs` are ids of what gradients are wanted of, where the script named that."""
+    """How a backward pass was asked for; `inputs` are ids of what gradients are wanted of, if the script named it."""
 
     keep_graph: bool
     create_graph: bool
