@@ -186,6 +186,31 @@ SCRIPTS = {
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)
         """,
+    "other parameters in a model's place": """
+        from torch.func import functional_call
+        for i in range(30):
+            step(model(data()).square().mean())
+            if i < 10: continue
+            fast = {name: each.detach().clone().requires_grad_() for name, each in model.named_parameters()}
+            loss = functional_call(model, fast, (data(256),)).square().mean()
+            found = torch.autograd.grad(loss, list(fast.values()))
+            assert [each.shape for each in found] == [each.shape for each in fast.values()]
+            del found, loss, fast
+        """,
+    "a part that is put among others late": """
+        class Parts(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.parts = torch.nn.ModuleList([net()])
+            def forward(self, x):
+                for part in self.parts: x = part(x)
+                return x
+        model = Parts()
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(30):
+            if i == 20: model.parts.insert(0, net(deep=8))
+            step(model(data(512)).square().mean())
+        """,
     "gradients that the script asks for": """
         for i in range(30):
             found = torch.autograd.grad(model(data()).square().mean(), [*model.parameters()])

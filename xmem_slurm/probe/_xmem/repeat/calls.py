@@ -51,6 +51,7 @@ class State:
         self.steps = -1  # how many steps of optimizers there were when it was last called
         self.version = None  # of modules and hooks, when it was last looked at
         self.within = frozenset()  # ids of the modules that it is made of
+        self.parts = ()  # ids of the parameters and modules that those have
         self.hooked = True  # whether somebody may be told of a parameter's gradient
         self.parameters = self.modules = self.configurations = ()
         self.recomputed = ()  # (reference to a module, name of an attribute that each call makes anew)
@@ -315,10 +316,12 @@ class Calls:
         if len(self._changed) > MOST_CHANGES:
             self._changed, self._forgotten = [], self._forgotten + 1
         version = self._forgotten, self._hooks(), len(self._changed)
-        if state.version != version and not self._is_as_it_was(state, version):
+        # What a module has is also changed past its attributes, as by torch.func.functional_call and ModuleDict.pop.
+        same = state.parts == _parts(_alive(state.modules))
+        if not same or (state.version != version and not self._is_as_it_was(state, version)):
             modules = list(module.modules())
             state.within = frozenset(map(id, modules))
-            state.modules = [weakref.ref(each) for each in modules]
+            state.modules, state.parts = [weakref.ref(each) for each in modules], _parts(modules)
             own = list(module.parameters())
             if any(map(self._torch.nn.parameter.is_lazy, own)):  # without a shape before the first call
                 return ()
@@ -678,6 +681,15 @@ class Calls:
 def _made(make):
     """Give what a call gives that is made as it is."""
     return make()
+
+
+def _parts(modules):
+    """Return which parameters and modules these modules have."""
+    found = []
+    for module in modules:
+        found += module._parameters.values()
+        found += module._modules.values()
+    return list(map(id, found))
 
 
 def _without(parameters):
