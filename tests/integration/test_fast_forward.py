@@ -385,6 +385,12 @@ from torch.utils.data import DataLoader, Dataset
 from _xmem.course import drawing
 drawing.SECONDS, drawing.SAMPLES = 0.01, 256
 drawn = []
+handed, give = [], torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data
+def given(loader):
+    batch = give(loader)
+    handed.append(loader)
+    return batch
+torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data = given
 class Pictures(Dataset):
     rows = 64
     calls = 0
@@ -399,7 +405,7 @@ for epoch in range(10):
     for batch in DataLoader(pictures, batch_size=8, shuffle=True, num_workers={workers}):
         x = batch.pop("x").cuda().flatten(0, 1)
         step(model(x).square().mean())
-print(json.dumps(len(drawn)))
+print(json.dumps(8 * len(handed) if {workers} else len(drawn)))
 """
 
 
@@ -407,19 +413,20 @@ print(json.dumps(len(drawn)))
     ("own", "change", "drawn", "workers"),
     [
         pytest.param("", "", range(400, 1200), 0, id="alike"),
-        pytest.param("", "", None, 2, id="in workers"),  # who draws in processes of their own
+        pytest.param("", "", range(80, 1600), 2, id="in workers"),  # most are not asked for
         pytest.param("self.calls += 1", "", range(4000, 4001), 0, id="a data set that counts"),
+        pytest.param("self.calls += 1", "", range(4000, 4001), 2, id="a data set that counts, in workers"),
         pytest.param("", "pictures.seed = epoch", range(400, 1200), 0, id="changed between loops"),
     ],
 )
 def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
-    own: str, change: str, drawn: range | None, workers: int, run: Run
+    own: str, change: str, drawn: range, workers: int, run: Run
 ) -> None:
     ran = run(HEAD + DRAWN.format(own=own, change=change, workers=workers), seconds=SECONDS)
     assert ran.returncode == 0, ran.stderr
     trace = ran.traces[-1]
     assert (trace.state, trace.steps) == ("exit", 500)
-    assert drawn is None or ran.out in drawn
+    assert ran.out in drawn
     said = [noted.detail for noted in trace.doubts if noted.code == "data-repeated"]
     assert all(each.endswith(" of 500 batches drawn, all of one shape") for each in said)
     assert len(said) == (0 if own else 1)
@@ -436,8 +443,18 @@ def test_large_batches_are_not_copied_into_pinned_memory(run: Run) -> None:
     assert run(script(code), seconds=SECONDS).returncode == 0
 
 
-def test_a_batch_of_another_shape_ends_it(run: Run) -> None:
-    code = DRAWN.format(own="", change="pictures.more = 1 if epoch < 8 else 6", workers=0).replace(
+def test_a_loop_has_all_its_batches_in_order_where_workers_are_not_asked_for_most(run: Run) -> None:
+    code = DRAWN.format(own="", change="sizes = []", workers=2).replace("return 400", "return 404")
+    code = code.replace("        step(", "        sizes.append(len(batch['n']))\n        step(")
+    code = code.replace("print(", "    assert sizes == [8] * 50 + [4], sizes\nprint(")
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 510)
+    assert ran.out < 1600
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_of_another_shape_ends_it(workers: int, run: Run) -> None:
+    code = DRAWN.format(own="", change="pictures.more = 1 if epoch < 8 else 6", workers=workers).replace(
         "[:1]", "[:self.more]"
     )
     whole, ran = run(HEAD + code), run(HEAD + code, seconds=SECONDS)

@@ -178,8 +178,10 @@ class Course:
             return self._last_batches(loader, give, state)
         self._fetched += 1
         self._within_loop = False
+        drawing = self._drawings.get(id(loader._dataset))
+        drawing = drawing if drawing is not None and drawing.is_of(loader._dataset) else None
         try:
-            batch = give(loader)
+            batch = give(loader) if drawing is None else drawing.handed_over(give, loader, state)
         except StopIteration:
             self._ended(loader, state)
             raise
@@ -187,8 +189,7 @@ class Course:
         self._loader = state
         state.given += 1
         state.note(batch, state.given)
-        drawing = self._drawings.get(id(loader._dataset))
-        if drawing is not None and drawing.is_of(loader._dataset):
+        if drawing is not None:
             drawing.note(batch, not any(self._unmet))
         return batch
 

@@ -9,10 +9,16 @@ together itself. torch's own collate_fn takes samples of one size alone and fail
 each loop is drawn, and so are all of another number of samples. With the first batch of another shape all are drawn
 from there on. Never is one given again of a data set that keeps count of something itself, or that was changed since
 by the script.
+
+What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
+batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
+loop has as many batches as ever, and those that workers have in hand come at its end.
 """
 
+import collections
 import contextlib
 import copy
+import itertools
 import mmap
 import struct
 import sys
@@ -27,8 +33,12 @@ SECONDS = 5.0
 """CPU time of drawing them, in all processes."""
 EACH, SHARE = 16, 64
 """A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more."""
-_SHARED = struct.Struct("=?dq")
-"""What processes share: whether batches are given again, how long it took to draw them, how many were given again."""
+_OF_WORKERS = ("_workers", "_auto_collation", "_next_index", "_sampler_iter", "_num_yielded")
+"""What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
+_SHARED = struct.Struct("=???dq")
+Shared = collections.namedtuple("Shared", "again counts checked seconds repeated")
+"""What processes share: whether batches are given again, whether the data set keeps count of something, whether that
+was checked, how long it took to draw them, how many were given again."""
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -58,34 +68,33 @@ class Drawing:
     @property
     def gives_again(self):
         """Whether batches are given again."""
-        return _SHARED.unpack(self._shared)[0]
+        return self._state().again
 
     @property
     def repeated(self):
         """How many batches were given again."""
-        return _SHARED.unpack(self._shared)[2]
+        return self._state().repeated
 
     def note(self, batch, steady):
         """The script gets a batch; `steady`: what it does with them repeats itself."""
         self._shapes.add(batches.shapes_of_samples(batch))
         self.given += 1
         self.on_host = not any(getattr(each, "is_cuda", False) for each in batches.tensors(batch))
-        again, seconds, repeated = _SHARED.unpack(self._shared)
-        enough = again or (steady and self.given > self._needed and seconds > SECONDS)
-        _SHARED.pack_into(self._shared, 0, enough and len(self._shapes) == 1, seconds, repeated)
+        state = self._state()
+        enough = state.again or (steady and self.given > self._needed and state.seconds > SECONDS)
+        self._change(again=enough and not state.counts and len(self._shapes) == 1)
 
     def give_again(self):
         """From here on batches are given again, however soon that is, if they were of one shape so far."""
-        _, seconds, repeated = _SHARED.unpack(self._shared)
-        _SHARED.pack_into(self._shared, 0, len(self._shapes) == 1, seconds, repeated)
+        self._change(again=not self._state().counts and len(self._shapes) == 1)
 
     def fetch(self, fetch, fetcher, index):
         """Draw a batch, or return the one before; this may be in a worker."""
         count = fetcher.__dict__["_xmem_fetched"] = fetcher.__dict__.get("_xmem_fetched", 0) + 1
-        (again, _, repeated), before = _SHARED.unpack(self._shared), None
-        if again:
+        state, before = self._state(), None
+        if state.again:
             before = attributes(self._dataset())
-            due = count == 1 or self._since >= max(EACH, repeated // SHARE)
+            due = count == 1 or self._since >= max(EACH, state.repeated // SHARE)
             if not due and self._batch is not None and before == self._attributes:
                 found = self._batch.again(len(index))
                 if found is not None:
@@ -95,14 +104,51 @@ class Drawing:
         self._since, began = 0, time.thread_time()
         batch = fetch(fetcher, index)
         self._spent(time.thread_time() - began)
-        if again:
+        if state.again:
+            self._attributes, self._batch = before, Batch(batch, len(index))
             counts = attributes(self._dataset()) != before
-            self._attributes, self._batch = before, None if counts else Batch(batch, len(index))
+            self._change(again=not counts, counts=counts, checked=True)
+        return batch
+
+    def handed_over(self, give, loader, loop):
+        """Return the next batch of an iterator over a loader; `loop` has the last that workers gave."""
+        if not all(hasattr(loader, name) for name in _OF_WORKERS) or not loader._auto_collation:
+            return give(loader)
+        state = self._state()
+        again = state.again and state.checked and self.on_host
+        if again and loop.kept is not None and loop.since < max(EACH, state.repeated // SHARE):
+            found = loop.kept.again(loop.batch_size)
+            if found is not None and _is_passed(loader, loop.batch_size):
+                loop.since += 1
+                loader._num_yielded += 1
+                self._spent(repeated=1)
+                return found
+        began = time.process_time()  # of all threads: some of them only take over what workers give
+        batch = give(loader)
+        self._spent(time.process_time() - began)
+        loop.kept, loop.since = Batch(batch, loop.batch_size) if again else None, 0
         return batch
 
     def _spent(self, seconds=0.0, repeated=0):
-        again, before, so_far = _SHARED.unpack(self._shared)
-        _SHARED.pack_into(self._shared, 0, again, before + seconds, so_far + repeated)
+        state = self._state()
+        self._change(seconds=state.seconds + seconds, repeated=state.repeated + repeated)
+
+    def _state(self):
+        return Shared(*_SHARED.unpack(self._shared))
+
+    def _change(self, **changed):
+        _SHARED.pack_into(self._shared, 0, *self._state()._replace(**changed))
+
+
+def _is_passed(loader, samples):
+    """Whether the indices that the sampler gives next are passed over: those of so many samples, as most are."""
+    try:
+        index = loader._next_index()
+    except StopIteration:
+        return False
+    if len(index) != samples:
+        loader._sampler_iter = itertools.chain([index], loader._sampler_iter)
+    return len(index) == samples
 
 
 class Batch:
