@@ -405,7 +405,7 @@ for epoch in range(10):
     for batch in DataLoader(pictures, batch_size=8, shuffle=True, num_workers={workers}):
         x = batch.pop("x").cuda().flatten(0, 1)
         step(model(x).square().mean())
-print(json.dumps(8 * len(handed) if {workers} else len(drawn)))
+print(json.dumps(8 * len(handed) + len(drawn)))
 """
 
 
@@ -450,6 +450,12 @@ def test_a_loop_has_all_its_batches_in_order_where_workers_are_not_asked_for_mos
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 510)
     assert ran.out < 1600
+
+
+def test_workers_are_asked_where_a_script_writes_to_its_batches(run: Run) -> None:
+    code = DRAWN.format(own="", change="", workers=2).replace("x = batch", "batch['x'].mul_(2)\n        x = batch")
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps, ran.out) == (0, "", 500, 4000)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -33,12 +33,15 @@ SECONDS = 5.0
 """CPU time of drawing them, in all processes."""
 EACH, SHARE = 16, 64
 """A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more."""
-_OF_WORKERS = ("_workers", "_auto_collation", "_next_index", "_sampler_iter", "_num_yielded")
+_OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_sampler_iter", "_num_yielded")
 """What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
-_SHARED = struct.Struct("=???dq")
-Shared = collections.namedtuple("Shared", "again counts checked seconds repeated")
+_BY_INDEX = 0
+"""The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
+_SHARED = struct.Struct("=????dq")
+Shared = collections.namedtuple("Shared", "again counts checked kept seconds repeated")
 """What processes share: whether batches are given again, whether the data set keeps count of something, whether that
-was checked, how long it took to draw them, how many were given again."""
+was checked, whether workers are asked for those alone that are to be drawn, how long it took to draw them, how many
+were given again."""
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -94,7 +97,8 @@ class Drawing:
         state, before = self._state(), None
         if state.again:
             before = attributes(self._dataset())
-            due = count == 1 or self._since >= max(EACH, state.repeated // SHARE)
+            asked = state.kept and is_worker()
+            due = count == 1 or asked or self._since >= max(EACH, state.repeated // SHARE)
             if not due and self._batch is not None and before == self._attributes:
                 found = self._batch.again(len(index))
                 if found is not None:
@@ -112,12 +116,14 @@ class Drawing:
 
     def handed_over(self, give, loader, loop):
         """Return the next batch of an iterator over a loader; `loop` has the last that workers gave."""
-        if not all(hasattr(loader, name) for name in _OF_WORKERS) or not loader._auto_collation:
+        known = all(hasattr(loader, name) for name in _OF_WORKERS)
+        if not known or loader._dataset_kind != _BY_INDEX or not loader._auto_collation:
             return give(loader)
         state = self._state()
         again = state.again and state.checked and self.on_host
         if again and loop.kept is not None and loop.since < max(EACH, state.repeated // SHARE):
             found = loop.kept.again(loop.batch_size)
+            self._change(kept=found is not None)  # a script may write to its batches
             if found is not None and _is_passed(loader, loop.batch_size):
                 loop.since += 1
                 loader._num_yielded += 1
