@@ -230,6 +230,40 @@ SCRIPTS = {
         optimizer = torch.optim.AdamW(model.parameters())
         for i in range(40): step(model(data()).square().mean())
         """,
+    "a hook on what accumulates a gradient": """
+        seen = []
+        nodes = [each.expand_as(each).grad_fn.next_functions[0][0] for each in model.parameters()]
+        for node in nodes: node.register_hook(lambda *given: seen.append(1))
+        for i in range(30): step(model(data()).square().mean())
+        assert len(seen) == 30 * len(nodes), len(seen)
+        """,
+    "a backward pass in two parts": """
+        other = net()
+        for i in range(30):
+            between = model(data()).tanh()
+            gradient, = torch.autograd.grad(other(between).square().mean(), between)
+            between.backward(gradient)
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    "a number that changes between epochs": """
+        class Deep(torch.nn.Module):
+            times = [1]
+            def __init__(self):
+                super().__init__()
+                self.body = net()
+            def forward(self, x):
+                for _ in range(self.times[0]): x = self.body(x)
+                return x
+        model = Deep()
+        optimizer = torch.optim.SGD(model.parameters())
+        for epoch in range(4):
+            Deep.times[0] = epoch + 1
+            model.train()
+            for i in range(10): step(model(data()).square().mean())
+            model.eval()
+            with torch.no_grad(): model(data())
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))
@@ -309,10 +343,6 @@ ASKED = {
     "gradients that the script names": """
         loss.backward(inputs=[*model.parameters()])
         assert None not in [each.grad for each in model.parameters()]
-        """,
-    "a hook on a parameter that comes after its call": """
-        model[0].weight.register_hook(lambda gradient: None)
-        step(loss)
         """,
 }
 
@@ -520,31 +550,34 @@ def test_walks_over_a_model_give_what_torch_gives(run: Run) -> None:
     code = """
         from torch.nn.modules import module as of_torch
         class Own(torch.nn.Linear):
-            def named_modules(self, memo=None, prefix="", remove_duplicate=True):
+            def named_modules(self, *, prefix="", remove_duplicate=True, memo=None):
                 yield prefix + "!", self
             def train(self, mode=True):
                 self.told = mode
                 return super().train(False)
-        shared, own = torch.nn.Linear(2, 2), Own(2, 2)
-        one = torch.nn.Sequential(shared, own, torch.nn.BatchNorm1d(2))
-        model = torch.nn.Sequential(one, shared, torch.nn.ModuleDict({"a": one, "b": torch.nn.Linear(2, 2)}))
-        model[2]["b"].weight, model.empty = shared.weight, None
+        shared, own, frozen = torch.nn.Linear(2, 2), Own(2, 2), torch.nn.Linear(2, 2).eval()
+        frozen.train = lambda mode=True: frozen
+        one = torch.nn.Sequential(shared, frozen, torch.nn.BatchNorm1d(2))
+        parts = {"a": one, "b": torch.nn.Linear(2, 2), "c": frozen}
+        model = torch.nn.Sequential(one, shared, torch.nn.ModuleDict(parts))
+        parts["b"].weight, model.empty = shared.weight, None
         def walked():
             named = [*model.named_parameters("of"), *model.named_buffers(), *shared.named_parameters(recurse=False)]
-            return [(name, id(each)) for name, each in named]
+            return [(name, id(each)) for name, each in [*named, *own.named_parameters()]]
         ours = walked()
         kept = torch.nn.Module._named_members
         torch.nn.Module._named_members = kept.__wrapped__
         theirs = walked()
         torch.nn.Module._named_members = kept
+        model.append(own)
         model.eval()
         model.train()
-        states = [each.training for each in (model, one, shared, own, model[2]["b"])]
+        states = [each.training for each in (model, one, shared, parts["b"], own, frozen)]
         print(json.dumps([ours, theirs, states, own.told]))
         """
     ours, theirs, states, told = run(script(code), seconds=SECONDS).out
-    assert (ours, len(ours)) == (theirs, 12)
-    assert (states, told) == ([True, True, True, False, True], True)
+    assert (ours, len(ours)) == (theirs, 14)
+    assert (states, told) == ([True, True, True, True, False, False], True)
 
 
 def test_all_but_the_first_steps_are_skipped_and_the_work_is_that_of_one_that_was_made(run: Run) -> None:

@@ -51,8 +51,8 @@ class Iteration:
         self.records = Records()
         self._allocated = []  # bytes, before each of the last batches
         self.ended = self.exhausted = False
-        self.kept, self.since = None, 0
-        """The last batch that workers handed over, and how often it was given since: see `drawing`."""
+        self.kept, self.since, self.passes = None, 0, self.batch_size > 0
+        """The last batch that workers handed over, how often it was given since, and whether more may be: `drawing`."""
 
     def may_vary(self):
         """Whether batches differ in size, or may: torch's own collate_fn only takes samples of one size at a time."""

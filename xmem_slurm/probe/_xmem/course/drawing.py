@@ -120,11 +120,11 @@ class Drawing:
         if not known or loader._dataset_kind != _BY_INDEX or not loader._auto_collation:
             return give(loader)
         state = self._state()
-        again = state.again and state.checked and self.on_host
+        again = state.again and state.checked and self.on_host and loop.passes
         if again and loop.kept is not None and loop.since < max(EACH, state.repeated // SHARE):
             found = loop.kept.again(loop.batch_size)
             self._change(kept=found is not None)  # a script may write to its batches
-            if found is not None and _is_passed(loader, loop.batch_size):
+            if found is not None and _is_passed(loader, loop):
                 loop.since += 1
                 loader._num_yielded += 1
                 self._spent(repeated=1)
@@ -146,15 +146,16 @@ class Drawing:
         _SHARED.pack_into(self._shared, 0, *self._state()._replace(**changed))
 
 
-def _is_passed(loader, samples):
-    """Whether the indices that the sampler gives next are passed over: those of so many samples, as most are."""
+def _is_passed(loader, loop):
+    """Whether the indices that the sampler gives next are passed over: none are after there was another number ."""
     try:
         index = loader._next_index()
     except StopIteration:
         return False
-    if len(index) != samples:
+    loop.passes = isinstance(index, (list, tuple)) and len(index) == loop.batch_size
+    if not loop.passes:
         loader._sampler_iter = itertools.chain([index], loader._sampler_iter)
-    return len(index) == samples
+    return loop.passes
 
 
 class Batch:

@@ -34,8 +34,6 @@ MANY_KINDS = 32
 """Where a module has more, as where lengths vary, a first call of a kind is made without being recorded."""
 MOST_CHANGES = 10_000
 """Changes of modules that are remembered; then all modules are looked at anew."""
-MOST_LOOSE = 16
-"""Calls whose parameters are not tied to the graph, at the same time: each backward pass looks at all of them."""
 MOST_KINDS = 4096
 """Kinds of calls of one module; more are as good as none."""
 
@@ -52,7 +50,6 @@ class State:
         self.version = None  # of modules and hooks, when it was last looked at
         self.within = frozenset()  # ids of the modules that it is made of
         self.parts = ()  # ids of the parameters and modules that those have
-        self.hooked = True  # whether somebody may be told of a parameter's gradient
         self.parameters = self.modules = self.configurations = ()
         self.recomputed = ()  # (reference to a module, name of an attribute that each call makes anew)
         self.settings = self.sharding = self.surroundings = None
@@ -74,11 +71,9 @@ class Calls:
 
     def __init__(self, torch, journal, process, values):
         self._torch, self.journal, self._process, self._values = torch, journal, process, values
-        self._kinds = self._tree = self._node = self._one_use = self._anchor = None
+        self._kinds = self._tree = self._node = self._one_use = None
         self._states = weakref.WeakKeyDictionary()
         self._thread = None
-        self._ties = False  # whether parameters are always tied to what stands in the graph for a call
-        self._loose, self._without = {}, {}  # number of a call: its parameters, that are not; which had no gradient
         self._depth = 0  # how many calls there are within each other
         self._inside = False  # of a call that is made, and whose parts are not looked at
         self._backward = None  # how the backward pass at hand was asked for
@@ -95,7 +90,7 @@ class Calls:
         """CUDA is in use, and this is the thread whose calls are skipped."""
         torch = self._torch
         self._kinds, self._tree = Kinds(torch), torch.utils._pytree
-        self._node, self._anchor = node_class(torch, self), torch.zeros((), device="cpu", requires_grad=True)
+        self._node = node_class(torch, self)
         self._one_use = _uses(torch, torch.empty(1, device="cpu"))
         self._thread = threading.get_ident()
 
@@ -166,44 +161,18 @@ class Calls:
 
         @functools.wraps(run)
         def ran(roots, gradients, keep_graph, create_graph, inputs=(), *args, **kwargs):
-            """Run the engine, for a script."""
             if not self.skips:
                 return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             accumulate = bool(kwargs.get("accumulate_grad"))
             self._backward = BackwardCall(bool(keep_graph), bool(create_graph), accumulate, frozenset(map(id, inputs)))
-            self._without = {number: _without(some) for number, some in list(self._loose.items())}
             try:
                 with self._watched(roots):
-                    if len(inputs) == 0 or not self._loose:
-                        return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
-                    again = functools.partial(run, roots, gradients, keep_graph, create_graph)
-                    return self._asked(again, inputs, {**kwargs, "allow_unreachable": True})
+                    return run(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
             finally:
                 self._backward = None
                 self._given_now.clear()
 
         return ran
-
-    def _is_loose(self, state, known):
-        """Whether nobody is told of the gradients of a call's parameters, or will ask for them."""
-        few = len(self._loose) < MOST_LOOSE
-        alone = few and not (self._ties or state.hooked or known.is_asked)
-        return alone and not self._torch.distributed.is_initialized()
-
-    def _asked(self, run, inputs, how):
-        """Return what the script has asked for: gradients of parameters that were not tied to their call, too.
-
-        What stands for all of those is among what is asked for, else torch would leave their calls alone.
-        """
-        self._ties = True  # it may ask again
-        loose = {id(each) for some in self._loose.values() for each in some}
-        found = run((*inputs, self._anchor), **how)
-        if self._backward.accumulate:
-            return found
-        pairs = zip(found, inputs)  # noqa: B905 - since Python 3.10
-        return tuple(
-            [self._torch.empty_like(each) if one is None and id(each) in loose else one for one, each in pairs]
-        )
 
     @contextlib.contextmanager
     def _watched(self, roots):
@@ -328,7 +297,6 @@ class Calls:
             state.sharding = sharding(modules)
             whole = state.sharding is not None or all(local(each) is each for each in own)
             state.parameters = [weakref.ref(each) for each in own] if whole and all(map(self.is_here, own)) else ()
-            state.hooked = any(map(_is_hooked, own))
             state.settings = hash((str(self._kinds.settings(modules)), *map(id, own)))
             state.configurations = self._kinds.configurations(modules)
             state.recomputed = [(weakref.ref(each), name) for each in modules for name in kinds.recomputed(each)]
@@ -524,11 +492,7 @@ class Calls:
             needs = [each for each in parameters if each.requires_grad]
             held += [leaves[place].detach() for place in known.held]
             outs = [given[place] for place in gave.differentiable]
-            is_loose = self._is_loose(state, known)
-            if is_loose:
-                self._loose[number] = needs
-            graph = SkippedGraph(known, Held(self, number), held, len(inputs), needs, not is_loose, self._hooks())
-            outs = self._node.apply(graph, outs, *inputs, *([self._anchor] if is_loose else needs))
+            outs = self._node.apply(SkippedGraph(known, Held(self, number), held, len(inputs)), outs, *inputs, *needs)
             for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
                 given[place] = each
         for (module, name), each in zip(state.recomputed, given[len(given) - len(state.recomputed) :]):  # noqa: B905
@@ -580,22 +544,18 @@ class Calls:
 
     def went_back(self, ctx, gradients):
         """The backward pass of a skipped call: return the gradients of all that its node was given."""
-        torch, graph, parameters = self._torch, ctx.graph, ctx.graph.parameters
-        known, number = graph.known, graph.held.number
+        torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
         asked = self._backward or BackwardCall(False, True, False, frozenset())  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = _without(parameters)
-        if not graph.is_tied:
-            without = self._without.get(number, empty)
-        elif self._given_now:
+        if self._given_now:
             without = [each.grad is None or id(each) in self._given_now for each in parameters]
         back = known.backward(asked.kind(without))
-        passed = self._passed(graph, asked)
-        if back is None or not (graph.is_tied or (asked.accumulate and not asked.inputs and not any(passed))):
+        if back is None:
             self._unrecorded()
-            back = back or known.any_backward()
+            back = known.any_backward()
         got, blocks, layout = {}, (), None
         if back is not None:
             done, blocks, layout = (
@@ -604,24 +564,17 @@ class Calls:
                 back.gradients,
             )
             got = self.note(number, done, gradient_address(gradients) if done.gives_back else None)
+        through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
+        passed = [local(each) is each and bool(through or _is_hooked(each)) for each in parameters]
         wanted = {place for place, here in enumerate(zip(passed, empty)) if any(here)}  # noqa: B905 - since Python 3.10
         made = self._like(layout or StorageLayout(list(map(local, parameters))), got, blocks, wanted)
+        found = [_empty(torch, each) for each in ctx.layouts]
         for each, part, passes in zip(parameters, made, passed):  # noqa: B905 - since Python 3.10
-            if part is not None and not passes and asked.accumulate:
+            found.append(part if passes else None)
+            if part is not None and not passes:
                 each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
         self._given_now.update(map(id, parameters))
-        found = [_empty(torch, each) for each in ctx.layouts]
-        if not graph.is_tied:
-            return [*found, None]
-        return [*found, *[part if passes else None for part, passes in zip(made, passed)]]  # noqa: B905
-
-    def _passed(self, graph, asked):
-        """Return of each parameter of a skipped call whether torch is to hand its gradient on, as somebody is told."""
-        torch, parameters = self._torch, graph.parameters
-        if not graph.is_tied and graph.hooks == self._hooks():
-            return [False] * len(parameters)
-        through = not asked.accumulate or asked.inputs or torch.distributed.is_initialized()
-        return [local(each) is each and bool(through or _is_hooked(each)) for each in parameters]
+        return found
 
     def note(self, number, events, gradient=None):
         """Note that a call is skipped, and what is allocated then; return what `Journal.note` does."""
@@ -632,11 +585,6 @@ class Calls:
         """Note that something is skipped, and return the tensor that it gives, if it does."""
         made = self._like(layout, self.note(self.journal.number(), events), events.given)
         return made[0] if made else None
-
-    def gone(self, number):
-        """The graph of a skipped call is gone."""
-        self._loose.pop(number, None)
-        self.let_go(number)
 
     def let_go(self, number, blocks=None):
         """What a skipped call holds is held no more; of its blocks only these."""

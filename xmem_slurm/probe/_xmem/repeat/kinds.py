@@ -155,8 +155,9 @@ class Kinds:
         numpy, of_torch = sys.modules.get("numpy"), self._torch.random.get_rng_state()
         if numpy is None:
             return random.getstate(), of_torch.tolist()
-        _, keys, *rest = numpy.random.get_state()
-        return random.getstate(), of_torch.numpy().tobytes(), keys.tobytes(), rest
+        of_numpy = numpy.random.get_state(legacy=False)
+        inner = [each.tobytes() if hasattr(each, "tobytes") else each for each in of_numpy["state"].values()]
+        return random.getstate(), of_torch.numpy().tobytes(), inner, of_numpy.get("gauss")
 
 
 def recomputed(module):

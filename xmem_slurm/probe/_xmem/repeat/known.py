@@ -99,11 +99,6 @@ class Known:
         """Return the backward pass of this kind; None: none was seen."""
         return self._backward.get(kind)
 
-    @property
-    def is_asked(self):
-        """Whether a script has asked for the gradients of such a call, or named what it wants them of."""
-        return any(not accumulate or inputs for _, accumulate, inputs, _ in self._backward)
-
     def any_backward(self):
         """Return some backward pass; None: none was seen."""
         return next(iter(self._backward.values()), None)

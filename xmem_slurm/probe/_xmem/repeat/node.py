@@ -12,35 +12,32 @@ class Held:
         self._calls, self.number = calls, number
 
     def __del__(self):
-        self._calls.gone(self.number)
+        self._calls.let_go(self.number)
 
 
 class SkippedGraph(NamedTuple):
     """The graph of a skipped call: what is known of it, what it holds in the trace, and which tensors of the script's.
 
-    Of what needs a gradient, `inputs` are no parameters. Those are tied to the node where somebody may be told of their
-    gradients, or ask for them: torch takes 4 us for each. `hooks` is how many the script had had torch call before.
+    Of what needs a gradient, `inputs` are no parameters.
     """
 
     known: Known
     held: Held
     tensors: Sequence[Any]
     inputs: int
-    parameters: Sequence[Any]
-    is_tied: bool
-    hooks: int
 
 
 def node_class(torch, calls):
     """Return the autograd function of skipped calls: `calls` has their backward passes."""
 
     class SkippedCall(torch.autograd.Function):
-        """Takes a graph, what the call gives, and what needs a gradient; for parameters that are not tied another."""
+        """Takes a graph, what the call gives, and all that needs a gradient, parameters last."""
 
         @staticmethod
         def forward(ctx, graph, given, *needs):
             ctx.graph = graph
             ctx.layouts = [(each.shape, each.stride(), each.dtype, each.device) for each in needs[: graph.inputs]]
+            ctx.parameters = needs[graph.inputs :]
             ctx.set_materialize_grads(False)
             return tuple(given)
 

@@ -62,7 +62,8 @@ class CallSurroundings:
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of
         self._reached = before._reached if same else _reached(classes, own)
-        self._configurations, self._plain_values = configurations, PlainValues()
+        self._configurations = configurations
+        self._plain_values = PlainValues() if before is None else before._plain_values  # kinds have its numbers
         names, look = self._reached[0], Look(torch, self._within, OF_A_CALL)
         self._of_modules = [
             (weakref.ref(module), name)

@@ -19,11 +19,10 @@ class Walks:
 
         @functools.wraps(walk)
         def members(module, get_members_fn, prefix="", recurse=True, remove_duplicate=True):
-            if self._is_compiling() or not remove_duplicate:
+            modules = [] if recurse else [(prefix, module)]
+            known = remove_duplicate and not self._is_compiling()
+            if not known or (recurse and not _collect(module, prefix, self._module.named_modules, set(), modules)):
                 return walk(module, get_members_fn, prefix, recurse, remove_duplicate)
-            modules = [(prefix, module)]
-            if recurse:
-                modules = _collected(module, prefix, self._module.named_modules, set(), [])
             return _members(modules, get_members_fn)
 
         return members
@@ -41,17 +40,19 @@ class Walks:
         return trained
 
 
-def _collected(module, prefix, own, met, found):
-    """Add (name, module) of a module and all within to `found`, each once; `own` is torch's way, others have theirs."""
-    if type(module).named_modules is not own:
-        found += module.named_modules(met, prefix)
-    elif module not in met:
-        met.add(module)
-        found.append((prefix, module))
-        for name, child in module._modules.items():
-            if child is not None:
-                _collected(child, prefix + "." + name if prefix else name, own, met, found)
-    return found
+def _collect(module, prefix, own, met, found):
+    """Add (name, module) of a module and all within to `found`, each once; return whether all go torch's `own` way."""
+    if type(module).named_modules is not own or "named_modules" in vars(module):
+        return False
+    if module in met:
+        return True
+    met.add(module)
+    found.append((prefix, module))
+    return all(
+        _collect(child, prefix + "." + name if prefix else name, own, met, found)
+        for name, child in module._modules.items()
+        if child is not None
+    )
 
 
 def _members(modules, get_members):
@@ -68,10 +69,8 @@ def _switch(module, mode, own):
     """Switch a module, then its children; those with a way of their own by that."""
     if vars(module).get("training") is not mode:
         module.training = mode
-    for child in list(module._modules.values()):
-        if child is None:
-            continue
-        if type(child).train is own:
+    for child in module.children():
+        if type(child).train is own and "train" not in vars(child):
             _switch(child, mode, own)
         else:
             child.train(mode)
