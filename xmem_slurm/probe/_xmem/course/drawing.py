@@ -147,7 +147,7 @@ class Drawing:
 
 
 def _is_passed(loader, loop):
-    """Whether the indices that the sampler gives next are passed over: none are after there was another number ."""
+    """Whether the indices that the sampler gives next are passed over; after another number of them none are."""
     try:
         index = loader._next_index()
     except StopIteration:

@@ -180,7 +180,7 @@ class Look:
     def at(self, value, deep):
         """Return what a value is now, and so deep what is in it: another that has the same in it is as good."""
         if type(value) in _SIMPLE:
-            return value
+            return type(value), value
         self.left -= 1
         if not self.may_change(value):
             return id(value)
