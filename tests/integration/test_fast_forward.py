@@ -264,6 +264,59 @@ SCRIPTS = {
             model.eval()
             with torch.no_grad(): model(data())
         """,
+    "hooks on all modules": """
+        from torch.nn.modules import module as of_torch
+        seen = []
+        for i in range(30):
+            if i == 10: hook = of_torch.register_module_forward_hook(lambda *given: seen.append(1))
+            if i == 20: hook.remove()
+            step(model(data()).square().mean())
+        assert len(seen) == 10 * (1 + len(model)), len(seen)
+        """,
+    "an own generator, an iterator, a default that changes": """
+        import itertools, random
+        class Deep(torch.nn.Module):
+            def __init__(self, at):
+                super().__init__()
+                self.body, self.at = net(), at
+                self.count, self.random = itertools.count(), random.Random(3)
+            def forward(self, x, calls=[0]):
+                calls[0] += 1
+                large = (next(self.count), calls[0], self.random.randint(0, 9))[self.at] % 10 == 9
+                for _ in range(3 if large else 1): x = self.body(x)
+                return x
+        model = [Deep(at).cuda() for at in range(3)]
+        optimizer = torch.optim.SGD([each for part in model for each in part.parameters()])
+        for i in range(30):
+            for part in model: part(data()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """,
+    "a function of its own that is exchanged, and a set of tuples": """
+        def times(number): return lambda: number
+        class Deep(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.depth, self.places = net(), times(1), {(0, 1)}
+            def forward(self, x):
+                for _ in range(self.depth() + ((0, 3) in self.places)): x = self.body(x)
+                return x
+        model = Deep()
+        optimizer = torch.optim.SGD(model.parameters())
+        for epoch in range(8):
+            model.depth = times((1, 2, 1, 3, 1, 2, 1, 4)[epoch])
+            model.places.clear()
+            model.places.add((0, epoch))
+            for i in range(6): step(model(data()).square().mean())
+        """,
+    "a teacher that is called several times in a step": """
+        import copy
+        teacher = copy.deepcopy(model)
+        for i in range(30):
+            with torch.no_grad(): given = [teacher(data()) for _ in range(6)]
+            x = data()
+            step(sum((model(x) - each).square().sum() for each in given))
+        """,
     "a hook on a parameter": """
         seen = []
         model[0].weight.register_hook(lambda gradient: seen.append(gradient.shape))
@@ -357,6 +410,20 @@ def test_what_parameters_are_asked_for_late_is_a_doubt_and_no_error(run: Run, na
     assert ran.returncode == 0, ran.stderr
     said = [noted.detail for noted in ran.traces[-1].doubts if noted.code == "skipped"]
     assert said == ["a backward pass of a kind that was not recorded"]
+
+
+def test_a_gradient_penalty_that_comes_late_is_a_doubt_and_no_error(run: Run) -> None:
+    code = """
+        for i in range(40):
+            x = data().requires_grad_()
+            found, = torch.autograd.grad(model(x).sum(), x, create_graph=i > 20)
+            ((found.norm() - 1) ** 2).backward() if i > 20 else model(x + found).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """
+    ran = run(script(code), seconds=SECONDS)
+    assert ran.returncode == 0, ran.stderr
+    assert "derivatives of derivatives" in [noted.detail for noted in ran.traces[-1].doubts]
 
 
 def test_what_is_computed_of_a_weight_that_is_made_anew_is_a_doubt(run: Run) -> None:
@@ -482,10 +549,19 @@ def test_a_loop_has_all_its_batches_in_order_where_workers_are_not_asked_for_mos
     assert ran.out < 1600
 
 
-def test_workers_are_asked_where_a_script_writes_to_its_batches(run: Run) -> None:
-    code = DRAWN.format(own="", change="", workers=2).replace("x = batch", "batch['x'].mul_(2)\n        x = batch")
+@pytest.mark.parametrize("write", ["mul_(2)", "requires_grad_()"])
+def test_workers_are_asked_where_a_script_writes_to_its_batches(write: str, run: Run) -> None:
+    code = DRAWN.format(own="", change="", workers=2)
+    code = code.replace("x = batch", f"batch['x'].numpy()\n        batch['x'].{write}\n        x = batch")
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps, ran.out) == (0, "", 500, 4000)
+
+
+def test_a_data_set_that_asks_a_worker_who_it_is_keeps_its_workers(run: Run) -> None:
+    code = DRAWN.format(own="assert torch.utils.data.get_worker_info().id >= 0", change="", workers=2)
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 500)
+    assert ran.out < 1600
 
 
 @pytest.mark.parametrize("workers", [0, 2])

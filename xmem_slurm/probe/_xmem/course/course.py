@@ -94,11 +94,24 @@ class Course:
             if known is None or not known.is_of(loader.dataset):
                 with contextlib.suppress(TypeError):
                     self._drawings[id(loader.dataset)] = Drawing(loader)
-            elif known.gives_again and loader.worker_init_fn is None and not loader.timeout:
+            elif known.gives_again and not (loader.worker_init_fn or loader.timeout or known.needs_workers):
                 loader.num_workers = 0  # to start them, and to have batches handed over, costs more than it saves
             return begin(loader)
 
         return begun
+
+    def asked(self, ask, _owner):
+        """Around what tells a worker who it is: a data set that asks needs workers."""
+
+        @functools.wraps(ask)
+        def asked():
+            found = ask()
+            if found is not None:
+                for each in self._drawings.values():
+                    each.asked()
+            return found
+
+        return asked
 
     def fetched(self, fetch, _fetcher_class):
         """Samples are drawn and put together; in a worker, where there are such."""

@@ -37,11 +37,11 @@ _OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_
 """What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
 _BY_INDEX = 0
 """The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
-_SHARED = struct.Struct("=????dq")
-Shared = collections.namedtuple("Shared", "again counts checked kept seconds repeated")
+_SHARED = struct.Struct("=?????dq")
+Shared = collections.namedtuple("Shared", "again counts checked kept asks seconds repeated")
 """What processes share: whether batches are given again, whether the data set keeps count of something, whether that
-was checked, whether workers are asked for those alone that are to be drawn, how long it took to draw them, how many
-were given again."""
+was checked, whether workers are asked for those alone that are to be drawn, whether one of them asks who it is, how
+long it took to draw them, how many were given again."""
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -72,6 +72,15 @@ class Drawing:
     def gives_again(self):
         """Whether batches are given again."""
         return self._state().again
+
+    @property
+    def needs_workers(self):
+        """Whether it asks a worker who that is."""
+        return self._state().asks
+
+    def asked(self):
+        """It may have been this data set that asked."""
+        self._change(asks=True)
 
     @property
     def repeated(self):
@@ -163,12 +172,12 @@ class Batch:
 
     def __init__(self, batch, samples):
         self._samples = samples
-        self._tensors = [(each, each._version) for each in batches.tensors(batch) if hasattr(each, "_version")]
+        self._tensors = [(each, _written(each)) for each in batches.tensors(batch) if hasattr(each, "_version")]
         self._batch = self._in_containers(batch)  # the script may take its own apart
 
     def again(self, samples):
         """Return it in containers of its own, as one of so many samples; None where it is none or that cannot be."""
-        if samples != self._samples or any(each._version != version for each, version in self._tensors):
+        if samples != self._samples or any(_written(each) != known for each, known in self._tensors):
             return None
         return self._in_containers(self._batch)
 
@@ -179,9 +188,14 @@ class Batch:
             return None
 
 
+def _written(tensor):
+    """Return what shows whether a script has changed a tensor of a batch."""
+    return tensor._version, tensor.requires_grad, tensor.grad is None, tensor.data_ptr()
+
+
 def is_worker():
     """Whether this process draws for another one."""
-    return sys.modules["torch.utils.data"].get_worker_info() is not None
+    return sys.modules["torch.utils.data._utils.worker"].get_worker_info() is not None
 
 
 def unwatched(fetch):

@@ -548,6 +548,7 @@ class Calls:
         asked = self._backward or BackwardCall(False, True, False, frozenset())  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
+            known.forget()
         # torch, too, gives a parameter its gradient once all of its uses have theirs
         empty = without = _without(parameters)
         if self._given_now:
@@ -574,6 +575,8 @@ class Calls:
             if part is not None and not passes:
                 each.grad = as_gradient(each, part)  # torch would copy what Python holds, too
         self._given_now.update(map(id, parameters))
+        if asked.create_graph:  # the script goes on with them, however far that is from what they would be
+            found = [each if each is None else each.requires_grad_() for each in found]
         return found
 
     def note(self, number, events, gradient=None):

@@ -17,6 +17,8 @@ MOST_VALUES = 64
 """Elements of a tensor on the host that are looked at."""
 _INTERNAL = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_is_full_backward_hook"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = tuple("_global" + name for name in _HOOKS)
+"""Of torch.nn.modules.module: who is told of calls of all modules."""
 _REACHING = {"LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "IMPORT_NAME", "MAKE_FUNCTION"}
 """Of Python's instructions those by which a function without closure gets hold of something that outlives it."""
 _RECOMPUTING = {"torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm"}
@@ -45,6 +47,7 @@ class Kinds:
         self._switches = [getattr(torch._C, name) for name in _SWITCHES if hasattr(torch._C, name)]
         cached = torch.is_autocast_cache_enabled
         self._cached = getattr(cached, "__wrapped__", cached)  # torch's own: see Note [Inference mode]
+        self._of_all = [getattr(torch.nn.modules.module, name, {}) for name in _GLOBAL_HOOKS]
         self._peek = getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)
         self._modes = (
             torch._C._len_torch_dispatch_stack,
@@ -88,6 +91,7 @@ class Kinds:
             or function()
             or self._peek() is not None
             or hooks(False) is not None
+            or any(self._of_all)
             or torch.jit.is_tracing()
             or torch.cuda.is_current_stream_capturing()
         )

@@ -95,6 +95,10 @@ class Known:
         if back is not None:
             self._backward[back.kind] = back
 
+    def forget(self):
+        """Skip no call of this kind any more, and record none."""
+        self._times, self._tried = 0, TRIES
+
     def backward(self, kind):
         """Return the backward pass of this kind; None: none was seen."""
         return self._backward.get(kind)

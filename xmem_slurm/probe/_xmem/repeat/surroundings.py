@@ -17,6 +17,7 @@ import dis
 import functools
 import itertools
 import operator
+import random
 import sys
 import types
 import weakref
@@ -60,7 +61,7 @@ class CallSurroundings:
         classes = frozenset(map(type, modules))
         own = [function for module in modules for value in vars(module).values() for function in _functions(value)]
         self._of = classes, frozenset([each.__code__ for each in own])
-        same = before is not None and before._of == self._of
+        same = before is not None and before._of == self._of and not any(each.__closure__ for each in own)
         self._reached = before._reached if same else _reached(classes, own)
         self._configurations = configurations
         self._plain_values = PlainValues() if before is None else before._plain_values  # kinds have its numbers
@@ -69,7 +70,7 @@ class CallSurroundings:
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
-            if name in names and look.may_change(value)
+            if name in names and (look.may_change(value) or _moves(value))
         ]
         self._all = None  # the number of all of it, where a call does not look at all, of so many values:
         self._size = self._calls = 0  # and how many calls there were since then that did not look at all
@@ -79,7 +80,8 @@ class CallSurroundings:
         self.changed_unseen = False
         """Whether something has changed while calls were skipped that did not look at it."""
         self.is_told = True
-        """Whether a change is noticed, sooner or later: not where there is too much, or where one was noticed late."""
+        """Whether a change is noticed, sooner or later: not where there is too much, where something moves on by itself,
+        or where one was noticed late."""
 
     def look(self):
         """Return what they are now."""
@@ -115,6 +117,7 @@ class CallSurroundings:
         values = [of.get(name) for of, name in self._reached[1]]
         values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
         found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations))
+        self.is_told &= not any(map(_moves, values))
         return found, look
 
 
@@ -254,6 +257,14 @@ def _sort(kind, tensor):
     return found
 
 
+def _moves(value):
+    """Whether something moves on by itself where nobody sees it, as iterators and random number generators do."""
+    kind = type(value)
+    of_torch = kind.__module__ == "torch._C" and hasattr(kind, "get_state")
+    of_numpy = kind.__module__.startswith("numpy.random")
+    return of_torch or of_numpy or hasattr(kind, "__next__") or issubclass(kind, random.Random)
+
+
 def _attributes(value):
     """Return the attributes of an object; its class may have a way of its own to give them, which is not asked."""
     return object.__getattribute__(value, "__dict__")
@@ -270,6 +281,8 @@ def _is_plain(kind):
 
 def _of_key(key):
     """Return what stands for a key, which has a hash and so seldom changes."""
+    if type(key) is tuple:
+        return tuple(map(_of_key, key))
     return key if type(key) in _SIMPLE else id(key)
 
 
@@ -299,7 +312,10 @@ def _reached(classes, own):
 
 
 def _variables(function):
-    """Yield (what has it, name) of each variable that a function may load from outside of itself."""
+    """Yield (what has it, name) of each variable that a function may load from outside of itself, and of defaults."""
+    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        if type(value) not in _SIMPLE:
+            yield {"default": value}, "default"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - since Python 3.10
         yield _Cell(cell), name
     of_globals, of_attributes = _names(function.__code__)
