@@ -80,8 +80,8 @@ class CallSurroundings:
         self.changed_unseen = False
         """Whether something has changed while calls were skipped that did not look at it."""
         self.is_told = True
-        """Whether a change is noticed, sooner or later: not where there is too much, where something moves on by itself,
-        or where one was noticed late."""
+        """Whether a change is noticed, sooner or later: not where there is too much, or where something moves on by
+        itself, or where one was noticed late."""
 
     def look(self):
         """Return what they are now."""
