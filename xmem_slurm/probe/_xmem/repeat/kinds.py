@@ -136,7 +136,7 @@ class Kinds:
         for module in modules:
             for value in vars(module).values():
                 other = isinstance(value, (*self._plain, *_CONTAINERS, type, self._torch.Tensor)) or callable(value)
-                if hasattr(value, "__dict__") and not other:
+                if type(value).__dictoffset__ and not other:  # a proxy has attributes that are not its own
                     found[id(value)] = value
         return list(found.values())
 

@@ -105,7 +105,7 @@ class CallSurroundings:
         before, self._all, self._size = self._all, hash(found), OF_ALL.values - look.left
         if before is None:
             self._paid -= self._size
-            self.is_told = self._paid > 0
+            self.is_told &= self._paid > 0
         elif before != self._all and self._calls:
             self.is_told, self.changed_unseen = False, self.relied_on
         self.is_told &= not look.is_cut
