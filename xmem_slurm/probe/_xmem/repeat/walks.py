@@ -1,4 +1,4 @@
-"""Walks over a model give what torch's give, for less than half of their time: frameworks walk often at each step.
+"""Walks over a model give what torch's give, in less time: frameworks walk often at each step.
 
 torch's are generators within generators, one for each level of a model, and ask each parameter for its hash, which is a
 function of Python's (torch/nn/modules/module.py, 2.4 to 2.15). Here modules are collected first, so a script that
