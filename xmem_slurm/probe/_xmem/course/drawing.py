@@ -190,7 +190,7 @@ class Batch:
 
 def _written(tensor):
     """Return what shows whether a script has changed a tensor of a batch."""
-    return tensor._version, tensor.requires_grad, tensor.grad is None, tensor.data_ptr()
+    return tensor._version, tensor.requires_grad, tensor.is_leaf and tensor.grad is None  # torch warns of others
 
 
 def is_worker():
