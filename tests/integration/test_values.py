@@ -65,7 +65,7 @@ assert lengths.median(0).indices.item() == 2 and (lengths.argmax().item(), lengt
 STALE = """
 counts = torch.ones(3, device=device)
 counts.mul_(torch.randn(3, device=device))
-assert counts.tolist() == [0, 0, 0]
+assert counts.tolist() == [0.75, 0.75, 0.75]
 view = torch.arange(6, device=device)
 view[2:4] = 9
 assert view.tolist() == [0, 1, 9, 9, 4, 5]
@@ -271,16 +271,58 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-    assert not torch.isnan(loss) and torch.isfinite(logits).all() and loss.item() == 0
+    assert not torch.isnan(loss) and torch.isfinite(logits).all() and loss.item() == 0.75
     right = logits.topk(5, 1)[1].t().eq(labels.view(1, -1))
     assert right.reshape(-1).float().sum(0, keepdim=True).mul_(100 / 32).item() >= 0
-    assert (logits.argmax(1) == labels).sum().item() == 32
-    assert sum(torch.eq(logits.argmax(1), labels).long().sum() for _ in range(2)).item() == 64
+    assert (logits.argmax(1) == labels).sum().item() == 24
+    assert sum(torch.eq(logits.argmax(1), labels).long().sum() for _ in range(2)).item() == 48
     logits.argmax(1).cpu().tolist()
     torch.distributions.Categorical(logits=logits.float()).log_prob(labels)
     torch.distributions.Normal(logits, logits.exp()).rsample()
     torch.linalg.solve(torch.randn(4, 4, device=device), torch.randn(4, 4, device=device))
     print(logits, labels)
+"""
+
+STOPPED_EARLY = """
+model = torch.nn.Linear(4, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters())
+
+def epochs(score, is_better, best, patience=2, evaluates=True):
+    waits = 0
+    for epoch in range(20):
+        model.train()
+        model(torch.randn(8, 4, device=device)).sum().backward()
+        optimizer.step()
+        if evaluates:
+            model.eval()
+        with torch.no_grad():
+            now = score(torch.nn.functional.softmax(model(torch.randn(10_000, 4, device=device)), 1))
+        waits = 0 if (better := is_better(now, best)) else waits + 1
+        best = now if better else best
+        if waits == patience:
+            break
+    return epoch + 1
+
+def higher(now, best):
+    return now > best
+
+def lower(now, best):
+    return now < best
+
+endless, labels = float("inf"), torch.randint(0, 4, (10_000,), device=device)
+assert epochs(lambda out: out.mean().item(), lower, endless, evaluates=False) == 20
+assert epochs(lambda out: sum(each.item() for each in out.mean(1)[:100]) / 100, lower, endless) == 20
+assert epochs(lambda out: out.mean(1).cpu().numpy().mean(), higher, 0) == 20
+assert epochs(lambda out: (out.argmax(1) == labels).sum().item() / 10_000, higher, 0) == 20
+assert epochs(lambda out: out.argmax(1).eq(labels).float().sum().cpu(), higher, 0) == 20
+assert epochs(lambda out: -(out.log() + 1).mean(), lower, torch.tensor(endless, device=device)) == 20
+assert epochs(lambda out: 0.0, lower, endless) == 3
+"""
+"""What scripts end early by if it was not better for two epochs: on a GPU it may be, to the last one."""
+
+ASKED_ONCE = """
+if torch.randn(4, device=device).max() > 3:
+    print("large")
 """
 
 SCALED = """
@@ -305,7 +347,7 @@ torch._amp_update_scale_(scale, steps, torch.randn(1, device=device).exp(), 2.0,
 assert scale.item() == 2
 scale.mul_(torch.randn(1, device=device)[0])
 torch._amp_update_scale_(scale, steps, found, 2.0, 0.5, 2)
-assert (scale.item(), steps.item()) == (0, 0)
+assert (scale.item(), steps.item()) == (0.75, 0)
 """
 
 WRAPPED = """
@@ -535,8 +577,8 @@ def job(folder: Path, warm_python: Path, code: str, **environ: str) -> Job:
 
 @pytest.mark.parametrize(
     "code",
-    [KNOWN, STALE, UNMOVED, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS, SCALED],
-    ids=["known", "stale", "unmoved", "scripted", "plausible", "large", "gone", "casts", "scaled"],
+    [KNOWN, STALE, UNMOVED, SCRIPTED, PLAUSIBLE, LARGE, GONE, CASTS, SCALED, STOPPED_EARLY],
+    ids=["known", "stale", "unmoved", "scripted", "plausible", "large", "gone", "casts", "scaled", "stopped early"],
 )
 def test_values_are_as_on_a_gpu_or_plausible(code: str, warm_python: Path, tmp_path: Path) -> None:
     found = run(tmp_path, warm_python, code)
@@ -575,13 +617,19 @@ def test_a_number_made_of_truth_values_is_no_figure_once_it_was_computed_with(
     assert said.startswith("a number that is not known, zero here (train.py:")
 
 
-def test_a_script_that_divides_by_what_is_not_known_goes_on_with_ones(warm_python: Path, tmp_path: Path) -> None:
-    code = "import math\nprint(10 * math.log10(1 / torch.randn((), device=device).square().item()))\n"
-    order = DryRunOrder.of(job(tmp_path, warm_python, code, XMEM_ENGINE="device"), H200, Budget(seconds=60))
-    (found,) = dispatch.here(order).traces
+def test_losses_have_logarithms_and_can_be_divided_by(warm_python: Path, tmp_path: Path) -> None:
+    found = run(tmp_path, warm_python, "import math\nmath.log10(1 / torch.randn((), device=device).square().item())\n")
+    assert (found.error, [doubt.code for doubt in found.doubts if doubt.code == "assumed-values"]) == (None, [])
+
+
+@pytest.mark.parametrize(("code", "said"), [(STOPPED_EARLY, []), (ASKED_ONCE, ["train.py:4"])])
+def test_a_truth_value_is_a_doubt_unless_both_answers_were_given(
+    code: str, said: list[str], warm_python: Path, tmp_path: Path
+) -> None:
+    found = run(tmp_path, warm_python, code)
     assert found.error is None
-    (why,) = [doubt.detail for doubt in found.doubts if doubt.code == "engine"]
-    assert "ZeroDivisionError" in why
+    details = [doubt.detail for doubt in found.doubts if doubt.code == "assumed-values"]
+    assert details == [f"a number that is not known, zero here ({place})" for place in said]
 
 
 def test_derivatives_by_functions_cost_what_was_known_and_no_error(warm_python: Path, tmp_path: Path) -> None:

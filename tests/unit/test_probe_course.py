@@ -37,7 +37,7 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
 ) -> None:
     """Between steps it evaluates, with batches of 512."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None)
+    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None)
     course = importlib.import_module("_xmem.course.course").Course(recorder, {})
     give = course.given(lambda _: [], None)
     training = [Iterating(**sampler) for sampler in samplers]
@@ -123,7 +123,7 @@ def test_a_loop_that_is_cut_short_and_was_never_seen_whole_takes_the_trust_away(
 def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step takes four batches, and after each second one nine are evaluated: a loop that is cut gives eight."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, peak=lambda: 0)
+    recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None, peak=lambda: 0)
     course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
 
     def draw(loader: Iterating) -> list[object]:

@@ -1,8 +1,8 @@
 """Which engine runs a job dry, and what is said where the first could not answer? The one place that decides.
 
 The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds where real steps on
-the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). What
-computing with zeros stopped, early or late, goes on with ones; what an assertion of zeros stopped, without assertions.
+the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). What an
+assertion of zeros stopped goes on without assertions.
 Real steps follow where the zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
@@ -31,8 +31,6 @@ _CAUSED_BY_VALUES = frozenset(
     for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
 ) | {"LinAlgError", "_LinAlgError"}
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-_BY_COMPUTING = ("ZeroDivisionError", "math domain error", "FloatingPointError", "OverflowError")
-"""What Python raises that computes with a zero: a loss that is divided by, or whose logarithm is asked for."""
 _BY_THE_HOOK = frozenset({"SystemError", CRASH})
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
@@ -63,7 +61,7 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
 
 def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
-    traces = yield from _with_zeros_or_ones(order, budget)
+    traces = yield from _with_or_without_assertions(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
@@ -81,28 +79,6 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     if any(trace.error == refusal for trace in traces):
         return traces
     return [_with_refusal(trace, refusal) for trace in traces]
-
-
-def _with_zeros_or_ones(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
-    """Want a run; once more with ones for the numbers that are not known, where it stops by computing with zeros."""
-    traces = yield from _with_or_without_assertions(order, budget)
-    failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
-    if failure is None or not budget.left.has_room_for(budget.spent):
-        return traces
-    with suppress(NoEstimate):
-        again = yield from budget.run(replace(order, numbers="ones"))
-        if not any(trace.failure for trace in again) and _steps(again) >= _steps(traces):
-            why = f"run with ones for values, as with zeros it stops: {failure.words}"
-            return [_with_doubt(trace, why) for trace in again]
-    return traces
-
-
-def _is_of_zeros(trace: Trace) -> bool:
-    return trace.failure is not None and any(words in trace.failure.words for words in _BY_COMPUTING)
-
-
-def _had_values(trace: Trace) -> bool:
-    return bool(OF_VALUES & {noted.doubt for noted in trace.doubts})
 
 
 def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
@@ -123,7 +99,8 @@ def _of_values(trace: Trace) -> bool:
     """Whether a script stopped by an exception that zeros in place of values may have caused."""
     if not trace.failed or trace.fails_on_any_gpu or trace.failure is None:
         return False
-    return _had_values(trace) and trace.failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES
+    had_values = bool(OF_VALUES & {noted.doubt for noted in trace.doubts})
+    return had_values and trace.failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES
 
 
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:

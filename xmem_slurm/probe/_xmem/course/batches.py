@@ -152,5 +152,5 @@ def length(loader):
     """Return how many batches an iteration has; None where that is not known."""
     try:
         return len(loader)
-    except TypeError:  # an IterableDataset has none
+    except Exception:  # an IterableDataset has none, and a script's own sampler may have none
         return None

@@ -157,6 +157,7 @@ class Course:
                 self._recorder.mark("training" if mode else "evaluation")
             self._training = mode
             if not mode:
+                self._recorder.measures()
                 self._recorder.says("evaluating")
             return train(module, mode)
 
@@ -182,6 +183,7 @@ class Course:
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:
             state = loader._xmem_iteration = batches.Iteration(loader, self._steps, now)
+            self._recorder.measures()
         if self._fetched_at_step != self._fetched or not self._steps:
             self._recorder.fetching()
         if self._steps > state.steps:

@@ -1,14 +1,15 @@
 """Where data take the time, and all batches were of one shape, most of the rest are given again and not drawn.
 
-Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that is most of what a
-dry run costs. Once enough of a data set was of one shape, and drawing it took `SECONDS`, only each `EACH`th batch is
-drawn, later so many that a change is found before `SHARE` more have been given, and each is given again until the next
-one is. Enough is `SAME` batches that the script puts
-together itself. torch's own collate_fn takes samples of one size alone and fails where two differ: there enough is
-`SAMPLES` of them, in `FEW` batches at least. Samplers and counts of batches are as they are. The first one of
-each loop is drawn, and so are all of another number of samples. With the first batch of another shape all are drawn
-from there on. Never is one given again of a data set that keeps count of something itself, or that was changed since
-by the script.
+Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that is
+most of what a dry run costs. Once enough of a data set was of one shape, and drawing it took `SECONDS`,
+only each `EACH`th batch is drawn, later so many that a change is found before `SHARE` more have been
+given, and each is given again until the next one is. Enough is `SAME` batches that the script puts
+together itself, or `PASSES` over all of a smaller data set. torch's own collate_fn takes samples of one
+size alone and fails where two differ: there enough is `SAMPLES` of them, or one pass over all. It is
+`FEW` batches at least. Samplers and counts of batches are as they are. The first one of each loop is
+drawn, and so are all of another number of samples. With the first batch of another shape all are drawn
+from there on. Never is one given again of a data set that keeps count of something itself, or that was
+changed since by the script.
 
 What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
 batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
@@ -29,6 +30,7 @@ from _xmem.course import batches
 
 SAME = 2_000
 SAMPLES, FEW = 2_048, 16
+PASSES = 2
 SECONDS = 5.0
 """CPU time of drawing them, in all processes."""
 EACH, SHARE = 16, 64
@@ -55,7 +57,10 @@ class Drawing:
     def __init__(self, loader):
         own, samples = not batches.is_of_torch(loader.collate_fn), loader.batch_size or 1
         self._dataset = weakref.ref(loader.dataset)
-        self._needed = SAME if own or samples == 1 else max(FEW, SAMPLES // samples)
+        passes, most = (PASSES, SAME) if own or samples == 1 else (1, SAMPLES // samples)
+        whole = batches.length(loader)
+        self._needed = most if whole is None else min(most, passes * whole)
+        self._needed = max(FEW, self._needed)
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._batch, self._attributes = set(), None, None
         self._since = 0  # batches that this process has given again since it drew one

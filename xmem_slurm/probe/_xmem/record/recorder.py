@@ -242,6 +242,10 @@ class Recorder(ProbeEngine):
         if self._ends and self._steps.number == 0 and self._history.folds and not self._accumulates():
             self._end_if_enough()
 
+    def measures(self, *, shown=True):
+        """The script begins to evaluate, or another loop over data, as it has `shown` or not."""
+        self._known.metrics.measured(self.steps_made(), shown=shown)
+
     def steps_made(self):
         """Return how many steps were made, of all optimizers together."""
         return self._steps.all
@@ -372,7 +376,9 @@ class Recorder(ProbeEngine):
     def _trace(self, state, device):
         """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
-        hooked = [part for part in (self._rank, self._triton, self._streams, self._calls) if part is not None]
+        hooked = [
+            part for part in (self._rank, self._triton, self._streams, self._calls, self._known) if part is not None
+        ]
         self._course.script_ended = state == "exit" and self._error is None
         return {
             **self._described(state, settings, self._rank_and_size()),

@@ -65,7 +65,8 @@ class Calls:
     """The calls of one process.
 
     `process` says how many bytes are allocated (`level`), how many values the host has read past `values`
-    (`reads_unexplained`), how many steps were made (`steps_made`), and is told that a call comes again (`again`);
+    (`reads_unexplained`), how many steps were made (`steps_made`), and is told that a call comes again (`again`), or
+    one without gradients (`measures`);
     `values` has those that are known.
     """
 
@@ -222,6 +223,9 @@ class Calls:
         state = self._states.get(module)
         if state is None:
             state = self._states[module] = State()
+        evaluates = self._depth == 1 and not self._torch.is_grad_enabled()
+        if evaluates:
+            self._process.measures(shown=False)
         if state.small:
             return self._inside_of
         if state.refused >= REFUSALS or not self._kinds.applies():
@@ -233,7 +237,6 @@ class Calls:
         if not parameters or (state.sharding is not None and not self._rests(state)):
             return self._made_by(state)
         known = self._known(state, leaves, (of_leaves, form), parameters)
-        evaluates = self._depth == 1 and not self._torch.is_grad_enabled()
         known.round = self._process.again(known.round, evaluates)
         if not known.ready:
             tried = known.is_tried(len(state.known) > MANY_KINDS)

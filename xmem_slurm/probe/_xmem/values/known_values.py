@@ -11,9 +11,9 @@ reads them or takes a shape from them. What the host cannot compute is not known
 Note [Plausible values]: what is not known follows from how it was made (`values/plausible`). Everything is finite
 and no NaN; what is asked of `all` holds, as argument checks do; of a mask, everything is selected and counted, because
 less would be quietly too small: `least` (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The
-places that sort and topk find are all different, so that experts are used evenly. Other numbers are zeros, as in the
-stand-ins' memory; those of floating point that a script reads one by one are ones, where zeros have stopped it before
-(XMEM_NUMBERS). What of this is said, and when, stands in Note [Assumed values] (`values/assumed`).
+places that sort and topk find are all different, so that experts are used evenly. Losses and scores
+are by turns better and worse (Note [Metrics], `values/metrics`). Other numbers are zeros, as in the
+stand-ins' memory. What of this is said, and when, stands in Note [Assumed values] (`values/assumed`).
 
 Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
 acts as `torch.no_grad` here, which keeps the same memory but for one thing: from torch 2.11 on, autocast keeps no cast
@@ -28,6 +28,7 @@ import warnings
 
 from _xmem import doubts
 from _xmem.values.factories import Factories
+from _xmem.values.metrics import Metrics
 from _xmem.values.rules import Rules
 from _xmem.values.table import Values
 
@@ -37,7 +38,8 @@ class KnownValues:
 
     def __init__(self, torch, environ):
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
-        self._number = 1.0 if environ.get("XMEM_NUMBERS") == "ones" else 0.0
+        self.metrics = Metrics()
+        """What the script reads of losses and scores."""
         self.table = None
         """Of known values, once there is one (`Values`)."""
         self._rules = None
@@ -54,7 +56,7 @@ class KnownValues:
             warnings.simplefilter("ignore")  # a kernel is replaced, which is what it warns of
             try:
                 table = Values(self._torch)
-                rules = Rules(self._torch, table, self._most, self._number)
+                rules = Rules(self._torch, table, self._most, self.metrics)
                 rules.register()
                 self._factories.keep(table, rules.assumed)
                 self.table, self._rules = table, rules
@@ -65,6 +67,11 @@ class KnownValues:
     def reads(self):
         """How often the host has read known or assumed values, or taken a shape from them."""
         return self._rules.assumed.looks if self._rules is not None else 0
+
+    def doubt(self, note):
+        """Say what was assumed of values, so far as it hangs on the moment."""
+        if self._rules is not None:
+            self._rules.assumed.doubt(note)
 
     def of(self, tensor):
         """Return the values of a tensor as one on the host; None where they are not known."""

@@ -18,8 +18,9 @@ MADE_UP = {"isnan", "isinf", "all", "_is_all_true", "eq", "ne", *COMPARED}
 class Plausible:
     """Makes up values for the table `values`; of unknown masks everything is selected if `most`, else nothing."""
 
-    def __init__(self, torch, values, most, assumed):
+    def __init__(self, torch, values, most, assumed, metrics):
         self._torch, self._values, self._most, self._assumed = torch, values, most, assumed
+        self._metrics = metrics
 
     def of(self, name, args, out, mark=None):
         """Return what every element of a result is that is not known, or None: see Note [Plausible values].
@@ -31,7 +32,7 @@ class Plausible:
             return name.endswith(("all", "true"))
         if name in COUNTS and self._most and out.numel():
             truths = tensor.dtype is self._torch.bool or (mark is not None and mark.truths)
-            return tensor.numel() // out.numel() if truths else None
+            return self._counted(tensor.numel(), out.numel(), mark) if truths else None
         if name in ("eq", "ne"):
             itself = isinstance(other, self._torch.Tensor) and _same(tensor, other)
             if (itself and tensor.numel()) or (isinstance(other, float) and not math.isfinite(other)):
@@ -39,6 +40,13 @@ class Plausible:
         if name in COMPARED and self._infinite(other):
             return (name in ("lt", "le")) == (self._infinite(other) > 0)
         return None
+
+    def _counted(self, elements, results, mark):
+        """Return how many of so many truth values are true: all, or if predictions were compared a score."""
+        equals = mark is not None and mark.equals and results == 1
+        if equals and not self._assumed.is_in_forward():
+            return self._metrics.count(elements)
+        return elements // results
 
     def _infinite(self, other):
         """Return what a tensor is compared with, if that is one infinite number; else 0."""

@@ -44,13 +44,15 @@ class Reads:
 
         @ctypes.CFUNCTYPE(None, ctypes.c_size_t)
         def read(_bytes):
+            """Count a read, of an optimizer's step or of a forward pass."""
             self.count += 1
             self._last.were_zeros = True
             place, frame = None, sys._getframe().f_back  # none in a thread of C++
             while frame is not None and frame.f_code is not call:
                 if frame.f_code.co_name == "step" and step in frame.f_code.co_filename:
-                    name = type(frame.f_locals.get("self")).__name__
-                    self._optimizers[name] = self._optimizers.get(name, 0) + 1
+                    stepping = type(frame.f_locals.get("self"))
+                    if issubclass(stepping, torch.optim.Optimizer):  # a scheduler of learning rates asks for no memory
+                        self._optimizers[stepping.__name__] = self._optimizers.get(stepping.__name__, 0) + 1
                 if place is None and not frame.f_code.co_filename.startswith((folder, FOLDER)):
                     place = frame.f_code.co_filename, frame.f_lineno
                 frame = frame.f_back

@@ -10,6 +10,7 @@ import functools
 from _xmem import doubts
 from _xmem.values import lazy, operators
 from _xmem.values.assumed import Assumed
+from _xmem.values.metrics import MOST_METRICS
 from _xmem.values.plausible import COMPARED, Plausible
 from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
@@ -22,13 +23,13 @@ _NUMBERS = {bool, int, float, complex}
 class Rules:
     """Wraps operators of torch over the table `values`; `most` as for `Shapes`.
 
-    `number` is what a script reads of floating point that is not known.
+    `metrics` say what a script reads of floating point, and as a truth value, that is not known.
     """
 
-    def __init__(self, torch, values, most, number=0.0):
-        self._torch, self._values, self._number = torch, values, number
+    def __init__(self, torch, values, most, metrics):
+        self._torch, self._values, self._metrics = torch, values, metrics
         self.assumed = Assumed(torch)
-        self._plausible = Plausible(torch, values, most, self.assumed)
+        self._plausible = Plausible(torch, values, most, self.assumed, metrics)
         self._shapes = Shapes(torch, values, most, self.assumed)
         self._below = torch._C._after_ADInplaceOrView_keyset
         self._ours = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
@@ -147,6 +148,8 @@ class Rules:
         if value is not None:
             values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
             self._values.note(first, values, self._plausible.mark(name))
+        elif name == "eq":
+            self._values.note(first, None, (mark or self.assumed.mark_of_unknown())._replace(truths=False, equals=True))
         elif mark is not None and not first.is_floating_point():
             self._values.note(first, None, mark._replace(truths=False))
 
@@ -232,14 +235,22 @@ class Rules:
 
     def local_scalar_dense(self, real, tensor):
         mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
-        self.assumed.read(mark)
+        unknown = known is None and (mark is None or mark.equals)
+        self.assumed.read(None if unknown else mark)
         if known is not None:
             return known.item()
         value, is_made_up = Reads.of_zeros(lambda: real(tensor))
-        if is_made_up and mark is None and self._values.applies(tensor):
-            self.assumed.unknown(tensor)
-            value = self._number if tensor.is_floating_point() else value
-        return value
+        return self._unknown(tensor, value) if is_made_up and unknown and self._values.applies(tensor) else value
+
+    def _unknown(self, tensor, zero):
+        """Return what the script reads of one value that is not known, nor anything of it."""
+        if tensor.is_floating_point():
+            return self._metrics.number
+        if tensor.dtype is self._torch.bool:
+            return self.assumed.answered(self._metrics.truth)
+        if not tensor.is_complex():
+            self.assumed.unknown()
+        return zero
 
     def to_copy(self, real, tensor, **kwargs):
         """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
@@ -252,7 +263,9 @@ class Rules:
         if device is not None and device.type == "cpu":
             self.assumed.read(self._values.mark((tensor,)))
             known = self._values.seen(tensor)
-            return real(tensor, **kwargs) if known is None else known.clone().to(kwargs.get("dtype") or tensor.dtype)
+            if known is not None:
+                return known.clone().to(kwargs.get("dtype") or tensor.dtype)
+            return self._filled(tensor, lambda: real(tensor, **kwargs))
         out = real(tensor, **kwargs)
         truths = tensor.dtype is self._torch.bool and not out.is_floating_point() and self._values.keeps(out)
         if truths and self._values.seen(tensor) is None:
@@ -260,6 +273,15 @@ class Rules:
             self._values.note(out, None, mark._replace(truths=True))
         else:
             self._values.copied(out, tensor)
+        return out
+
+    def _filled(self, source, copy):
+        """Return what is copied to the host; numbers that are not known may be losses, and are what those are."""
+        out, is_made_up = Reads.of_zeros(copy)
+        few = source.is_floating_point() and source.numel() <= MOST_METRICS and self._values.applies(source)
+        if is_made_up and few and type(out) is self._torch.Tensor:
+            with self._unwatched():
+                out.detach().fill_(self._metrics.number)
         return out
 
     def equal(self, real, one, other):
@@ -303,6 +325,9 @@ class Rules:
                 real(target, known, non_blocking)
                 self._raise_version(target)
                 return target
+            self._filled(source, lambda: real(target, source, non_blocking))
+            self._raise_version(target)
+            return target
         real(target, source, non_blocking)
         if target.is_cuda and self._values.small(target):
             known = self._values.seen(source) if source.is_cuda else source
