@@ -175,7 +175,7 @@ def test_an_option_of_ours_behind_the_script_is_asked_about(monkeypatch: pytest.
     argv = ["estimate", "--gpu", "l4", "train.py", "--html", "a.html"]
     done = command(*argv)
     assert isinstance(done.exception, UsageError)
-    assert str(done.exception).startswith("--html stands behind train.py, which would get it: ")
+    assert str(done.exception).startswith("--html comes after train.py, so it would be passed to that: ")
     monkeypatch.setattr("sys.argv", ["xmem-slurm", *argv[:3], "--", *argv[3:]])
     assert command(*argv[:3], "--", *argv[3:]).exit_code == 0
     monkeypatch.setattr("sys.argv", ["xmem-slurm", *argv])

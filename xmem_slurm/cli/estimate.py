@@ -146,8 +146,8 @@ def _ask_of_ours(command: Sequence[str]) -> None:
         name = word.partition("=")[0]
         if name in own and texts and not any(name.encode() in text for text in texts):
             raise UsageError(
-                f"{name} stands behind {command[0]}, which would get it: if it is for xmem-slurm, write it before that;"
-                f" if not, `xmem-slurm estimate -- {shlex.join(command)}`"
+                f"{name} comes after {command[0]}, so it would be passed to that: if it is meant for xmem-slurm, write"
+                f" it before; if not, `xmem-slurm estimate -- {shlex.join(command)}`"
             )
 
 
