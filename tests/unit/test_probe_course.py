@@ -124,7 +124,7 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
     """Each step takes four batches, and after each second one nine are evaluated: a loop that is cut gives eight."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None, peak=lambda: 0)
-    course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
+    course = importlib.import_module("_xmem.course.course").Course(recorder, {})
 
     def draw(loader: Iterating) -> list[object]:
         if not loader.left:
