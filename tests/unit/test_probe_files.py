@@ -20,12 +20,20 @@ for name in ("missing.yaml", "made.txt"):
         pass
 open("made.txt", "w").close()
 open("made.txt").close()
-import os, pathlib, subprocess, sys
+import os, pathlib, shutil, subprocess, sys
 os.listdir("folder")
 list(pathlib.Path("walked").rglob("*"))
 open("part", "w").close()
 os.replace("part", "renamed")
 os.close(os.open("low.bin", os.O_RDONLY))
+os.close(os.open("walked", os.O_RDONLY))
+os.makedirs("own/deep", exist_ok=True)
+os.makedirs("folder", exist_ok=True)
+open("own/deep/data", "w").close()
+os.mkfifo("own/pipe")
+os.close(os.open("own/pipe", os.O_RDONLY | os.O_NONBLOCK))
+os.listdir("own")
+shutil.rmtree("own")
 for odd in (None, 10**9, "a\\0b", "x" * 9999, "\\udcff"):
     try:
         open(odd)
@@ -72,6 +80,7 @@ def test_what_a_script_reads_is_noted(noted: dict[str, tuple[str, int, int]]) ->
     }  # fmt: skip
     assert {name: kinds.get(name) for name in expected} == expected
     assert not any(name.startswith("scratch") for name in kinds)
+    assert {name: kind for name, kind in kinds.items() if name.startswith("own")} == {"own": "A"}
 
 
 OUTSIDE = """

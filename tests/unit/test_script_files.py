@@ -24,6 +24,9 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "run.sh").write_text("cat inner.txt")
     (tmp_path / "sub" / "inner.txt").touch()
+    (tmp_path / ".bashrc").write_text('eval "$WHATEVER"\ncat deep.txt\nsource ~/aliases.sh\n')
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "activate").write_text('eval "$_OLD"\n')
     (tmp_path / "long.sh").write_text("#" * (body.MOST_BYTES + 1))
     return tmp_path
 
@@ -51,6 +54,11 @@ def folder(tmp_path: Path) -> Path:
         ("python train.py $(cat conf.yaml)", {"train.py", "conf.yaml"}),
         ("# python train.py", set()),
         ('eval "$(conda shell.bash hook)"; python train.py', {"train.py"}),
+        ("source $(conda info --base)/etc/profile.d/conda.sh\npython train.py", {"train.py"}),
+        ("source ~/.bashrc\npython train.py", {".bashrc", "aliases.sh", "deep.txt", "train.py"}),
+        ("source venv/bin/activate\npython train.py", {"activate", "train.py"}),
+        (". /no/such/file", {"file"}),
+        ("srun bash no-such.sh", {"no-such.sh"}),
         ("module load cuda\nconda activate x\npython train.py", {"train.py"}),
         ("for f in list.txt conf.yaml; do cat $f; done", {"list.txt", "conf.yaml"}),
         (
@@ -63,7 +71,9 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_files_named_by_a_script(script: str, expected: set[str], folder: Path) -> None:
-    found = script_files.named_files(script.encode(), folder, {"HERE": str(folder), "PATH": "/nowhere"})
+    found = script_files.named_files(
+        script.encode(), folder, {"HERE": str(folder), "HOME": str(folder), "PATH": "/nowhere"}
+    )
     assert {path.name for path in found} == expected
 
 
@@ -71,13 +81,11 @@ def test_files_named_by_a_script(script: str, expected: set[str], folder: Path) 
     "script",
     [
         "source $UNSET/env.sh",
-        ". /no/such/file",
         "source",
         'eval "$COMMAND"',
         ". ./1.sh",
         "bash $UNSET/run.sh",
         "bash ${RUN:-run.sh}",
-        "srun bash no-such.sh",
         "$LAUNCHER train.py",
         'cd "$UNSET"',
         "bash long.sh",

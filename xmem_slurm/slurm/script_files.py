@@ -3,11 +3,15 @@
 Every word that names a file counts, from each folder that the script may be in by then, variables replaced by what the
 environment and the script say of them; shell scripts are read in turn. What is written to does not count. A script that
 cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown.
+
+Scripts that set up an environment (a shell's start-up files, conda's and venv's `activate`, those of modules) count as
+what they are, with what can be told of what they read. What cannot is the doing of programs of the site, which change
+as seldom as its modules.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +29,11 @@ _LEFT = re.compile(r"\$\{?[A-Za-z_]|\$\(|`")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _ENVIRONMENTS = re.compile(r"\$\((?:\S*/)?(?:conda|mamba|micromamba|spack|pyenv)\s")
-"""What is commonly evaluated to set up an environment: programs of the site, which change as seldom as its modules."""
+"""What is commonly evaluated, or asked where the script to be sourced is, to set up an environment."""
+_SET_UP = re.compile(
+    r"/\.?(?:bashrc|bash_profile|bash_login|profile|bash_aliases)$|/activate$|/profile\.d/|^/etc/|/init/"
+)
+"""Scripts that set one up: bash(1), "INVOCATION"; conda's etc/profile.d/conda.sh; Lmod's init/bash."""
 
 
 class Unknown(Exception):  # noqa: N818 - what it says: it is not known what the script reads
@@ -58,36 +66,60 @@ def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapp
     return reads.scripts
 
 
-def _read(script: bytes, folders: list[Path], environ: Mapping[str, str], reads: _Found, depth: int) -> None:
-    """Add what a script reads, and what the scripts that it runs read."""
+def _read(
+    script: bytes, folders: list[Path], environ: Mapping[str, str], reads: _Found, depth: int, *, sets_up: bool = False
+) -> None:
+    """Add what a script reads, and what the scripts that it runs read; of one that `sets_up`, what can be told."""
     lists = body.commands(script) if depth else None
-    if lists is None:
+    if lists is None and not sets_up:
         raise Unknown
     known, folders = {"SLURM_SUBMIT_DIR": str(folders[0]), **environ}, list(folders)
-    for words in lists:
+    for words in lists or ():
         assigned = _ASSIGNMENT.fullmatch(words[0]) if words else None
         if assigned is not None:
             known[assigned[1]] = _expanded(assigned[2], known)
             continue
-        command = words[0].rpartition("/")[2] if words else ""
-        expanded = [_expanded(word.rpartition("=")[2] if word.startswith("-") else word, known) for word in words]
-        _check_told(command, words, expanded)
-        if command in _CHANGE_FOLDER:
-            folders += _folders(expanded[-1], folders)
-            continue
-        files = [_files(word, folders, known) for word in expanded]
-        run = 1 if command in _SOURCE else given_to_a_shell(words)
-        if isinstance(run, bytes):
-            _read(run, folders, known, reads, depth - 1)
-        elif run is not None and not (run < len(files) and files[run]):
+        with suppress(Unknown) if sets_up else nullcontext():
+            _read_command(words, folders, known, reads, depth, sets_up=sets_up)
+
+
+def _read_command(
+    words: Sequence[str], folders: list[Path], known: Mapping[str, str], reads: _Found, depth: int, *, sets_up: bool
+) -> None:
+    """Add what one command reads; `cd` adds to the folders that the next may be in."""
+    command = words[0].rpartition("/")[2] if words else ""
+    expanded = [_expanded(word.rpartition("=")[2] if word.startswith("-") else word, known) for word in words]
+    _check_told(command, words, expanded)
+    if command in _CHANGE_FOLDER:
+        folders += _folders(expanded[-1], folders)
+        return
+    files = [_files(word, folders, known) for word in expanded]
+    run = 1 if command in _SOURCE else given_to_a_shell(words)
+    if isinstance(run, bytes):
+        _read(run, folders, known, reads, depth - 1, sets_up=sets_up)
+    elif run is not None and not (run < len(files) and files[run]):
+        reads.files.update(_absent(words, expanded, run, folders))
+    new = {file: index == run for index, each in enumerate(files) for file in each if file not in reads.files}
+    reads.files.update(new)
+    for file in (file for file, is_script in new.items() if is_script or _is_shell_script(file)):
+        if file.stat().st_size > body.MOST_BYTES:
             raise Unknown
-        new = {file: index == run for index, each in enumerate(files) for file in each if file not in reads.files}
-        reads.files.update(new)
-        for file in (file for file, is_script in new.items() if is_script or _is_shell_script(file)):
-            if file.stat().st_size > body.MOST_BYTES:
-                raise Unknown
-            reads.scripts[file] = file.read_bytes()
-            _read(reads.scripts[file], folders, known, reads, depth - 1)
+        reads.scripts[file] = file.read_bytes()
+        lenient = sets_up or _SET_UP.search(str(file)) is not None
+        _read(reads.scripts[file], folders, known, reads, depth - 1, sets_up=lenient)
+
+
+def _absent(words: Sequence[str], expanded: Sequence[str], run: int, folders: Sequence[Path]) -> list[Path]:
+    """Return where the script would be that a command runs, if it is not there, or with the environment's programs.
+
+    Raises:
+        Unknown: it cannot be told.
+    """
+    if run >= len(words) or _LEFT.search(expanded[run]):
+        if run < len(words) and _ENVIRONMENTS.match(words[run]):
+            return []
+        raise Unknown
+    return [folder / expanded[run] for folder in folders]
 
 
 def _check_told(command: str, words: Sequence[str], expanded: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ meets a path, written at once, as a process may be ended at any time. A line is 
 
     R   was there when it was opened for reading (or loaded as an extension module); its size and time as of then
     D   a folder that was listed; by the import system: only where packages are installed
-    A   was not there
+    A   was not there, or is a folder that was made: what is read below it is the job's own
     I   a container's image: for SIZE the number of its header (dryrun/containers/images.py), beside its own line
     W   opened for writing, or renamed to: what is read there later is the job's own
     T   there were too many: what follows is not noted
@@ -20,6 +20,7 @@ none.
 import json
 import os
 import re
+import stat
 import sys
 
 LOG = "files.log"
@@ -84,6 +85,7 @@ class _Notes:
         self._file = os.path.join(folder, LOG)
         self._ours = os.path.dirname(folder) + os.sep
         self._seen = set()
+        self._made = set()  # folders of the job's own
         self._log = None
         self._pid = None
 
@@ -102,13 +104,30 @@ class _Notes:
     def renamed(self, _old, new, *_folders):
         self._note(new, "W")
 
+    def made(self, folder, _mode, _beside):
+        """A folder is about to be made: temporary ones, of workers that hand tensors over, too."""
+        try:
+            if not os.path.exists(folder):
+                self._note(folder, "R")
+                self._made.add(os.fsencode(os.path.abspath(folder)))
+        except Exception:  # whatever a script gave to mkdir() is its own affair
+            return
+
+    def _is_own(self, path):
+        """Whether a path is below a folder that the job has made."""
+        while self._made and len(path) > 1:
+            if path in self._made:
+                return True
+            path = os.path.dirname(path)
+        return False
+
     def _note(self, path, kind):
         """Write a line for a path that is met for the first time."""
         try:
             if isinstance(path, int):
                 return
             path = os.fsencode(os.path.abspath(os.fspath(path)))
-            if path in self._seen or len(self._seen) > MOST:
+            if path in self._seen or len(self._seen) > MOST or self._is_own(path):
                 return
             self._seen.add(path)
             text = os.fsdecode(path)
@@ -136,6 +155,8 @@ def _line(kind, path, outside=None):
     if kind != "W":
         try:
             status = os.stat(path)
+            if kind == "R" and stat.S_ISDIR(status.st_mode):  # what is opened of a folder are no names
+                return None
             size, mtime = status.st_size, status.st_mtime_ns
         except OSError:
             kind = "A"
@@ -150,3 +171,4 @@ def install(folder, audit):
     audit.take(("import",), notes.imported)
     audit.take(("os.listdir", "os.scandir"), notes.listed)
     audit.take(("os.rename",), notes.renamed)
+    audit.take(("os.mkdir",), notes.made)
