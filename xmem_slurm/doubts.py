@@ -178,6 +178,18 @@ class Doubt(Enum):
 NO_ESTIMATE = frozenset({Doubt.TASKS, Doubt.RANK_ALONE, Doubt.STILL_GROWING})
 """With one of these, what was seen is no estimate."""
 
+NOT_SEEN = (
+    Doubt.STOPPED,
+    Doubt.NOT_REACHED,
+    Doubt.GROWING,
+    Doubt.ASSUMED_VALUES,
+    Doubt.VALUES_UNKNOWN,
+    Doubt.FORWARD_READ,
+    Doubt.ARRAY,
+    Doubt.RANKS,
+)
+"""Something that the job does was not seen, which may cost it any amount: what is told first, in this order."""
+
 OF_VALUES = frozenset(
     {
         Doubt.VALUE_READ,

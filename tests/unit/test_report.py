@@ -438,3 +438,37 @@ def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
     with terminal.progress("point 1") as say:
         say("point 2")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("doubts", "told"),
+    [
+        ([trace.Noted(Doubt.NCCL, "")], "medium: NCCL's buffers were not seen"),
+        (
+            [trace.Noted(Doubt.NCCL, ""), trace.Noted(Doubt.NOT_REACHED, "the script's own end (719 steps seen)")],
+            "medium: the script's own end (719 steps seen) was not reached (xmem-slurm explain says more)",
+        ),
+        (
+            [
+                trace.Noted(Doubt.SET_UP, "line 7: module: not found"),
+                trace.Noted(Doubt.ASSUMED_VALUES, "a mask (a.py:3)"),
+            ],
+            "medium: a mask (a.py:3); a line of the script failed in the dry run, which found torch "
+            f"{GPT2.torch_version} (line 7: module: not found)",
+        ),
+    ],
+)
+def test_what_may_cost_the_most_is_on_the_screen(doubts: list[trace.Noted], told: str) -> None:
+    found = estimate([dataclasses.replace(GPT2, doubts=doubts)], "h200", GPUS["h200"])
+    assert terminal.brief_line(Sizing(found, Placement([], None), 0.0)).endswith(f"confidence {told}")
+
+
+def test_a_choice_that_was_kept_from_smaller_gpus_is_not_called_the_cheapest() -> None:
+    kept = dataclasses.replace(SIZING, no_smaller="no smaller GPU than the one asked for")
+    assert "the cheapest that is no smaller than what was asked for" in terminal.reason(kept)
+
+
+def test_an_option_that_context_and_margin_fill_says_so() -> None:
+    (small, *_) = outlooks(on_gpu_of(1 * GIB))
+    assert small.allocator_bytes == 0
+    assert "CUDA context and margin alone are more than it has" in "\n".join(terminal.option_lines([small], None))

@@ -323,6 +323,8 @@ _LOGGED = re.compile(r"(\[rank\d+\]:)?\[[IW]\d{4} ")
 """How torch's own log marks what is no error (c10/util/Logging.cpp): many a script ends with such lines."""
 
 
+_OWN_FOLDER = re.compile(r"^/\S*/(?=slurm_script: )")
+"""Of the script's copy, which a shell names in its errors: nobody's file."""
 _FRAME = re.compile(r'\s*File "([^<"]+)", line (\d+)')
 
 
@@ -339,5 +341,6 @@ def _raised_at(lines: Sequence[str]) -> str:
 def _last_words(outcome: sandbox.Outcome) -> str:
     lines = outcome.output_tail.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip() and not _LOGGED.match(line)), "")
+    last = _OWN_FOLDER.sub("", last)
     words = untrusted.plain(f": {last[:200]}{_raised_at(lines)}") if last else ""
     return words + (f" ({_read_only(outcome)})" if outcome.read_only else "")

@@ -14,7 +14,7 @@ from xmem_slurm.dryrun import live_progress
 from xmem_slurm.report import decided
 from xmem_slurm.report.categories import CATEGORY_NAMES
 from xmem_slurm.report.largest import Group
-from xmem_slurm.report.options import OptionOutlook, Remedy
+from xmem_slurm.report.options import Failure, OptionOutlook, Remedy
 from xmem_slurm.report.seen import seen_words
 from xmem_slurm.rewriting.rewrite import Change
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
@@ -65,7 +65,9 @@ _UNITS = {"shard": "shards", "mps": "units of MPS"}
 def brief_line(sizing: Sizing) -> str:
     """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
     estimate, asked = sizing.estimate, sizing.asked
-    why = _set_up_failed(estimate) or (" (xmem-slurm explain says why)" if estimate.reasons else _cut(estimate))
+    told = list(filter(None, (estimate.first_reason, _set_up_failed(estimate))))
+    more = " (xmem-slurm explain says more)" if len(estimate.reasons) > len(told) else ""
+    why = f": {'; '.join(told)}{more}" if told else _cut(estimate)
     needed = human(estimate.required_bytes)
     if asked is not None:
         needed += f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
@@ -80,12 +82,12 @@ def _cut(estimate: Estimate) -> str:
 
 
 def _set_up_failed(estimate: Estimate) -> str:
-    """Say which line failed that sets up what the job runs in, and which torch was found without it."""
+    """Say which line failed that sets up what the job runs in, and which torch was found without it, if one did."""
     failed = next((noted.detail for noted in estimate.doubts if noted.doubt is Doubt.SET_UP), None)
     if failed is None:
         return ""
     found = estimate.largest.trace.torch_version
-    return f": a line of the script failed in the dry run, which found torch {found} ({failed})"
+    return f"a line of the script failed in the dry run, which found torch {found} ({failed})"
 
 
 def _takes(estimate: Estimate) -> str:
@@ -158,18 +160,22 @@ def _outlook(option: OptionOutlook) -> str:
     if option.not_taken:
         return f"not taken: {option.not_taken}"
     if option.failure is not None:
-        failure = option.failure
-        return (
-            f"{ANSWERS[option.fits]}: no room for {human(failure.requested_bytes)} in {failure.phase}, with"
-            f" {human(failure.allocated_bytes)} allocated of {human(option.allocator_bytes)};"
-            " the rest is CUDA context and margin"
-        )
+        return f"{ANSWERS[option.fits]}: {_no_room(option.failure, option.allocator_bytes)}"
     if option.short_steps:
         steps = f"{option.short_steps} of {option.repeated_steps} steps that only repeat others"
         return f"{ANSWERS[option.fits]}: it would run, but free its cache to go on in {steps}"
     if option.fits is False:
         return f"{ANSWERS[False]}, by a dry run on it; not by the trace shown here"
     return f"{ANSWERS[option.fits]}; {human(option.headroom_bytes)} to spare"
+
+
+def _no_room(failure: Failure, allocator_bytes: int) -> str:
+    """Say which request had no room, where torch's allocator may have so many bytes."""
+    if not allocator_bytes:
+        return "CUDA context and margin alone are more than it has"
+    asked = f"no room for {human(failure.requested_bytes)} in {failure.phase}"
+    has = f"{human(failure.allocated_bytes)} allocated of {human(allocator_bytes)}"
+    return f"{asked}, with {has}; the rest is CUDA context and margin"
 
 
 def _remedy(remedy: Remedy) -> str:
@@ -201,15 +207,15 @@ def _offer(sizing: Sizing) -> str:
     chosen = next(verdict for verdict in placement.verdicts if verdict.name == placement.choice)
     units, has = chosen.units, chosen.given.total_bytes
     spare = f"{human(has - needed)} to spare" if has >= needed else "enough, replayed on it"
-    size = f"{human(has)} ({spare}), {_rank(placement)}"
+    size = f"{human(has)} ({spare}), {_rank(placement, no_smaller=bool(sizing.no_smaller))}"
     if chosen.share is None:
         return f"{chosen.name} has {size}"
     of = f"{chosen.share.per_gpu} {_UNITS[chosen.share.kind]} of {chosen.share.of}"
     return f"{units} of {of} {'has' if units == 1 else 'have'} {size}"
 
 
-def _rank(placement: Placement) -> str:
-    """Say what the chosen option is the best in, and which would have been no worse."""
+def _rank(placement: Placement, *, no_smaller: bool) -> str:
+    """Say what the chosen option is the best in, and which would have been no worse; `no_smaller` ones count."""
     count, start = len(placement.verdicts), placement.starts.get(placement.choice or "")
     if placement.order == "memory":
         first = f"of {count} options the one that takes the least GPU memory"
@@ -217,7 +223,8 @@ def _rank(placement: Placement) -> str:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
         first = f"of {count} options the first to start ({when}, as Slurm expects)"
     else:
-        first = f"of {count} options the cheapest on which it fits" if count > 1 else "the only option"
+        cheapest = "cheapest that is no smaller than what was asked for" if no_smaller else "cheapest on which it fits"
+        first = f"of {count} options the {cheapest}" if count > 1 else "the only option"
         first += "; Slurm did not say when each would start" if placement.order == "start" else ""
     names, plural = ", ".join(placement.tied), len(placement.tied) > 1
     return first + (f"; {names} {'are' if plural else 'is'} no better and no smaller" if names else "")

@@ -7,6 +7,7 @@ not a comparison with the peak: under pressure the allocator frees its cache and
 more: where batches differ in shape, many times what the job needs.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from types import MappingProxyType
 from xmem_slurm.allocator.config import parse
 from xmem_slurm.allocator.fit import room_for_bounds, smallest_capacity
 from xmem_slurm.allocator.replay import Replay, replay
-from xmem_slurm.doubts import NO_ESTIMATE, Doubt
+from xmem_slurm.doubts import NO_ESTIMATE, NOT_SEEN, Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import margins, nccl
@@ -142,6 +143,15 @@ class Estimate:
         return list(dict.fromkeys([*wider, *not_run, *added, *little]))
 
     @property
+    def first_reason(self) -> str:
+        """The reason that may cost the most, without what follows from it: what a job does unseen, else the dearest."""
+        wider = [noted for noted in self.doubts if noted.doubt.price is not None and noted.doubt is not Doubt.SET_UP]
+        unseen = [noted for code in NOT_SEEN for noted in wider if noted.doubt is code]
+        by_price = sorted(wider, key=lambda noted: -(noted.share or noted.doubt.price or 0.0))
+        words = [_sentence(noted) for noted in (unseen or by_price)[:1]] or self.reasons[:1]
+        return re.split(r"[:;] ", words[0])[0] if words else ""
+
+    @property
     def confidence(self) -> str:
         """Say "high" where nothing is known to be missing, else "medium"; "low" is a NoEstimate.
 
@@ -189,7 +199,7 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Exper
     ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
         failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
-        raise NoEstimate(min(failed)[1] if failed else "no process used GPU memory")
+        raise NoEstimate(f"{min(failed)[1]}{_after_set_up(traces)}" if failed else "no process used GPU memory")
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 
@@ -257,6 +267,12 @@ def _doubts(trace: Trace) -> list[Noted]:
 
 def _sentence(noted: Noted) -> str:
     return noted.doubt.sentence.format(detail=noted.detail)
+
+
+def _after_set_up(traces: Sequence[Trace]) -> str:
+    """Say which line had failed by then that sets up what a script needs: it may be why."""
+    details = [noted.detail for trace in traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP]
+    return f"; before that failed {details[0]}" if details else ""
 
 
 def _has_no_optimizer(trace: Trace) -> bool:
