@@ -412,6 +412,19 @@ def base_of(training: Training, command: str, argv: Sequence[str] = ("python", "
     return Base(Submission(("--gpus-per-node=4", "job.sh"), {}, script.encode()), trace)
 
 
+def test_an_srun_of_one_process_becomes_torchrun_unless_the_trainer_asks_slurm() -> None:
+    command, argv = "srun --cpu-bind=cores python train.py --output_dir out", ("python", "train.py")
+    for by, wanted in (("transformers", "python"), ("lightning", "srun")):
+        base = base_of(Training(by, "single", 4, 2), command, argv)
+        alone = Base(base.job, replace(base.trace, world_size=1))
+        assert (alone.started_by(base.job.script or b"").kind, alone.tasks(4, 1)) == (
+            wanted,
+            4 if wanted == "srun" else 1,
+        )
+    of_several = base_of(Training("transformers", "ddp", 4, 2), command, argv)
+    assert of_several.started_by(of_several.job.script or b"").kind == "srun"
+
+
 def test_bf16_is_offered_where_it_is_allowed_and_takes_the_place_of_fp16() -> None:
     written = Training("transformers", "ddp", 4, 2, precision="fp16")
     base = base_of(written, "torchrun --nproc-per-node=4 train.py --fp16 --output_dir out")

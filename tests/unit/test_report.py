@@ -440,6 +440,9 @@ def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr() == ("", "")
 
 
+FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not found)"
+
+
 @pytest.mark.parametrize(
     ("doubts", "told"),
     [
@@ -453,8 +456,7 @@ def test_progress_says_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> N
                 trace.Noted(Doubt.SET_UP, "line 7: module: not found"),
                 trace.Noted(Doubt.ASSUMED_VALUES, "a mask (a.py:3)"),
             ],
-            "medium: a mask (a.py:3); a line of the script failed in the dry run, which found torch "
-            f"{GPT2.torch_version} (line 7: module: not found)",
+            f"medium: a mask (a.py:3); a line of the script failed in the dry run, {FOUND_TORCH}",
         ),
     ],
 )

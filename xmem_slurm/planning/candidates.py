@@ -73,6 +73,19 @@ class Base:
         named = words[1:] if words[:1] == ["-m"] else [] if words[:1] == ["-c"] else words
         return next(iter(named), "")
 
+    def started_by(self, script: bytes) -> launch.Launch:
+        """Return the command of its script, or of a copy with another request, that starts its processes.
+
+        An srun that starts one process starts others of a trainer only if that asks Slurm for their numbers, as
+        Lightning does: else torchrun takes its place, as that of plain Python.
+
+        Raises:
+            UsageError: it is not known.
+        """
+        found = launch.find(script, self.program)
+        alone = found.kind == "srun" and self.ranks == 1 and self.training.by != "lightning"
+        return found._replace(kind="python") if alone else found
+
     @property
     def can_be_launched(self) -> bool:
         """Whether another number of processes can be started: it is known what starts them, and they work together."""
@@ -86,7 +99,7 @@ class Base:
         try:
             asking(self.job, more, self.nodes, self.tasks(more, self.nodes), ())
             processes = Processes(self.nodes, now), Processes(self.nodes, more)
-            launch.changed(script, launch.find(script, self.program), processes, variables={}, arguments={})
+            launch.changed(script, self.started_by(script), processes, variables={}, arguments={})
         except UsageError as error:
             return str(error)
         return ""
@@ -101,7 +114,7 @@ class Base:
         """
         if (per_node, nodes) == (self.ranks // self.nodes, self.nodes):
             return None
-        return per_node if launch.find(self.job.script or b"", self.program).kind == "srun" else 1
+        return per_node if self.started_by(self.job.script or b"").kind == "srun" else 1
 
     @property
     def is_told_by_variables(self) -> bool:

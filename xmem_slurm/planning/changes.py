@@ -29,7 +29,7 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
     before, after = Processes(base.nodes, base.ranks // base.nodes), Processes(candidate.nodes, candidate.per_node)
     if variables or arguments or before != after:
         assert job.script is not None
-        found = launch.find(job.script, base.program)
+        found = base.started_by(job.script)
         script = launch.changed(job.script, found, (before, after), variables=variables, arguments=arguments)
         job = job.but(script=script)
     return job

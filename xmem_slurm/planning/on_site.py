@@ -72,7 +72,9 @@ class Planned:
             NoEstimate: none was found.
         """
         if not self.plan.verified:
-            raise NoEstimate(f"none of the ways that were looked at fits ({self.plan.dry_runs} dry runs)")
+            failed = sum(row.status == "failed" for row in self.plan.rows)
+            without = f"; of {failed} of them it is not known, as their dry runs gave no answer" if failed else ""
+            raise NoEstimate(f"none of the ways that were looked at fits ({self.plan.dry_runs} dry runs){without}")
         return self.plan.verified[0]
 
     def submission(self, row: Row) -> Submission:

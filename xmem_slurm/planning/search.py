@@ -296,7 +296,7 @@ class Search:
             return Row(candidate, "failed", why=str(error)), Spent()
         unseen = candidate.is_seen(found.largest.trace, self.base.training)
         if unseen:
-            why = f"the change did not do what it should: {unseen}"
+            why = f"as changed, the job did not train with what was planned: {unseen}"
             return Row(candidate, "failed", job, found, why=why), took
         seconds, cost = self._price(candidate, speed.work_of(found.largest.trace))
         host = host_memory(found, candidate, self.base, job.request, self.space.site)
