@@ -8,7 +8,7 @@ import pytest
 from tests.harness import probe
 from tests.harness.probe import Run
 from xmem_slurm.allocator.replay import replay
-from xmem_slurm.trace import Trace
+from xmem_slurm.trace import Category, Trace
 from xmem_slurm.units import MIB
 
 pytestmark = pytest.mark.torch
@@ -804,6 +804,12 @@ def test_what_not_each_call_looks_at_does_not_change_silently(run: Run, name: st
     whole, found = run(code), run(code, seconds=SECONDS)
     assert [each.detail for each in found.traces[-1].doubts if each.code == "skipped"] == said
     assert said or found.out == pytest.approx(whole.out, rel=0.02)  # the change is 18 %
+
+
+def test_activations_of_steps_that_vary_are_known_as_such_to_the_end(run: Run) -> None:
+    code = "for i in range(200): step(model(data(256 + 64 * (i % 61) + i)).square().mean())"
+    found = replay(run(script(code), seconds=SECONDS).traces[-1])
+    assert found.at_peak_allocated.allocated_bytes[Category.ACT] > found.peak_allocated_bytes / 4
 
 
 def test_a_second_training_is_skipped_as_the_first_was(run: Run) -> None:

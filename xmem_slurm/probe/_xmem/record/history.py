@@ -162,6 +162,11 @@ class History:
         self._new_marks.append((kind, counts, seconds))
 
     @property
+    def repeats(self):
+        """Whether the last interval was like the one before it, and intervals that are not new are thrown away."""
+        return self.folds and self._repeated[0] is not None
+
+    @property
     def varies(self):
         """Whether there are so many kinds of intervals that only new peaks count."""
         return len(self._kinds) >= KINDS

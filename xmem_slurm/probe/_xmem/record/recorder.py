@@ -185,8 +185,8 @@ class Recorder(ProbeEngine):
             self.mark("backward_end")
 
     def mark(self, kind):
-        """Note that something begins or ends here, or is done (`marks` of a trace); of steps that repeat others not."""
-        if self._history.recording and not (self._history.folds and kind in PASSES):
+        """Note that something begins or ends here, or is done (`marks` of a trace); where steps repeat others not."""
+        if self._history.recording and not (self._history.repeats and kind in PASSES):
             self._history.mark(kind, self._served.look(), time.monotonic())
 
     def _after_step(self, optimizer, _args, _kwargs):
