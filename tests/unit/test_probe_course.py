@@ -134,8 +134,8 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
 
     give = course.given(draw, None)
 
-    def loop(size: int, batches_a_step: int = 0) -> int:
-        """Return how many batches are given."""
+    def loop(size: int, batches_a_step: int = 0, share: float = 0.5) -> int:
+        """Return how many batches are given, where `share` of the budget is spent."""
         loader = Iterating()
         loader.left = size
         while True:
@@ -146,9 +146,10 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
             loader._num_yielded += 1
             if batches_a_step and not loader._num_yielded % batches_a_step:
                 course.stepped(0, 0, met=True, begins=False)
+                assert not course.enough(share)
             if batches_a_step and not loader._num_yielded % (2 * batches_a_step):
                 loop(9)
 
     assert loop(40, batches_a_step=4) == 40
-    course.enough(0.9)
-    assert loop(40, batches_a_step=4) == 8
+    assert not course.enough(0.9), "without a loop that can be cut short it goes on"
+    assert loop(40, batches_a_step=4, share=0.9) == 8

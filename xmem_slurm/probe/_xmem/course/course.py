@@ -330,13 +330,15 @@ class Course:
         whole = SHARE_ALIKE if self._epochs.are_alike() else SHARE
         if not self._brief and share < whole:
             return False
+        if self._loader is None or self._loader.ended:  # no loop is there to be cut short
+            return self._brief
         self._cut_since = now
         if not self._brief:
             self._epochs.stop()
         for data, _ in self._epochs.known_loops():
             if data in self._drawings:
                 self._drawings[data].give_again()
-        return self._loader is None or self._loader.ended
+        return False
 
     def ending(self):
         """The run is ended before the script: note what the rest of it may need beyond what was seen."""
