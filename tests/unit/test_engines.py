@@ -15,7 +15,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder, Origins
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import CRASH, Noted, ScriptFailure, Trace
+from xmem_slurm.trace import CRASH, Noted, ScriptFailure, Seen, Trace
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
@@ -32,10 +32,12 @@ class Runs:
         self.results, self.cost = iter(results), cost
         self.asked: list[tuple[str, bool]] = []
         self.asserting: list[bool] = []
+        self.numbers: list[str] = []
 
     def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append((order.engine, order.origins))
         self.asserting.append("PYTHONOPTIMIZE" not in order.environ)
+        self.numbers.append(order.environ.get("XMEM_NUMBERS", "zeros"))
         result = next(self.results)
         return DryRunResult(result if isinstance(result, NoEstimate) else [result], Spent(self.cost))
 
@@ -102,6 +104,46 @@ def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run)
     unread = Runs(dataclasses.replace(failed, doubts=[]))
     assert run(unread)[0].failed
     assert unread.asserting == [True]
+
+
+@pytest.mark.parametrize("words", ["ZeroDivisionError: division by zero", "ValueError: math domain error"])
+def test_a_script_that_computing_with_zeros_stopped_early_or_late_goes_on_with_others(run: Run, words: str) -> None:
+    late = dataclasses.replace(GPT2, failure=trace_file.failure(f"{words} (train.py:3)"), doubts=[READ])
+    for stopped in (late, dataclasses.replace(late, marks=[], state="exit")):
+        runs = Runs(stopped, GPT2)
+        (found,) = run(runs)
+        assert (found.error, runs.numbers) == (None, ["zeros", "turns"])
+        assert found.doubts[-1].detail.startswith("run with other numbers for values")
+    again = Runs(late, late)
+    assert (list(run(again)), again.numbers) == ([late], ["zeros", "turns"])
+    unread = Runs(dataclasses.replace(late, doubts=[]))
+    run(unread)
+    assert unread.numbers == ["zeros"]
+
+
+def reading(trace: Trace, turns: int, *, end: bool = True) -> Trace:
+    noted = Noted(Doubt.METRICS_READ, "losses or scores were read in so many turns", turns)
+    return dataclasses.replace(trace, seen=Seen(trace.steps, end=end), doubts=[noted])
+
+
+def test_a_script_that_reads_losses_again_and_again_is_run_by_both_courses(run: Run) -> None:
+    smaller = [each._replace(size=each.size // 2) for each in GPT2.allocations]
+    less = dataclasses.replace(GPT2, allocations=smaller)
+    for first, other in ((less, GPT2), (GPT2, less), (GPT2, dataclasses.replace(GPT2, state="signal"))):
+        runs = Runs(reading(first, 3), reading(other, 3))
+        (found,) = run(runs)
+        assert (runs.numbers, found.allocations) == (["zeros", "turns"], GPT2.allocations)
+    for once in (reading(GPT2, 2), reading(GPT2, 9, end=False)):
+        alone = Runs(once)
+        assert (list(run(alone)), alone.numbers) == ([once], ["zeros"])
+
+
+@pytest.mark.parametrize(("turns", "said"), [(3, True), (21, True), (22, False)])
+def test_where_there_is_no_time_for_the_other_course_that_is_said(turns: int, said: bool, run: Run) -> None:
+    runs = Runs(reading(GPT2, turns), cost=40.0)
+    (found,) = run(runs)
+    assert runs.numbers == ["zeros"]
+    assert any("no better" in noted.detail for noted in found.doubts) == said
 
 
 def test_torchs_own_frames_only_where_the_hook_for_them_broke_it(run: Run) -> None:

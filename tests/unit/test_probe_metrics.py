@@ -1,7 +1,8 @@
-"""Metrics by turns: each is a record in its direction, all stay within bounds, and what is counted has their share."""
+"""Metrics: zeros; or by turns each is a record in its direction, all can be shares, and what is counted has theirs."""
 
 import importlib
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +12,75 @@ import xmem_slurm
 
 
 @pytest.fixture
-def metrics(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return those of a process, by the probe's module, which only the job's Python has on its path."""
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return what makes those of a process, by the probe's module, which only the job's Python has on its path."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
-    return importlib.import_module("_xmem.values.metrics").Metrics()
+    return importlib.import_module("_xmem.values.metrics").Metrics
 
 
-def test_by_turns_they_are_lower_and_higher_than_ever_before(metrics: Any) -> None:
-    lows, highs = [], []
-    first = metrics.number
+def test_by_turns_they_are_lower_and_higher_than_ever_before(made: Callable[..., Any]) -> None:
+    metrics, lows, highs = made(by_turns=True), [], []
+    first = metrics.number("a.py:1")
     for steps in range(1, 400):
         metrics.measured(steps)
-        (lows if metrics.truth else highs).append(metrics.number)
+        number = metrics.number("a.py:1")
+        assert 0 < number < 1
+        (lows if metrics.truth("a.py:1") else highs).append(number)
     assert all(later < before for before, later in itertools.pairwise([first, *lows]))
     assert all(later > before for before, later in itertools.pairwise([first, *highs]))
+    assert len(lows) - len(highs) == 1
 
 
-def test_after_any_number_of_turns_they_can_be_a_share(metrics: Any) -> None:
-    for turn in (10**3, 10**6, 10**9):
-        for steps in (turn, turn + 1):
-            metrics._turn = steps
-            assert 0.5 < metrics.number < 1
+def test_a_line_that_reads_every_other_turn_has_turns_of_its_own(made: Callable[..., Any]) -> None:
+    metrics, lower = made(by_turns=True), []
+    for steps in range(1, 13):
+        metrics.measured(steps)
+        if steps % 2:
+            lower.append(metrics.truth("a.py:1"))
+    assert lower == [False, True] * 3
 
 
-def test_a_turn_lasts_until_there_was_a_step(metrics: Any) -> None:
-    metrics.measured(1)
-    turn = metrics.number
-    metrics.measured(1)
-    assert metrics.number == turn
-    metrics.measured(2)
-    assert metrics.number != turn
+def test_every_other_line_goes_the_other_way(made: Callable[..., Any]) -> None:
+    metrics = made(by_turns=True)
+    ways = []
+    for steps in range(1, 4):
+        metrics.measured(steps)
+        ways.append([metrics.truth(place) for place in ("a.py:1", "a.py:2", "a.py:3")])
+    assert ways == [[False, True, False], [True, False, True], [False, True, False]]
 
 
-def test_calls_without_gradients_begin_a_turn_only_where_nothing_else_does(metrics: Any) -> None:
-    first = metrics.number
-    metrics.measured(1, shown=False)
-    assert metrics.number != first
-    metrics.measured(2)
-    second = metrics.number
-    metrics.measured(3, shown=False)
-    assert metrics.number == second
-    metrics.measured(3)
-    assert metrics.number != second
+def test_a_turn_lasts_until_there_was_a_step(made: Callable[..., Any]) -> None:
+    metrics = made(by_turns=True)
+    numbers = []
+    for steps in (1, 1, 2):
+        metrics.measured(steps)
+        numbers.append(metrics.number("a.py:1"))
+    assert numbers[0] == numbers[1] != numbers[2]
+    assert metrics.most_turns == 2
+
+
+def test_calls_without_gradients_begin_a_turn_only_where_nothing_else_does(made: Callable[..., Any]) -> None:
+    metrics = made(by_turns=True)
+    turns = []
+    for steps, shown in ((0, True), (1, False), (2, True), (3, False), (3, True)):
+        metrics.measured(steps, shown=shown)
+        metrics.number("a.py:1")
+        turns.append(metrics.most_turns)
+    assert turns == [1, 2, 3, 3, 4]
 
 
 @pytest.mark.parametrize("most", [1, 3, 64, 1000])
-def test_what_is_counted_is_that_share_of_all(metrics: Any, most: int) -> None:
+def test_what_is_counted_is_that_share_of_all(made: Callable[..., Any], most: int) -> None:
+    metrics = made(by_turns=True)
     for steps in range(1, 5):
         metrics.measured(steps)
-        counted = sum(metrics.count(most) for _ in range(1000))
-        assert counted == pytest.approx(metrics.number * most * 1000, abs=1)
+        counted = sum(metrics.count(most, "a.py:1") for _ in range(1000))
+        assert counted == pytest.approx(metrics.number("a.py:1") * most * 1000, abs=1)
+
+
+def test_without_turns_all_are_zeros_and_everything_is_right(made: Callable[..., Any]) -> None:
+    metrics = made(by_turns=False)
+    for steps in range(4):
+        metrics.measured(steps)
+        assert (metrics.number("a.py:1"), metrics.truth("a.py:2"), metrics.count(7, "a.py:3")) == (0.0, False, 7)
+    assert metrics.most_turns == 4

@@ -3,6 +3,12 @@
 The order names it. `auto`, the default, begins with the stand-in CUDA libraries, which take seconds where real steps on
 the CPU take minutes (a torch that is no CUDA build cannot load them: the probe then takes real steps at once). What an
 assertion of zeros stopped goes on without assertions.
+
+With zeros for losses and scores nothing is ever better than the best so far, and a script that waits for that ends its
+training early. So a script that reads some again and again is run a second time, with those of the other course (Note
+[Metrics] in `probe/_xmem/values/metrics`), and so is one that computing with zeros stopped. What needs more of both
+stands.
+
 Real steps follow where the zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
@@ -16,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -31,6 +38,17 @@ _CAUSED_BY_VALUES = frozenset(
     for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
 ) | {"LinAlgError", "_LinAlgError"}
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
+TURNS = 3
+"""In so many turns a script has to read losses or scores for either course to lead anywhere else."""
+USUAL_PATIENCE = 21
+"""After more turns than this a script that was never given a better one does not wait for it any more: examples of
+transformers, Lightning and Keras wait for 2 to 20."""
+_NO_ROOM = (
+    "its losses and scores were taken to get no better, and for lack of time it was not run with others: if it ends"
+    " early by them, it may need more (--xmem-budget=300 runs both)"
+)
+_BY_COMPUTING = ("ZeroDivisionError", "math domain error", "FloatingPointError", "OverflowError")
+"""What Python raises that computes with a zero: a loss that is divided by, or whose logarithm is asked for."""
 _BY_THE_HOOK = frozenset({"SystemError", CRASH})
 """How a script ends that has lost an exception: CPython finds a result missing, or uses it."""
 
@@ -61,7 +79,7 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
 
 def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
-    traces = yield from _with_or_without_assertions(order, budget)
+    traces = yield from _by_both_courses(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
@@ -79,6 +97,54 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     if any(trace.error == refusal for trace in traces):
         return traces
     return [_with_refusal(trace, refusal) for trace in traces]
+
+
+def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
+    traces = yield from _with_or_without_assertions(order, budget)
+    failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
+    turns = 0 if failure is not None or order.brief or order.change else _turns(traces)
+    if failure is None and turns < TURNS:
+        return traces
+    if not budget.left.has_room_for(budget.spent):
+        return [_with_doubt(trace, _NO_ROOM) for trace in traces] if 0 < turns <= USUAL_PATIENCE else traces
+    with suppress(NoEstimate):
+        again = yield from budget.run(replace(order, numbers="turns"))
+        went_on = not any(trace.failure for trace in again) and _steps(again) >= _steps(traces)
+        if failure is not None and went_on:
+            why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
+            return [_with_doubt(trace, why) for trace in again]
+        further = _steps(again) > _steps(traces) and not _ended([trace for trace in again if trace.allocations])
+        if failure is None and not any(trace.failed for trace in again) and (further or _need(again) > _need(traces)):
+            return again
+    return traces
+
+
+def _turns(traces: Sequence[Trace]) -> int:
+    """Return in how many turns the script read losses or scores; 0 if others ran with it, or its end was not seen."""
+    used = [trace for trace in traces if trace.allocations]
+    if len(used) != 1 or not _ended(used):
+        return 0
+    return max((noted.count for noted in used[0].doubts if noted.doubt is Doubt.METRICS_READ), default=0)
+
+
+def _ended(traces: Sequence[Trace]) -> bool:
+    """Whether all came to their script's own end."""
+    return all(trace.seen is not None and trace.seen.end and trace.failure is None for trace in traces)
+
+
+def _need(traces: Sequence[Trace]) -> tuple[int, int]:
+    """Return the most bytes that a process reserves, and allocates."""
+    replays = [replay(trace) for trace in traces if trace.allocations]
+    return max(((each.peak_reserved_bytes, each.peak_allocated_bytes) for each in replays), default=(0, 0))
+
+
+def _is_of_zeros(trace: Trace) -> bool:
+    return trace.failure is not None and any(words in trace.failure.words for words in _BY_COMPUTING)
+
+
+def _had_values(trace: Trace) -> bool:
+    return bool(OF_VALUES & {noted.doubt for noted in trace.doubts})
 
 
 def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
@@ -99,8 +165,7 @@ def _of_values(trace: Trace) -> bool:
     """Whether a script stopped by an exception that zeros in place of values may have caused."""
     if not trace.failed or trace.fails_on_any_gpu or trace.failure is None:
         return False
-    had_values = bool(OF_VALUES & {noted.doubt for noted in trace.doubts})
-    return had_values and trace.failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES
+    return _had_values(trace) and trace.failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES
 
 
 def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:

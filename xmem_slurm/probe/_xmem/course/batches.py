@@ -148,9 +148,9 @@ def _batch_size(loader):
     return size // sampler.num_processes if splits else size
 
 
-def length(loader):
-    """Return how many batches an iteration has; None where that is not known."""
+def length(sized):
+    """Return how many batches an iteration has, or samples a data set; None where that is not known."""
     try:
-        return len(loader)
+        return len(sized)
     except Exception:  # an IterableDataset has none, and a script's own sampler may have none
         return None

@@ -58,9 +58,8 @@ class Drawing:
         own, samples = not batches.is_of_torch(loader.collate_fn), loader.batch_size or 1
         self._dataset = weakref.ref(loader.dataset)
         passes, most = (PASSES, SAME) if own or samples == 1 else (1, SAMPLES // samples)
-        whole = batches.length(loader)
-        self._needed = most if whole is None else min(most, passes * whole)
-        self._needed = max(FEW, self._needed)
+        size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
+        self._needed = max(FEW, most if size is None else min(most, -(-passes * size // samples)))
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._batch, self._attributes = set(), None, None
         self._since = 0  # batches that this process has given again since it drew one

@@ -8,11 +8,11 @@ goes with what is computed from it. It is a doubt as soon as it may decide what 
 - elsewhere, the script reads it. Of what was only counted or summed up (how many predictions are right) such a read is
   left out: that is a figure to print. One that decides a shape after all is not noticed.
 
-Of values that are not known and not made up one integer is a doubt wherever it is read: zero here,
-and it may be a token that ends a text. So is a truth value, a condition, unless both answers were
-given at that place, by turns (Note [Metrics]); in a forward pass, and where torch itself asks, it is
-always false. Floating point (a loss) and whole tensors of predictions are left out: nothing is sized
-by them as a rule. Within a training forward pass all of these are `values/reads`' doubt.
+Of values that are not known and not made up, so that a script reads zeros, one integer or truth value is
+a doubt wherever it is read: a token that may end a text, a condition (in the other course of Note
+[Metrics] one that the script itself asks for outside of a forward pass is true by turns). Floating
+point (a loss) and whole tensors of predictions are left out: nothing is sized by them as a rule. Within
+a training forward pass all of these are `values/reads`' doubt.
 
 Made up and not marked, because all else would be no run to size: that every number is finite, and that what torch
 checks of the arguments of its distributions holds.
@@ -26,10 +26,8 @@ from _xmem import FOLDER, doubts
 
 Mark = collections.namedtuple("Mark", "text decides truths equals", defaults=(False, False))
 """What was assumed and where; whether it is more than a figure to print; whether it is truth values
-as numbers: counted they are as a mask is; whether it says which of some values are equal, which is not known either."""
+as numbers: counted they are as a mask is; whether it says which of some values are equal, and is not known."""
 _UNKNOWN = "a number that is not known, zero here (%s)"
-ANSWERS = 2
-"""So often either answer has to be given at a place for both ways to have been gone."""
 
 
 class Assumed:
@@ -39,7 +37,6 @@ class Assumed:
         self._call, self._gradients = torch.nn.Module._call_impl.__code__, torch.is_grad_enabled
         self.looks = 0
         """How often the host has read values, or taken a shape from them."""
-        self._answers = {}  # by place, how often a truth value that is not known was false, and true
         self._ours = os.path.dirname(torch.__file__) + os.sep, FOLDER + os.sep
 
     def looked(self):
@@ -67,37 +64,25 @@ class Assumed:
             doubts.note("assumed-values", mark.text)
 
     def unknown(self):
-        """The host reads one integer that is not known."""
+        """The host reads one integer or truth value that is not known."""
         place, forward = self._place()
         if not (forward and self._gradients()):
             doubts.note("assumed-values", _UNKNOWN % place)
 
-    def answered(self, truth):
-        """The host reads one truth value that is not known: return it, which is `truth` where it may be."""
-        place, forward = self._place()
-        if forward or self._asks_itself():
-            self.unknown()
-            return False
-        self._answers.setdefault(place, [0, 0])[truth] += 1
-        return truth
-
-    def doubt(self, note):
-        """Say where a truth value was read that was not taken both ways."""
-        for place, given in list(self._answers.items()):
-            if min(given) < ANSWERS:
-                note("assumed-values", _UNKNOWN % place, sum(given))
-
-    def is_in_forward(self):
-        """Whether a module's forward pass is under way."""
-        return self._place()[1]
-
-    def _asks_itself(self):
-        """Whether it is torch that reads, and not the script."""
+    def line(self):
+        """Return the script's line at hand; None in a forward pass, and where torch itself asks."""
         torch, ours = self._ours
         frame = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(ours):
             frame = frame.f_back
-        return frame is None or frame.f_code.co_filename.startswith(torch)
+        if frame is None or frame.f_code.co_filename.startswith(torch):
+            return None
+        place, forward = self._place()
+        return None if forward else place
+
+    def place(self):
+        """Return the script's line at hand."""
+        return self._place()[0]
 
     def _place(self):
         """Return the script's line at hand, and whether it is in a module's forward pass."""

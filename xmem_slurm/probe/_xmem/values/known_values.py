@@ -11,9 +11,10 @@ reads them or takes a shape from them. What the host cannot compute is not known
 Note [Plausible values]: what is not known follows from how it was made (`values/plausible`). Everything is finite
 and no NaN; what is asked of `all` holds, as argument checks do; of a mask, everything is selected and counted, because
 less would be quietly too small: `least` (XMEM_SHAPES) selects nothing, which is the other end of the bracket. The
-places that sort and topk find are all different, so that experts are used evenly. Losses and scores
-are by turns better and worse (Note [Metrics], `values/metrics`). Other numbers are zeros, as in the
-stand-ins' memory. What of this is said, and when, stands in Note [Assumed values] (`values/assumed`).
+places that sort and topk find are all different, so that experts are used evenly. Other numbers are
+zeros, as in the stand-ins' memory, but for losses and scores in the other of their courses (Note
+[Metrics], `values/metrics`). What of this is said, and when, stands in Note [Assumed values]
+(`values/assumed`).
 
 Note [Inference mode]: its tensors have neither version counters nor the dispatch key that our kernels stand at. So it
 acts as `torch.no_grad` here, which keeps the same memory but for one thing: from torch 2.11 on, autocast keeps no cast
@@ -38,7 +39,7 @@ class KnownValues:
 
     def __init__(self, torch, environ):
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
-        self.metrics = Metrics()
+        self.metrics = Metrics(by_turns=environ.get("XMEM_NUMBERS") == "turns")
         """What the script reads of losses and scores."""
         self.table = None
         """Of known values, once there is one (`Values`)."""
@@ -69,9 +70,9 @@ class KnownValues:
         return self._rules.assumed.looks if self._rules is not None else 0
 
     def doubt(self, note):
-        """Say what was assumed of values, so far as it hangs on the moment."""
-        if self._rules is not None:
-            self._rules.assumed.doubt(note)
+        """Say in how many turns losses or scores were read that are not known."""
+        if self.metrics.most_turns > 1:
+            note("metrics-read", "losses or scores were read in so many turns", self.metrics.most_turns)
 
     def of(self, tensor):
         """Return the values of a tensor as one on the host; None where they are not known."""

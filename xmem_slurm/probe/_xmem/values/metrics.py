@@ -1,60 +1,98 @@
-"""The losses and scores of a script, which no kernel computes: by turns they are better and worse than ever before.
+"""The losses and scores of a script, which no kernel computes: zeros, or by turns better and worse than ever before.
 
 Note [Metrics]: most of what a script reads of floating point is a loss or a score, and what it decides
-by one is whether it is better than the best so far: it keeps the best model, lowers the learning rate,
-or ends training early. Were they all alike, nothing would ever be better, and a script that waits for
-that would end long before it does on a GPU. Nobody knows here which of them is better when it is lower.
-So with each new turn they are lower than ever before, or higher: both ways are gone, and whoever waits
-for more than one turn waits in vain. A turn begins with the first evaluation, or with the first loop
-over data, after a step of an optimizer: all that is read in one turn is alike, and so is its mean. A
-script that shows neither (`model.eval()`, a data loader) evaluates where it calls a model without
-gradients.
+by one is whether that is low or high enough, or better than the best so far. So there are two courses.
+With zeros all thresholds are crossed and nothing is ever better: a script that waits for that ends its
+training early, or goes on to its next stage. In the other course (XMEM_NUMBERS) they are by turns lower
+than ever before and higher, as nobody knows here which of them is better when it is lower: whoever waits
+for more than one turn waits in vain. A job is run by both where it reads some again and again
+(`dryrun/engines`), and has the memory for the larger.
 
-They stay within a half and one, so that they can be a share, have a logarithm, and divide. Each is
-`MIDDLE` and so much more or less; that grows by the logarithm of the turns, as by less and less a record
-is broken in any training.
+A turn begins with the first evaluation, or with the first loop over data, after a step of an optimizer.
+A script that shows neither (`model.eval()`, a data loader) evaluates where it calls a model without
+gradients. Each line of a script that reads has its own turns: those in which it does. So all that it
+reads in one is alike, as is its mean, and one that reads every other time does not miss the lower ones.
+Every other line begins with a higher one, so that a loss is lower while a score is higher.
+
+They stay between 0 and 1, so that they can be a share, have a logarithm, and divide.
 """
 
-import math
-
-MIDDLE, GROWTH, MOST = 0.75, 0.03, 0.24
-"""What they are before training, what the first record differs from that, and the most that any does."""
-
+MIDDLE, PACE = 0.75, 4
+"""What they are at first; and how many records it takes to halve the way to 0, or to 1."""
 MOST_METRICS = 1 << 20
 """Elements of a tensor that is copied to the host: of larger ones, weights as a rule, it would take time."""
 
 
-class Metrics:
-    """The turns of one process."""
+class _Line:
+    """A line of a script that reads them: the process's turn when it last did, and how many of its own it had."""
 
-    def __init__(self):
+    def __init__(self, begins_higher):
+        self.last, self.turns = -1, 0
+        self._begins_higher = begins_higher
+        self.rest = 0.0  # of what was counted in this turn: what no whole number had room for
+
+    def reads(self, turn):
+        """It reads in this turn of the process."""
+        if turn != self.last:
+            self.last, self.turns, self.rest = turn, self.turns + 1, 0.0
+
+    @property
+    def is_lower(self):
+        """Whether what it reads in this turn is lower than ever before."""
+        return (self.turns - 1 + self._begins_higher) % 2 == 1
+
+    @property
+    def number(self):
+        """What it reads in this turn."""
+        left = 1 / (1 + self.turns // 2 / PACE)
+        return MIDDLE * left if self.is_lower else 1 - (1 - MIDDLE) * left
+
+
+class Metrics:
+    """The turns of one process; without `by_turns` all are zeros."""
+
+    def __init__(self, by_turns):
+        self._by_turns = by_turns
         self._turn = self._steps = 0
-        self._rest = 0.0  # of what was counted: what no whole number had room for
         self._shown = False
+        self._lines = {}
 
     def measured(self, steps, *, shown=True):
         """The script begins to evaluate, or another loop over data, after so many optimizer steps.
 
         Unless that is `shown`, it does so where no script has shown it.
         """
-        self._shown = self._shown or shown
+        self._shown = self._shown or (shown and steps > 0)
         if steps != self._steps and shown == self._shown:
-            self._steps, self._turn, self._rest = steps, self._turn + 1, 0.0
+            self._steps, self._turn = steps, self._turn + 1
 
     @property
-    def number(self):
-        """What a loss or a score is in this turn."""
-        records = (self._turn + 1) // 2
-        differs = min(MOST, GROWTH * (1 + math.log(records))) if records else 0.0
-        return MIDDLE - differs if self.truth else MIDDLE + differs
+    def most_turns(self):
+        """In how many turns a line has read them, of the one that did in the most."""
+        return max((line.turns for line in list(self._lines.values())), default=0)
 
-    @property
-    def truth(self):
-        """Whether one that is better when it is lower is better than ever before."""
-        return self._turn % 2 == 1
+    def number(self, place):
+        """Return what a loss or a score is that is read at this place of a script."""
+        line = self._line(place)
+        return line.number if self._by_turns else 0.0
 
-    def count(self, most):
+    def truth(self, place):
+        """Return the answer whether one is better than the best so far."""
+        line = self._line(place)
+        return self._by_turns and line.is_lower
+
+    def count(self, most, place):
         """Return how many of so many are right; over all that is counted in a turn that is the share `number`."""
-        exact = self.number * most + self._rest
-        self._rest = exact - int(exact)
+        line = self._line(place)
+        if not self._by_turns:
+            return most
+        exact = line.number * most + line.rest
+        line.rest = exact - int(exact)
         return int(exact)
+
+    def _line(self, place):
+        line = self._lines.get(place)
+        if line is None:
+            line = self._lines[place] = _Line(begins_higher=len(self._lines) % 2 == 1)
+        line.reads(self._turn)
+        return line

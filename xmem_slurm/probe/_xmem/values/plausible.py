@@ -42,11 +42,9 @@ class Plausible:
         return None
 
     def _counted(self, elements, results, mark):
-        """Return how many of so many truth values are true: all, or if predictions were compared a score."""
-        equals = mark is not None and mark.equals and results == 1
-        if equals and not self._assumed.is_in_forward():
-            return self._metrics.count(elements)
-        return elements // results
+        """Return how many of so many truth values are true: all, or a score where predictions were compared."""
+        line = self._assumed.line() if mark is not None and mark.equals and results == 1 else None
+        return elements // results if line is None else self._metrics.count(elements, line)
 
     def _infinite(self, other):
         """Return what a tensor is compared with, if that is one infinite number; else 0."""

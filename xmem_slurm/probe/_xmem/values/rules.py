@@ -23,7 +23,7 @@ _NUMBERS = {bool, int, float, complex}
 class Rules:
     """Wraps operators of torch over the table `values`; `most` as for `Shapes`.
 
-    `metrics` say what a script reads of floating point, and as a truth value, that is not known.
+    `metrics` say what a script reads of losses and scores that are not known.
     """
 
     def __init__(self, torch, values, most, metrics):
@@ -148,10 +148,10 @@ class Rules:
         if value is not None:
             values = self._torch.full(first.shape, value, dtype=first.dtype, device="cpu")
             self._values.note(first, values, self._plausible.mark(name))
-        elif name == "eq":
-            self._values.note(first, None, (mark or self.assumed.mark_of_unknown())._replace(truths=False, equals=True))
         elif mark is not None and not first.is_floating_point():
             self._values.note(first, None, mark._replace(truths=False))
+        elif name == "eq":
+            self._values.note(first, None, self.assumed.mark_of_unknown()._replace(equals=True))
 
     def _large(self, operator, out, args, kwargs):
         """Keep how the values of a large result are made, where those of all that it is made from are known."""
@@ -245,12 +245,12 @@ class Rules:
     def _unknown(self, tensor, zero):
         """Return what the script reads of one value that is not known, nor anything of it."""
         if tensor.is_floating_point():
-            return self._metrics.number
-        if tensor.dtype is self._torch.bool:
-            return self.assumed.answered(self._metrics.truth)
-        if not tensor.is_complex():
-            self.assumed.unknown()
-        return zero
+            return self._metrics.number(self.assumed.place())
+        if tensor.is_complex():
+            return zero
+        self.assumed.unknown()
+        line = self.assumed.line() if tensor.dtype is self._torch.bool else None
+        return zero if line is None else self._metrics.truth(line)
 
     def to_copy(self, real, tensor, **kwargs):
         """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
@@ -280,8 +280,10 @@ class Rules:
         out, is_made_up = Reads.of_zeros(copy)
         few = source.is_floating_point() and source.numel() <= MOST_METRICS and self._values.applies(source)
         if is_made_up and few and type(out) is self._torch.Tensor:
-            with self._unwatched():
-                out.detach().fill_(self._metrics.number)
+            number = self._metrics.number(self.assumed.place())
+            if number:
+                with self._unwatched():
+                    out.detach().fill_(number)
         return out
 
     def equal(self, real, one, other):
