@@ -1,15 +1,15 @@
 """Where data take the time, and all batches were of one shape, most of the rest are given again and not drawn.
 
-Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that is
-most of what a dry run costs. Once enough of a data set was of one shape, and drawing it took `SECONDS`,
-only each `EACH`th batch is drawn, later so many that a change is found before `SHARE` more have been
-given, and each is given again until the next one is. Enough is `SAME` batches that the script puts
-together itself, or `PASSES` over all of a smaller data set. torch's own collate_fn takes samples of one
-size alone and fails where two differ: there enough is `SAMPLES` of them, or one pass over all. It is
-`FEW` batches at least. Samplers and counts of batches are as they are. The first one of each loop is
-drawn, and so are all of another number of samples. With the first batch of another shape all are drawn
-from there on. Never is one given again of a data set that keeps count of something itself, or that was
-changed since by the script.
+Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that
+is most of what a dry run costs. Once enough of a data set was of one shape, and drawing it took
+`SECONDS`, only each `EACH`th batch is drawn, later so many that a change is found before `SHARE` more
+have been given, and each is given again until the next one is. Enough is `SAME` batches that the script
+puts together itself, or `PASSES` times the samples of a smaller data set. torch's own collate_fn takes
+samples of one size alone and fails where two differ: there enough is `SAMPLES` of them, or as many as a
+smaller data set has. It is `FEW` batches at least. Samplers and counts of batches are as they are. The
+first one of each loop is drawn, and so are all of another number of samples. With the first batch of
+another shape all are drawn from there on. Never is one given again of a data set that keeps count of
+something itself, or that was changed since by the script.
 
 What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
 batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A

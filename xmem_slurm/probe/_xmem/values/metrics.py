@@ -23,7 +23,7 @@ MOST_METRICS = 1 << 20
 """Elements of a tensor that is copied to the host: of larger ones, weights as a rule, it would take time."""
 
 
-class _Line:
+class _ReadingLine:
     """A line of a script that reads them: the process's turn when it last did, and how many of its own it had."""
 
     def __init__(self, begins_higher):
@@ -93,6 +93,6 @@ class Metrics:
     def _line(self, place):
         line = self._lines.get(place)
         if line is None:
-            line = self._lines[place] = _Line(begins_higher=len(self._lines) % 2 == 1)
+            line = self._lines[place] = _ReadingLine(begins_higher=len(self._lines) % 2 == 1)
         line.reads(self._turn)
         return line
