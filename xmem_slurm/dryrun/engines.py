@@ -43,9 +43,9 @@ TURNS = 3
 USUAL_PATIENCE = 21
 """After more turns than this a script that was never given a better one does not wait for it any more: examples of
 transformers, Lightning and Keras wait for 2 to 20."""
-_NO_ROOM = (
-    "its losses and scores were taken to get no better, and for lack of time it was not run with others: if it ends"
-    " early by them, it may need more (--xmem-budget=300 runs both)"
+_ONE_COURSE = (
+    "its losses and scores were taken to get no better, and it was not run to an end with others: if it ends early by"
+    " them, it may need more (--xmem-budget=300 runs both)"
 )
 _BY_COMPUTING = ("ZeroDivisionError", "math domain error", "FloatingPointError", "OverflowError")
 """What Python raises that computes with a zero: a loss that is divided by, or whose logarithm is asked for."""
@@ -106,18 +106,18 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     turns = 0 if failure is not None or order.brief or order.change else _turns(traces)
     if failure is None and turns < TURNS:
         return traces
-    if not budget.left.has_room_for(budget.spent):
-        return [_with_doubt(trace, _NO_ROOM) for trace in traces] if 0 < turns <= USUAL_PATIENCE else traces
-    with suppress(NoEstimate):
-        again = yield from budget.run(replace(order, numbers="turns"))
-        went_on = not any(trace.failure for trace in again) and _steps(again) >= _steps(traces)
-        if failure is not None and went_on:
-            why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
-            return [_with_doubt(trace, why) for trace in again]
-        further = _steps(again) > _steps(traces) and not _ended([trace for trace in again if trace.allocations])
-        if failure is None and not any(trace.failed for trace in again) and (further or _need(again) > _need(traces)):
-            return again
-    return traces
+    again: Sequence[Trace] = ()
+    if budget.left.has_room_for(budget.spent):
+        with suppress(NoEstimate):
+            again = yield from budget.run(replace(order, numbers="turns"))
+    if failure is not None:
+        why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
+        went_on = again and not any(trace.failure for trace in again) and _steps(again) >= _steps(traces)
+        return [_with_doubt(trace, why) for trace in again] if went_on else traces
+    if not again or any(trace.failed for trace in again):
+        return [_with_doubt(trace, _ONE_COURSE) for trace in traces] if turns <= USUAL_PATIENCE else traces
+    further = _steps(again) > _steps(traces) and not _ended([trace for trace in again if trace.allocations])
+    return again if further or _need(again) > _need(traces) else traces
 
 
 def _turns(traces: Sequence[Trace]) -> int:
