@@ -152,4 +152,5 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
 
     assert loop(40, batches_a_step=4) == 40
     assert not course.enough(0.9), "without a loop that can be cut short it goes on"
+    assert course.enough(0.96)
     assert loop(40, batches_a_step=4, share=0.9) == 8

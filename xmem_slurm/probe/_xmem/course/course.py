@@ -30,9 +30,9 @@ from _xmem.course.epochs import Epochs
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
-SHARE, SHARE_ALIKE = 0.75, 0.5
+SHARE, SHARE_ALIKE, SHARE_WHOLE = 0.75, 0.5, 0.95
 """Of its budget that a run spends on the script as it is: the less where epochs are alike, as then the rest of the
-budget may see the script's end."""
+budget may see the script's end; and the more where it has no loop that can be cut short."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -331,7 +331,7 @@ class Course:
         if not self._brief and share < whole:
             return False
         if self._loader is None or self._loader.ended:  # no loop is there to be cut short
-            return self._brief
+            return self._brief or share >= SHARE_WHOLE
         self._cut_since = now
         if not self._brief:
             self._epochs.stop()
