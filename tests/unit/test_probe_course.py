@@ -38,7 +38,7 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
     """Between steps it evaluates, with batches of 512."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None)
-    course = importlib.import_module("_xmem.course.course").Course(recorder, {})
+    course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
     give = course.given(lambda _: [], None)
     training = [Iterating(**sampler) for sampler in samplers]
 
@@ -124,7 +124,7 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
     """Each step takes four batches, and after each second one nine are evaluated: a loop that is cut gives eight."""
     monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
     recorder = SimpleNamespace(allocated=lambda: 0, fetching=lambda: None, measures=lambda: None, peak=lambda: 0)
-    course = importlib.import_module("_xmem.course.course").Course(recorder, {})
+    course = importlib.import_module("_xmem.course.course").Course(recorder, {"XMEM_CPU_SECONDS": "60"})
 
     def draw(loader: Iterating) -> list[object]:
         if not loader.left:
@@ -134,8 +134,8 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
 
     give = course.given(draw, None)
 
-    def loop(size: int, batches_a_step: int = 0, share: float = 0.5) -> int:
-        """Return how many batches are given, where `share` of the budget is spent."""
+    def loop(size: int, batches_a_step: int = 0) -> int:
+        """Return how many batches are given."""
         loader = Iterating()
         loader.left = size
         while True:
@@ -146,11 +146,9 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
             loader._num_yielded += 1
             if batches_a_step and not loader._num_yielded % batches_a_step:
                 course.stepped(0, 0, met=True, begins=False)
-                assert not course.enough(share)
             if batches_a_step and not loader._num_yielded % (2 * batches_a_step):
                 loop(9)
 
     assert loop(40, batches_a_step=4) == 40
-    assert not course.enough(0.9), "without a loop that can be cut short it goes on"
-    assert course.enough(0.96)
-    assert loop(40, batches_a_step=4, share=0.9) == 8
+    course.enough(0.9)
+    assert loop(40, batches_a_step=4) == 8

@@ -40,13 +40,15 @@ from xmem_slurm.dryrun.exchange import (
 )
 from xmem_slurm.dryrun.job import CLOCK, Job
 from xmem_slurm.dryrun.order import DryRunOrder
-from xmem_slurm.dryrun.runner import BUSY_SHARE, LAST_WORDS_SECONDS
+from xmem_slurm.dryrun.runner import LAST_WORDS_SECONDS
 from xmem_slurm.errors import NoEstimate, SlurmError
 from xmem_slurm.slurm import script_files
 from xmem_slurm.state.store import Store, StoredRecord
 
 STORE = Store("dry-runs")
 MOST_SECONDS = 7 * 86_400
+SPENT_SHARE = 0.7
+"""Of its budget: a run with no loop that it could cut short ends itself after 0.75 of it (`course/course`, SHARE)."""
 _RESULT, _FILES, _RESTS_ON = range(3)
 """The parts of a record."""
 
@@ -131,7 +133,7 @@ def _files(order: DryRunOrder, result: DryRunResult) -> Sequence[trace.File] | N
     found = result.found
     if isinstance(found, NoEstimate):
         return None if found.busy else found.files
-    most = BUSY_SHARE * (order.budget.seconds - LAST_WORDS_SECONDS)
+    most = SPENT_SHARE * (order.budget.seconds - LAST_WORDS_SECONDS)
     ended = all(each.seen is not None and each.seen.end for each in found)
     is_fact = ended or order.brief or result.spent.seconds >= most
     if not found or not is_fact or any(each.failure is not None for each in found):

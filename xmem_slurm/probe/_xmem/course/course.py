@@ -30,9 +30,9 @@ from _xmem.course.epochs import Epochs
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
-SHARE, SHARE_ALIKE, SHARE_WHOLE = 0.75, 0.5, 0.95
+SHARE, SHARE_ALIKE = 0.75, 0.5
 """Of its budget that a run spends on the script as it is: the less where epochs are alike, as then the rest of the
-budget may see the script's end; and the more where it has no loop that can be cut short."""
+budget may see the script's end."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -60,7 +60,9 @@ class Course:
 
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
+        self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self.clock = Clock()
+        self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
         self._epochs = Epochs()
@@ -328,17 +330,15 @@ class Course:
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._epochs.trusted
         whole = SHARE_ALIKE if self._epochs.are_alike() else SHARE
-        if not self._brief and share < whole:
+        if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
-        if self._loader is None or self._loader.ended:  # no loop is there to be cut short
-            return self._brief or share >= SHARE_WHOLE
         self._cut_since = now
         if not self._brief:
             self._epochs.stop()
         for data, _ in self._epochs.known_loops():
             if data in self._drawings:
                 self._drawings[data].give_again()
-        return False
+        return self._loader is None or self._loader.ended
 
     def ending(self):
         """The run is ended before the script: note what the rest of it may need beyond what was seen."""
