@@ -133,12 +133,15 @@ def test_a_script_that_reads_losses_again_and_again_is_run_by_both_courses(run: 
         runs = Runs(reading(first, 3), reading(other, 3))
         (found,) = run(runs)
         assert (runs.numbers, found.allocations) == (["zeros", "turns"], GPT2.allocations)
+    first, then = reading(GPT2, 1), reading(GPT2, 3)
+    assert engines._turns([first, then]) == 3, "a script that trains, and one that tests"
+    assert engines._turns([first, dataclasses.replace(then, rank=1)]) == 0
     for once in (reading(GPT2, 2), reading(GPT2, 9, end=False)):
         alone = Runs(once)
         assert (list(run(alone)), alone.numbers) == ([once], ["zeros"])
 
 
-@pytest.mark.parametrize(("turns", "said"), [(3, True), (21, True), (22, False)])
+@pytest.mark.parametrize(("turns", "said"), [(3, True), (101, True), (102, False)])
 def test_where_there_is_no_time_for_the_other_course_that_is_said(turns: int, said: bool, run: Run) -> None:
     runs = Runs(reading(GPT2, turns), cost=40.0)
     (found,) = run(runs)

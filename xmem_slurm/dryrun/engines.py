@@ -40,9 +40,10 @@ _CAUSED_BY_VALUES = frozenset(
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
 TURNS = 3
 """In so many turns a script has to read losses or scores for either course to lead anywhere else."""
-USUAL_PATIENCE = 21
-"""After more turns than this a script that was never given a better one does not wait for it any more: examples of
-transformers, Lightning and Keras wait for 2 to 20."""
+USUAL_PATIENCE = 101
+"""After more turns than this a script that was never given a better one does not wait for it any more. By default
+transformers waits for one (EarlyStoppingCallback), Lightning for 3 (EarlyStopping), YOLO for 100 (`patience` in
+ultralytics/cfg/default.yaml, 8.3): the longest known, after a first one."""
 _ONE_COURSE = (
     "its losses and scores were taken to get no better, and it was not run to an end with others: if it ends early by"
     " them, it may need more (--xmem-budget=300 runs both)"
@@ -121,11 +122,12 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
 
 
 def _turns(traces: Sequence[Trace]) -> int:
-    """Return in how many turns the script read losses or scores; 0 if others ran with it, or its end was not seen."""
+    """Return in how many turns a script read losses or scores; 0 if several ranks ran, or an end was not seen."""
     used = [trace for trace in traces if trace.allocations]
-    if len(used) != 1 or not _ended(used):
+    if len({trace.rank for trace in used}) != 1 or not _ended(used):
         return 0
-    return max((noted.count for noted in used[0].doubts if noted.doubt is Doubt.METRICS_READ), default=0)
+    noted = (each for trace in used for each in trace.doubts if each.doubt is Doubt.METRICS_READ)
+    return max((each.count for each in noted), default=0)
 
 
 def _ended(traces: Sequence[Trace]) -> bool:

@@ -215,7 +215,7 @@ def _offer(sizing: Sizing) -> str:
 
 
 def _rank(placement: Placement, *, no_smaller: bool) -> str:
-    """Say what the chosen option is the best in, and which would have been no worse; `no_smaller` ones count."""
+    """Say what the chosen option is the best in, of all or of those `no_smaller`, and which would be no worse."""
     count, start = len(placement.verdicts), placement.starts.get(placement.choice or "")
     if placement.order == "memory":
         first = f"of {count} options the one that takes the least GPU memory"

@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _ENVIRONMENTS = re.compile(r"\$\((?:\S*/)?(?:conda|mamba|micromamba|spack|pyenv)\s")
 """What is commonly evaluated, or asked where the script to be sourced is, to set up an environment."""
 _SET_UP = re.compile(
-    r"/\.?(?:bashrc|bash_profile|bash_login|profile|bash_aliases)$|/activate$|/profile\.d/|^/etc/|/init/"
+    r"/\.?(?:bashrc|bash_profile|bash_login|profile|bash_aliases)$|/activate$|/profile\.d/|^/etc/|/init/\w*sh$"
 )
 """Scripts that set one up: bash(1), "INVOCATION"; conda's etc/profile.d/conda.sh; Lmod's init/bash."""
 
