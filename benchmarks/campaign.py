@@ -49,13 +49,20 @@ LARGE_LANGUAGE_MODELS = (
     "Qwen/Qwen3-4B",
 )
 
+RECURRENT_MODEL = "lstm"
+"""The language model of pytorch/examples, word_language_model: two LSTM layers, in cuDNN."""
+
+_LARGE_BATCH = 16_000
+"""Sides of images, or tokens, in a batch: more than any of the usual runs has."""
+
 
 @dataclass(frozen=True)
 class Config:
     """One run. `size` is the side of the images or the tokens of a sequence.
 
     `precision` is fp32, or bf16 or fp16 for autocast; `allocator` is what PYTORCH_CUDA_ALLOC_CONF says; `foreach` and
-    `fused` are the optimizer's, None for its own choice; `ddp` is DistributedDataParallel with a world size of 1.
+    `fused` are the optimizer's, None for its own choice; `ddp` is DistributedDataParallel with a world size of 1;
+    `benchmark` has cuDNN try its algorithms and take the fastest.
     """
 
     model: str
@@ -71,17 +78,25 @@ class Config:
     training: bool = True
     foreach: bool | None = None
     fused: bool | None = None
+    benchmark: bool = False
     steps: int = 4
 
     @property
     def key(self) -> str:
         """What tells this run from all others, in words that a file can be named by."""
         words = [self.model.rpartition("/")[2], f"{self.batch}x{self.size}", self.precision, self.optimizer]
-        words += [name for name in ("channels_last", "checkpointing", "compiled", "ddp") if getattr(self, name)]
+        words += [
+            name for name in ("channels_last", "checkpointing", "compiled", "ddp", "benchmark") if getattr(self, name)
+        ]
         words += [f"{name}={getattr(self, name)}" for name in ("foreach", "fused") if getattr(self, name) is not None]
         words += [] if self.training else ["inference"]
         words += [] if not self.allocator else [self.allocator.replace(":", "=")]
         return "_".join(words)
+
+    @property
+    def large(self) -> bool:
+        """Whether it may need more than a fifth of a card of 140 GB: such runs do not share one."""
+        return self.model in LARGE_LANGUAGE_MODELS or (self.training and self.batch * self.size >= _LARGE_BATCH)
 
     def to_json(self) -> str:
         """Return it as one argument of a command line."""
@@ -119,5 +134,10 @@ def configs() -> Iterator[Config]:
     for model in ("mobilenet_v2", "mnasnet1_0", "convnext_tiny"):
         yield Config(model, 16, 224, optimizer="SGD")
         yield Config(model, 256, 224, optimizer="SGD")
+    for model in ("resnet50", "vgg16", "mobilenet_v2"):
+        yield Config(model, 64, 224, benchmark=True)
+        yield Config(model, 64, 224, precision="bf16", channels_last=True, benchmark=True)
+    for batch, tokens, precision in ((20, 35, "fp32"), (64, 128, "fp32"), (64, 128, "bf16")):
+        yield Config(RECURRENT_MODEL, batch, tokens, precision=precision)
     for model in LARGE_LANGUAGE_MODELS:
         yield Config(model, 2, 512, precision="bf16")

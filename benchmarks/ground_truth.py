@@ -4,9 +4,10 @@
     python -m benchmarks.ground_truth --compare [--python P]    anywhere: estimate the same runs, print the tables
     python -m benchmarks.ground_truth --capped [--seconds 540]  on a GPU: run again, capped at the estimates: PEF
 
-Every run is a fresh process of this Python. Rerun any of the three to go on where it stopped; none exceeds --seconds.
-Measuring needs torch, torchvision and transformers (Python 3.9 or newer) and this repository; of the product one file,
-probe/_xmem/outside_allocator.py.
+With --together N so many runs share the GPU, in a fraction of the time: their own figures are the same, the device's
+are left out. Every run is a fresh process of this Python. Rerun any of the three to go on where it stopped; none
+exceeds --seconds. Measuring needs torch, torchvision and transformers (Python 3.9 or newer) and this repository; of the
+product one file, probe/_xmem/outside_allocator.py.
 
 DIR (benchmarks/data/ground-truth) gets runs.jsonl, traces/KEY.json.gz, estimates.jsonl and capped.jsonl.
 """
@@ -21,6 +22,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +39,9 @@ LEAST_SECONDS = 40.0
 """A run is not begun with less time than this: it would be cut off, and its time lost."""
 
 MOST_ERROR_TEXT = 300
+
+OF_THE_DEVICE = ("outside_before_bytes", "outside_after_bytes")
+"""What a run measures of the whole device: wrong where others share it."""
 
 _RAISED = re.compile(r"\w+(\.\w+)+: |\w+(Error|Exception|Interrupt)\b")
 """The line of a traceback that says what was raised; advice may follow it."""
@@ -61,50 +66,84 @@ def trace_file(out: Path, key: str) -> Path:
     return out / "traces" / f"{key}.json.gz"
 
 
-def measure(chosen: Iterable[Config], out: Path, seconds: float) -> None:
-    """Measure every run that `out` lacks, as long as there is time."""
+def measure(chosen: Iterable[Config], out: Path, seconds: float, together: int = 1) -> None:
+    """Measure every run that `out` lacks, as long as there is time.
+
+    Where several share the GPU the large ones come last, one at a time, and nothing is said of what the device held.
+    """
     deadline = time.monotonic() + seconds
     done = read_lines(out / "runs.jsonl")
-    for config in chosen:
-        left = deadline - time.monotonic()
-        if config.key in done or left < LEAST_SECONDS:
-            continue
-        started = time.monotonic()
-        part = out / "part.json.gz"
-        found = _in_fresh_process(config, part, left, ["--measure", str(part)])
-        if "error" not in found:
-            with gzip.open(part, "rt", encoding="utf-8") as file:
-                measured = json.load(file)
-            found = measured.pop("run")
-            _write_trace(trace_file(out, config.key), measured)
-            part.unlink()
-        found = {"key": config.key, "config": asdict(config), **found, "seconds": round(time.monotonic() - started, 1)}
-        append(out / "runs.jsonl", found)
-        print(config.key, found.get("peak_reserved_bytes"), found.get("error", ""), found["seconds"], flush=True)
+    missing = [config for config in chosen if config.key not in done]
+    shared = [config for config in missing if together == 1 or not config.large]
+    for group, at_once in ((shared, together), ([config for config in missing if config not in shared], 1)):
+        with ThreadPoolExecutor(at_once) as pool:
+            begun = [pool.submit(_measure, config, out, deadline) for config in group]
+            for each in as_completed(begun):
+                _note(each.result(), out, alone=together == 1)
 
 
-def run_capped(chosen: Iterable[Config], out: Path, seconds: float, cap_at: str) -> None:
+def _measure(config: Config, out: Path, deadline: float) -> dict[str, Any] | None:
+    """Measure one run, unless there is too little time; keep its history, and return the line for it."""
+    started = time.monotonic()
+    if deadline - started < LEAST_SECONDS:
+        return None
+    part = out / f"part-{config.key}.json.gz"
+    found = _in_fresh_process(config, part, deadline - started, ["--measure", str(part)])
+    if "error" not in found:
+        with gzip.open(part, "rt", encoding="utf-8") as file:
+            measured = json.load(file)
+        found = measured.pop("run")
+        _write_trace(trace_file(out, config.key), measured)
+    part.unlink(missing_ok=True)
+    return {"key": config.key, "config": asdict(config), **found, "seconds": round(time.monotonic() - started, 1)}
+
+
+def _note(found: dict[str, Any] | None, out: Path, alone: bool) -> None:
+    """Add one result to the file, and say it."""
+    if found is None:
+        return
+    kept = {name: value for name, value in found.items() if alone or name not in OF_THE_DEVICE}
+    append(out / "runs.jsonl", kept)
+    print(found["key"], found.get("peak_reserved_bytes"), found.get("error", ""), found["seconds"], flush=True)
+
+
+def run_capped(chosen: Iterable[Config], out: Path, seconds: float, cap_at: str, together: int = 1) -> None:
     """Run every estimated run again with its estimate as the allocator's limit, and say which of them live.
 
-    `cap_at` is "promise" (the peak and its margin) or "peak".
+    `cap_at` is "promise" (what torch's allocator is said to need, and the margin) or "need".
     """
     deadline = time.monotonic() + seconds
     estimates, done = read_lines(out / "estimates.jsonl"), read_lines(out / "capped.jsonl")
-    for config in chosen:
-        estimate, key = estimates.get(config.key), f"{config.key} at {cap_at}"
-        left = deadline - time.monotonic()
-        if estimate is None or "reason" in estimate or key in done or left < LEAST_SECONDS:
-            continue
-        cap = estimate["peak_reserved_bytes"] + (estimate["margin_bytes"] if cap_at == "promise" else 0)
-        part = out / "part.json.gz"
+
+    def run(config: Config) -> dict[str, Any] | None:
+        estimate, left = estimates[config.key], deadline - time.monotonic()
+        if left < LEAST_SECONDS:
+            return None
+        cap = estimate["fits_in_bytes"] + (estimate["margin_bytes"] if cap_at == "promise" else 0)
+        part = out / f"part-{config.key}.json.gz"
         found = _in_fresh_process(config, part, left, ["--measure", str(part), "--cap", str(cap)])
         part.unlink(missing_ok=True)
-        append(out / "capped.jsonl", {"key": key, "cap_bytes": cap, "survived": "error" not in found, **found})
-        print(key, cap, found.get("error", "survived"), flush=True)
+        return {"key": _capped_key(config, cap_at), "cap_bytes": cap, "survived": "error" not in found, **found}
+
+    missing = [
+        config
+        for config in chosen
+        if "reason" not in estimates.get(config.key, {"reason": "none"}) and _capped_key(config, cap_at) not in done
+    ]
+    with ThreadPoolExecutor(together) as pool:
+        for each in as_completed([pool.submit(run, config) for config in missing]):
+            found = each.result()
+            if found is not None:
+                append(out / "capped.jsonl", found)
+                print(found["key"], found["cap_bytes"], found.get("error", "survived"), flush=True)
     ended = [line["survived"] for line in read_lines(out / "capped.jsonl").values() if line["key"].endswith(cap_at)]
     if ended:
         share = sum(ended) / len(ended)
         print(f"{sum(ended)} of {len(ended)} runs survived, capped at their {cap_at}: PEF {1 - share:.1%}")
+
+
+def _capped_key(config: Config, cap_at: str) -> str:
+    return f"{config.key} at {cap_at}"
 
 
 def _in_fresh_process(config: Config, part: Path, seconds: float, options: list[str]) -> dict[str, Any]:
@@ -117,10 +156,14 @@ def _in_fresh_process(config: Config, part: Path, seconds: float, options: list[
         return {"error": f"cut off after {seconds:.0f} s"}
     if done.returncode == 0:
         return {}
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return {"error": last_words(done.stderr) or f"ended with code {done.returncode}"}
+
+
+def last_words(stderr: str) -> str:
+    """Return the line of a failed run's output that says most: what was raised last, or the last one."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
-    words = (raised or lines or [f"ended with code {done.returncode}"])[-1]
-    return {"error": words.strip()[:MOST_ERROR_TEXT]}
+    return (raised or lines or [""])[-1].strip()[:MOST_ERROR_TEXT]
 
 
 def _write_trace(path: Path, measured: dict[str, Any]) -> None:
@@ -134,18 +177,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure, estimate and verify a campaign of small GPU jobs")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--seconds", type=float, default=540, help="begin nothing that may go on for longer")
+    parser.add_argument("--together", type=int, default=1, help="so many runs share the GPU (default: 1)")
     parser.add_argument("--only", default="", help="only the runs whose name contains this")
     parser.add_argument("--list", action="store_true", help="print the names of the runs")
     parser.add_argument("--compare", action="store_true", help="estimate what was measured, and print the tables")
     parser.add_argument("--capped", action="store_true", help="run again, capped at the estimates")
-    parser.add_argument("--cap-at", choices=("promise", "peak"), default="promise")
+    parser.add_argument("--cap-at", choices=("promise", "need"), default="promise")
     parser.add_argument("--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python, for --compare")
     arguments = parser.parse_args()
     chosen = [config for config in configs() if arguments.only in config.key]
     if arguments.list:
         print("\n".join(config.key for config in chosen))
     elif arguments.capped:
-        run_capped(chosen, arguments.out, arguments.seconds, arguments.cap_at)
+        run_capped(chosen, arguments.out, arguments.seconds, arguments.cap_at, arguments.together)
     elif arguments.compare:
         if arguments.python is None:
             parser.error("--python or XMEM_TEST_PYTHON must name a Python with the torch that was measured")
@@ -153,7 +197,7 @@ def main() -> int:
 
         print(compare(chosen, arguments.out, arguments.python, arguments.seconds))
     else:
-        measure(chosen, arguments.out, arguments.seconds)
+        measure(chosen, arguments.out, arguments.seconds, arguments.together)
     return 0
 
 

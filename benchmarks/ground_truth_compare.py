@@ -27,11 +27,15 @@ from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import XmemError
-from xmem_slurm.sizing.estimate import estimate, margin_bytes
+from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Op, Trace
 from xmem_slurm.trace_file import read as read_trace
+from xmem_slurm.units import round_up
 
 BUDGET = Budget(seconds=300)
+
+BLOCK = 512
+"""Bytes that torch's allocator rounds requests up to (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 
 HEADINGS = ("run", "measured MiB", "error %", "replay %", "context MiB", "catalogue", "parts at", "operator")
 SUMMARY = ("kind", "n", "median", "mean", "p90", "max", "signed", "under", ">5 %", "below promise", "context")
@@ -39,7 +43,7 @@ SUMMARY = ("kind", "n", "median", "mean", "p90", "max", "signed", "under", ">5 %
 
 @dataclass(frozen=True)
 class Moment:
-    """One allocation of a history: its bytes as asked for, and those of all that lived when it was made."""
+    """One allocation of a history: its bytes, and those of all that lived when it was made, in whole blocks."""
 
     size: int
     live: int
@@ -89,9 +93,12 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
         "gpu": card[0],
         "peak_reserved_bytes": rank.peak_reserved_bytes,
         "peak_allocated_bytes": rank.replay.peak_allocated_bytes,
-        "margin_bytes": margin_bytes(rank.margin, rank.peak_reserved_bytes),
+        "fits_in_bytes": rank.fits_in_bytes,
+        "bound_bytes": rank.bound_bytes,
+        "margin_bytes": rank.margin_bytes,
         "outside_allocator_bytes": rank.outside_allocator_bytes,
         "replayed_history_bytes": replay(real).peak_reserved_bytes,
+        "confidence": found.confidence,
         "doubts": sorted({doubt.code for doubt in found.doubts}),
         "parting": None if parting is None else vars(parting),
         "seconds": round(time.monotonic() - started, 1),
@@ -128,11 +135,23 @@ def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Part
     return None
 
 
+def in_blocks(size: int) -> int:
+    """Return the bytes of the block that a request for `size` gets."""
+    return round_up(size, BLOCK)
+
+
 def moments(history: Trace) -> Iterator[Moment]:
-    """Yield each allocation of a history, with what lives when it is made."""
+    """Yield each allocation of a history, with what lives when it is made.
+
+    Sizes are those of blocks: some of a dry run stand for a workspace that may be larger (`Trace.bounds`), by other
+    bytes of the same block; what stands for none is left out.
+    """
     live = 0
     for op, number in history.events:
-        size = history.allocations[number].size
+        asked = history.allocations[number].size
+        size = in_blocks(asked)
+        if asked in history.bounds and size == BLOCK:
+            continue
         if op == Op.ALLOC:
             yield Moment(size, live)
             live += size
@@ -159,12 +178,19 @@ def report(runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mappin
     return "\n".join(lines)
 
 
+def outside_bytes(run: Mapping[str, Any]) -> int:
+    """Return what a measured process held outside the allocator in the end: by the device, else by NVML's account."""
+    if "outside_after_bytes" in run:
+        return int(run["outside_after_bytes"])
+    return int(run["nvml_process_after_bytes"] - run["reserved_after_bytes"])
+
+
 def _summary(kind: str, pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
     scores = score([_judged(run, each) for _, run, each in pairs])
     assert scores is not None
     errors = (scores.median, scores.mean, scores.p90, scores.maximum)
-    broken = [each["peak_reserved_bytes"] + each["margin_bytes"] < run["peak_reserved_bytes"] for _, run, each in pairs]
-    context = [each["outside_allocator_bytes"] / run["outside_after_bytes"] - 1 for _, run, each in pairs]
+    broken = [each["fits_in_bytes"] + each["margin_bytes"] < run["peak_reserved_bytes"] for _, run, each in pairs]
+    context = [each["outside_allocator_bytes"] / outside_bytes(run) - 1 for _, run, each in pairs]
     return [
         kind,
         str(scores.runs),
@@ -196,7 +222,7 @@ def _line(key: str, run: Mapping[str, Any], each: Mapping[str, Any]) -> list[str
         f"{ground / 2**20:.0f}",
         f"{100 * (each['peak_reserved_bytes'] / ground - 1):+.2f}",
         f"{100 * (each['replayed_history_bytes'] / ground - 1):+.2f}",
-        f"{run['outside_after_bytes'] / 2**20:.0f}",
+        f"{outside_bytes(run) / 2**20:.0f}",
         f"{each['outside_allocator_bytes'] / 2**20:.0f}",
         "never" if parting is None else f"{parting['allocation']}",
         "" if parting is None else f"{parting['operator']}: {parting['measured']}, dry {parting['dry']}",

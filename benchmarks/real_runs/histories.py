@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.ground_truth_compare import Moment, moments
+from benchmarks.ground_truth_compare import Moment, in_blocks, moments
 from benchmarks.real_runs.rows import Row
 from xmem_slurm.sizing.estimate import Estimate
 from xmem_slurm.trace import Trace
@@ -80,10 +80,10 @@ def _real_moments(events: Sequence[Mapping[str, Any]]) -> Iterator[Moment]:
     for event in events:
         if event["action"] == "alloc":
             first = live if first is None else first
-            yield Moment(event["size"], live - first)
-            live += event["size"]
+            yield Moment(in_blocks(event["size"]), live - first)
+            live += in_blocks(event["size"])
         elif event["action"] == "free_completed":
-            live -= event["size"]
+            live -= in_blocks(event["size"])
 
 
 def _where(event: Mapping[str, Any]) -> str:

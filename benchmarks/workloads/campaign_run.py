@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--cap", type=int)
     arguments = parser.parse_args()
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = arguments.config["allocator"]
+    torch.backends.cudnn.benchmark = arguments.config["benchmark"]
     if arguments.measure is None:
         with process_group(arguments.config["ddp"]):
             run(arguments.config, lambda: None)

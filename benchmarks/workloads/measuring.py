@@ -46,7 +46,7 @@ class Measurement:
         """Return the measurements and the allocator's history."""
         torch.cuda.synchronize()
         stats = torch.cuda.memory_stats()
-        used = device_used()
+        used, process, reserved = device_used(), process_bytes(), torch.cuda.memory_reserved()
         history = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]  # noqa: SLF001
         run = {
             "gpu": gpu(),
@@ -58,9 +58,10 @@ class Measurement:
             "retries": stats["num_alloc_retries"],
             "steps": self._steps,
             "outside_before_bytes": self._used_before,
-            "outside_after_bytes": used - torch.cuda.memory_reserved(),
+            "reserved_after_bytes": reserved,
+            "outside_after_bytes": used - reserved,
             "nvml_process_before_bytes": self._process_before,
-            "nvml_process_after_bytes": process_bytes(),
+            "nvml_process_after_bytes": process,
         }
         return {"run": run, "trace": _trace(history, stats), "frames": _frames(history)}
 

@@ -6,6 +6,7 @@ ids. The paper's 25 models (xMem, arXiv 2510.21048, Table 1) are among them.
 """
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -147,6 +148,22 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
 """Hub id -> configuration class of transformers and what differs from its defaults (each model's own config.json)."""
 
 
+class RecurrentLanguageModel(torch.nn.Module):
+    """The LSTM of pytorch/examples' word_language_model with its defaults and WikiText-2's vocabulary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(vocab_size=33278)
+        self.encoder = torch.nn.Embedding(self.config.vocab_size, 200)
+        self.layers = torch.nn.LSTM(200, 200, num_layers=2, dropout=0.2, batch_first=True)
+        self.decoder = torch.nn.Linear(200, self.config.vocab_size)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> SimpleNamespace:
+        """Return an object with the loss, as transformers' models do; both are of batch x tokens."""
+        logits = self.decoder(self.layers(self.encoder(input_ids))[0])
+        return SimpleNamespace(loss=torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+
+
 _SPELLINGS = {"mobenetv3small": "mobilenetv3small", "mobenetv3large": "mobilenetv3large"}
 """xMem's names of the two MobileNetV3 models (`perf_estimator/models.py` of its repository)."""
 
@@ -173,7 +190,7 @@ def build(name: str, as_xmem: bool = False) -> torch.nn.Module:
     """
     if is_image_model(name):
         return _image_model(name, as_xmem)
-    return _transformer(name)
+    return RecurrentLanguageModel() if name == "lstm" else _transformer(name)
 
 
 def _image_model(name: str, as_xmem: bool) -> torch.nn.Module:

@@ -91,17 +91,17 @@ def test_measured_estimated_and_run_again_under_a_cap(on_stand_in: Measure, tmp_
     assert "never" in table
 
     assert on_stand_in("--only", RUNS, "--capped").returncode == 0
-    last = on_stand_in("--only", RUNS, "--capped", "--cap-at", "peak")
+    last = on_stand_in("--only", RUNS, "--capped", "--cap-at", "need")
     capped = read_lines(out / "capped.jsonl")
     assert [line["survived"] for line in capped.values()] == [True, True]
-    assert "1 of 1 runs survived, capped at their peak: PEF 0.0%" in last.stdout
+    assert "1 of 1 runs survived, capped at their need: PEF 0.0%" in last.stdout
 
 
 @pytest.mark.torch
 def test_a_run_that_fails_is_a_result_too(on_stand_in: Measure, tmp_path: Path) -> None:
     done = on_stand_in("--only", "no such run")
     assert (done.returncode, done.stdout) == (0, "")
-    broken = {"key": RUNS, "peak_reserved_bytes": 1 << 20, "margin_bytes": 0}
+    broken = {"key": RUNS, "fits_in_bytes": 1 << 20, "margin_bytes": 0}
     (tmp_path / "out").mkdir(exist_ok=True)
     (tmp_path / "out" / "estimates.jsonl").write_text(json.dumps(broken) + "\n")
     assert on_stand_in("--only", RUNS, "--capped").returncode == 0

@@ -18,6 +18,7 @@ def synthetic_run(reserved: int, size: int) -> dict[str, Any]:
 def synthetic_estimate(reserved: int, margin: int, parting: dict[str, Any] | None = None) -> dict[str, Any]:
     return {
         "peak_reserved_bytes": reserved * MIB,
+        "fits_in_bytes": reserved * MIB,
         "margin_bytes": margin * MIB,
         "outside_allocator_bytes": 550 * MIB,
         "replayed_history_bytes": 1000 * MIB,

@@ -16,10 +16,11 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
+from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.units import MIB, round_up
 
-GPU = load_catalogue()["a100-sxm4-80gb"]
+A100 = load_catalogue()["a100-sxm4-80gb"]
 SECONDS = Budget().seconds
 """What a dry run may cost unless somebody says otherwise."""
 TOLERANCE = 0.02
@@ -42,7 +43,7 @@ def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[
     torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
     stand_ins = build(Path(torch), _BUILDS)
     environ = {variable: os.environ[variable] for variable in ("PATH", "HOME", "LANG") if variable in os.environ}
-    shown = gpu_environment.environment(GPU, 1, folder, None)
+    shown = gpu_environment.environment(A100, 1, folder, None)
     environ |= {variable: value for variable, value in shown.items() if variable.startswith("XMEM_DEVICE_")}
 
     if case.values:
@@ -56,6 +57,7 @@ def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[
     assert ran.returncode == 0, ran.stderr
     peaks = json.loads(ran.stdout.splitlines()[-1])
     version = str(peaks.pop("torch"))
+    peaks.pop("gpu")
     if case.varies:
         fails, fits = peaks["allocated"] - 1, round_up(peaks["reserved"], 2 * MIB)
         stride = int(_SEARCH * peaks["allocated"])
@@ -82,14 +84,16 @@ class Answer:
     cpu_seconds: float
 
 
-def dry_run(scripts: Listing, name: str, python: Path, folder: Path, seconds: float = SECONDS) -> Answer:
+def dry_run(
+    scripts: Listing, name: str, python: Path, folder: Path, seconds: float = SECONDS, gpu: Gpu = A100
+) -> Answer:
     """Run a script dry, once, as `xsbatch` would, with a budget of so many seconds."""
     shutil.copy(scripts.script(name), folder / "train.py")
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
     before = _cpu_seconds()
     try:
-        traces = runner.run(DryRunOrder.of(job, GPU, Budget(seconds=seconds))).traces
-        found = estimate(traces, "a100", GPU)
+        traces = runner.run(DryRunOrder.of(job, gpu, Budget(seconds=seconds))).traces
+        found = estimate(traces, "a100", gpu)
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)
     seconds, largest = _cpu_seconds() - before, found.largest

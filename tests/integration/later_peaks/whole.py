@@ -1,8 +1,9 @@
 """Run a script to its end on the stand-ins alone, nothing of the probe beside it; print torch's own peaks as JSON.
 
-Run by the job's Python: `whole.py SCRIPT FOLDER_OF_STAND_INS [BYTES]`, the last being all that torch may take. Where
-PROBE_FOR_VALUES names the folder of the probe, its table of values is there, too, and what lets Triton's kernels be
-launched on the stand-ins, and nothing else of it: shapes that follow from masks are those of a GPU.
+Run by the job's Python: `whole.py SCRIPT FOLDER_OF_STAND_INS [BYTES]`, the last being all that torch may take. With an
+empty folder it runs on a real GPU. Where PROBE_FOR_VALUES names the folder of the probe, its table of values is there,
+too, and what lets Triton's kernels be launched on the stand-ins, and nothing else of it: shapes that follow from masks
+are those of a GPU.
 """
 
 import ctypes
@@ -34,7 +35,7 @@ if most:
     torch.cuda.set_per_process_memory_fraction(int(most[0]) / torch.cuda.get_device_properties(0).total_memory)
 sys.argv = [script]
 runpy.run_path(script, run_name="__main__")
-peaks = {"torch": torch.__version__.partition("+")[0]}
+peaks = {"torch": torch.__version__.partition("+")[0], "gpu": torch.cuda.get_device_name()}
 for name in ("allocated", "reserved"):
     peaks[name] = torch.cuda.memory_stats()[f"{name}_bytes.all.peak"]
 print("\n" + json.dumps(peaks))

@@ -1,0 +1,131 @@
+"""Do scripts whose peak comes late need on a real GPU what they need on stand-ins, and does a dry run say so?
+
+    python -m benchmarks.late_peaks_on_gpu [--seconds 540] [--together N]   on a GPU: run what is missing, whole
+    python -m benchmarks.late_peaks_on_gpu --compare [--python P]           anywhere: dry runs of the same, and a table
+
+The scripts are those of tests/integration/framework_peaks and later_peaks, as they are. Measuring needs their packages
+and this repository, nothing of the product; a script whose package is not there is a result, too. Where N share the GPU
+their own figures are the same.
+
+DIR (benchmarks/data/ground-truth) gets scripts.jsonl and script_estimates.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.ground_truth import LEAST_SECONDS, OUT, append, last_words, read_lines
+from tests.integration.framework_peaks.cases import FRAMEWORK_PEAKS
+from tests.integration.later_peaks.cases import LATER_PEAKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.integration.later_peaks.listing import Listing
+
+WHOLE = Path(__file__).parents[1] / "tests" / "integration" / "later_peaks" / "whole.py"
+LISTS = (FRAMEWORK_PEAKS, LATER_PEAKS)
+
+MOST_SECONDS = 150.0
+"""Of one script. Some make a hundred thousand steps, and share the GPU with others."""
+
+
+def scripts() -> Mapping[str, Listing]:
+    """Return each script's list by its name, those that have a true peak."""
+    return {name: each for each in LISTS for name, case in sorted(each.cases.items()) if case.truth}
+
+
+def measure(names: Sequence[str], file: Path, seconds: float, together: int) -> None:
+    """Run each of these scripts to its end, unless there is no time left to begin it."""
+    deadline = time.monotonic() + seconds
+    with ThreadPoolExecutor(together) as pool:
+        for each in as_completed([pool.submit(_measure, name, deadline) for name in names]):
+            found = each.result()
+            if found is not None:
+                append(file, found)
+                print(*found.values(), flush=True)
+
+
+def _measure(name: str, deadline: float) -> dict[str, Any] | None:
+    started = time.monotonic()
+    left = min(MOST_SECONDS, deadline - started)
+    if left < LEAST_SECONDS:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        nothing = Path(folder, "nothing")
+        nothing.mkdir()
+        script = shutil.copy(scripts()[name].script(name), Path(folder, "train.py"))
+        command = [sys.executable, WHOLE, script, nothing]
+        try:
+            ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=left, check=False)
+        except subprocess.TimeoutExpired:
+            found = {"error": f"cut off after {left:.0f} s"}
+        else:
+            ended = ran.returncode == 0
+            found = json.loads(ran.stdout.splitlines()[-1]) if ended else {"error": last_words(ran.stderr)}
+    return {"key": name, **found, "seconds": round(time.monotonic() - started, 1)}
+
+
+def compare(names: Sequence[str], out: Path, python: Path) -> str:
+    """Run dry what was measured and has no answer yet, for the same GPU; return the table."""
+    from benchmarks import gpus  # noqa: PLC0415 - the product is not needed to measure
+    from benchmarks.text_table import text_table  # noqa: PLC0415
+    from tests.integration.later_peaks.measure import Answer, dry_run  # noqa: PLC0415
+    from tests.integration.later_peaks.verdict import ratios, verdict  # noqa: PLC0415
+
+    measured, file = read_lines(out / "scripts.jsonl"), out / "script_estimates.jsonl"
+    whole = [name for name in names if "error" not in measured.get(name, {"error": "not measured"})]
+    for name in whole:
+        card = gpus.named(measured[name]["gpu"])
+        if name not in read_lines(file) and card is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                answer = dry_run(scripts()[name], name, python, Path(folder), gpu=card[1])
+            append(file, {"key": name, **asdict(answer)})
+            print(name, answer.peaks, file=sys.stderr, flush=True)
+    rows, verdicts, estimated = [], Counter[str](), read_lines(file)
+    for name in whole:
+        case, real = scripts()[name].cases[name], measured[name]
+        answer = Answer(**{key: value for key, value in estimated[name].items() if key != "key"})
+        found, verdicts_of = ratios(case, answer, real), verdict(case, answer, real)
+        verdicts[verdicts_of] += 1
+        compared = " ".join(f"{ratio:.3f}" for ratio in found.values()) or "-"
+        rows.append([name, verdicts_of, compared, f"{real['allocated'] >> 20}", answer.confidence])
+    table = text_table(("script", "verdict", "estimate/measured", "measured, MiB", "confidence"), rows)
+    return "\n".join([*table, ", ".join(f"{count} {found}" for found, count in verdicts.most_common())])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the scripts of the lists of late peaks on a GPU, and compare")
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--seconds", type=float, default=540, help="begin nothing that may go on for longer")
+    parser.add_argument("--together", type=int, default=1, help="so many scripts share the GPU (default: 1)")
+    parser.add_argument("--only", default="", help="only the scripts whose name contains this")
+    parser.add_argument("--compare", action="store_true", help="dry runs of what was measured, and a table")
+    parser.add_argument("--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python, for --compare")
+    arguments = parser.parse_args()
+    file = arguments.out / "scripts.jsonl"
+    chosen = [name for name in scripts() if arguments.only in name]
+    if not arguments.compare:
+        done = read_lines(file)
+        measure([name for name in chosen if name not in done], file, arguments.seconds, arguments.together)
+        return 0
+    if arguments.python is None:
+        parser.error("--python or XMEM_TEST_PYTHON must name a Python with the torch that was measured")
+    print(compare(chosen, arguments.out, Path(arguments.python)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
