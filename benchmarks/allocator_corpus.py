@@ -12,7 +12,8 @@ and the operations; after each operation, which statistics changed; at the end, 
     segments     [address, bytes, stream, "s" | "l", expandable, pool (-1: default), blocks], where a block is
                  [bytes, requested, "A" | "P" | "I"]: allocated, waiting for events, inactive
 
-A trace is identical when every address, out-of-memory, statistic and final segment is.
+The device that they were recorded on gave out ascending addresses from 0 on, none of them twice. A trace is identical
+when every address, out-of-memory, statistic and final segment is.
 """
 
 import argparse
@@ -25,7 +26,28 @@ from typing import Any
 
 from benchmarks.allocator_model import ModelRun, Operation
 from benchmarks.allocator_oracle import Case
+from xmem_slurm.allocator.addresses import PAGE, Addresses
 from xmem_slurm.allocator.config import parse
+from xmem_slurm.units import round_up
+
+
+class Ascending(Addresses):
+    """The addresses of the device that the operations were recorded on."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = 0
+
+    def take(self, size: int) -> int:
+        """Return the first address that was never given out."""
+        address = self.next
+        self.next += round_up(size, PAGE)
+        return address
+
+    def give_back(self, address: int, size: int) -> None:
+        """Nothing is given out again."""
 
 
 def first_difference(trace: dict[str, Any], columns: list[str], torch_version: str) -> str | None:
@@ -37,7 +59,7 @@ def first_difference(trace: dict[str, Any], columns: list[str], torch_version: s
         pools=trace["npool"],
         pending_events=bool(trace["pending_events"]),
     )
-    model = ModelRun(parse(trace["settings"], torch_version), case)
+    model = ModelRun(parse(trace["settings"], torch_version), case, Ascending())
     expected = dict.fromkeys(columns, 0)
     for number, (op, deltas) in enumerate(zip(trace["ops"], trace["stat_deltas"], strict=True)):
         operation, recorded = _read(op)

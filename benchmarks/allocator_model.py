@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.allocator_oracle import Case
+from xmem_slurm.allocator.addresses import Addresses
 from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
 from xmem_slurm.allocator.config import Settings
 from xmem_slurm.allocator.device import Device
@@ -18,8 +19,10 @@ Operation = tuple[Any, ...]
 class ModelRun:
     """A fresh allocator, and the block of each live allocation."""
 
-    def __init__(self, settings: Settings, case: Case) -> None:
+    def __init__(self, settings: Settings, case: Case, addresses: Addresses | None = None) -> None:
         self.device = Device(case.capacity, case.total, events_pending=case.pending_events)
+        if addresses is not None:
+            self.device.addresses = addresses
         self.allocator = DeviceCachingAllocator(self.device, settings)
         if case.fraction is not None:
             self.allocator.set_memory_fraction(case.fraction)

@@ -120,7 +120,7 @@ def test_two_estimates_are_compared() -> None:
     words = [line.split() for line in done.stdout.splitlines()]
     assert words[0] == ["a.json", "job.sh", "difference"]
     assert words[1] == ["GPU", "memory", "needed", "14.44", "GiB", "15.44", "GiB", "+1.00", "GiB"]
-    assert ["activations", "7.14", "GiB", "8.14", "GiB", "+1.00", "GiB"] in words
+    assert ["activations", "7.15", "GiB", "8.15", "GiB", "+1.00", "GiB"] in words
     assert any("(h.*.mlp, model.py:88)" in line and line.endswith("+1.12 GiB") for line in done.stdout.splitlines())
     assert any(line.startswith("a100_40") and line.endswith("*") for line in done.stdout.splitlines())
     found = json.loads(CliRunner().invoke(app, ["compare", "--json", "a.json", "job.sh"]).stdout)

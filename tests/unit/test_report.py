@@ -116,7 +116,7 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     lines = [*terminal.estimate_lines(SIZING.estimate), terminal.outcome([change], SIZING, typed=True)]
     assert lines == [
         "GPU memory needed: 15.44 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 620.00 MiB margin",
-        "at the peak: activations 8.14 GiB, temporary 3.07 GiB, optimizer state 963.40 MiB, parameters 475.46 MiB",
+        "at the peak: activations 8.15 GiB, temporary 3.07 GiB, optimizer state 957.65 MiB, parameters 475.46 MiB",
         "confidence high: 3 optimizer steps seen; the margin is enough for 94% of runs like the 51 measured",
         (
             "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): l4 has 21.95 GiB (6.52 GiB to spare), of 4"

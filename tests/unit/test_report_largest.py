@@ -70,7 +70,7 @@ def test_only_numbers_of_layers_make_no_difference(modules: tuple[str, str], sho
 
 def test_a_person_reads_the_largest_below_what_they_are_part_of() -> None:
     lines = terminal.estimate_lines(SIZING.estimate, largest.at_peak(SIZING.estimate.largest))
-    assert lines[1].startswith("at the peak: activations 8.14 GiB, ")
+    assert lines[1].startswith("at the peak: activations 8.15 GiB, ")
     assert lines[2] == "largest of it: 36 x 96.00 MiB activations (h.*.mlp, model.py:88)"
     without = estimate([GPT2], "l4", GPUS["l4"])
     assert terminal.estimate_lines(without, largest.at_peak(without.largest)) == terminal.estimate_lines(without)

@@ -3,11 +3,12 @@
 These are the rules of the stand-in CUDA libraries (xmem_slurm/device), so that a replay can be compared with torch's
 own library address by address:
 
-- addresses grow from 0, 2 MiB aligned, and are never used twice;
+- addresses are those of Note [Device addresses] (`allocator.addresses`);
 - cudaMalloc charges its size rounded up to 2 MiB against the capacity, cuMemCreate its exact size, until freed;
 - an event is ready at once, or, with `events_pending`, only after a synchronisation.
 """
 
+from xmem_slurm.allocator.addresses import Addresses
 from xmem_slurm.units import MIB, round_up
 
 GRANULARITY = 2 * MIB
@@ -21,7 +22,7 @@ class Device:
     has, which is more when something else uses part of it, and by default the same.
     """
 
-    __slots__ = ("capacity", "completed_event", "events_pending", "next_address", "recorded_event", "total", "used")
+    __slots__ = ("addresses", "capacity", "completed_event", "events_pending", "recorded_event", "total", "used")
 
     UNLIMITED = 1 << 48
     """Stands for "no limit", in bytes: the address space of one GPU process (256 TiB)."""
@@ -30,7 +31,7 @@ class Device:
         self.capacity = self.UNLIMITED if capacity is None else capacity
         self.total = self.capacity if total is None else total
         self.used = 0
-        self.next_address = 0
+        self.addresses = Addresses()
         self.events_pending = events_pending
         self.recorded_event = 0
         self.completed_event = 0
@@ -41,15 +42,14 @@ class Device:
             return None
         return self.reserve_addresses(size)
 
-    def free(self, size: int) -> None:
+    def free(self, address: int, size: int) -> None:
         """CudaFree of what `malloc` returned for `size`."""
         self.release(round_up(size, GRANULARITY))
+        self.addresses.give_back(address, size)
 
     def reserve_addresses(self, size: int) -> int:
         """cuMemAddressReserve: address space without memory."""
-        address = self.next_address
-        self.next_address += round_up(size, GRANULARITY)
-        return address
+        return self.addresses.take(size)
 
     def create(self, size: int) -> bool:
         """cuMemCreate: memory without an address; False when memory is short."""

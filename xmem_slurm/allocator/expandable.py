@@ -176,3 +176,11 @@ def unmap_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
         free_list.pool.owner.malloc_count -= 1
     allocator.num_device_free += 1
     allocator.record_trace("segment_unmap", ptr, size, free_list.stream)
+
+
+def release_expandable_segment(block: Block) -> None:
+    """Give back the addresses of a segment that is one unmapped block (cuMemAddressFree)."""
+    segment = block.expandable_segment
+    assert isinstance(segment, ExpandableSegment)
+    block.free_list.remove_unmapped(block)
+    segment.device.addresses.give_back(segment.ptr, segment.size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from xmem_slurm.allocator import events
 from xmem_slurm.allocator.blocks import ADDRESS_BITS, Block, BlockPool, FreeList
-from xmem_slurm.allocator.expandable import unmap_block
+from xmem_slurm.allocator.expandable import release_expandable_segment, unmap_block
 
 if TYPE_CHECKING:
     from xmem_slurm.allocator.caching_allocator import DeviceCachingAllocator
@@ -78,14 +78,14 @@ def release_blocks(allocator: "DeviceCachingAllocator", pool: BlockPool) -> None
         if block.expandable_segment is not None:
             unmap_block(allocator, block)
             if not block.is_split:  # nothing of its segment is mapped any more
-                block.free_list.remove_unmapped(block)
+                release_expandable_segment(block)
 
 
 def release_block(allocator: "DeviceCachingAllocator", block: Block) -> None:
     """Give one free, unsplit segment back to the device (cudaFree)."""
     pool = block.free_list.pool
     block.free_list.remove(block)
-    allocator.device.free(block.size)
+    allocator.device.free(block.ptr, block.size)
     allocator.count_reserved(pool, -block.size)
     allocator.segments -= 1
     allocator.oversize_segments -= block.size >= allocator.settings.max_split_size

@@ -39,14 +39,6 @@ namespace {
 
 using Stats = decltype(allocator::getDeviceStats(0));
 
-// Address 0 of the answers: the lowest address that the stand-in runtime hands out.
-unsigned long long base_address() {
-    void* first = nullptr;
-    if (cudaMalloc(&first, 1) != cudaSuccess) std::abort();
-    cudaFree(first);
-    return reinterpret_cast<unsigned long long>(first) + (2ull << 20);
-}
-
 void print_stat(const decltype(Stats{}.segment)& stat) {
     for (int type = 0; type < 3; ++type)  // all, small pool, large pool
         std::cout << ' ' << stat[type].current << ' ' << stat[type].peak << ' ' << stat[type].allocated;
@@ -110,12 +102,12 @@ double seconds_for_the_rest(const std::vector<c10::cuda::CUDAStream>& streams) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void print_segments(const std::vector<c10::cuda::CUDAStream>& streams, unsigned long long base) {
+void print_segments(const std::vector<c10::cuda::CUDAStream>& streams) {
     for (const auto& segment : allocator::snapshot().segments) {
         const auto stream = std::find_if(streams.begin(), streams.end(), [&](const auto& candidate) {
             return (void*)candidate.stream() == (void*)segment.stream;
         });
-        std::cout << (unsigned long long)segment.address - base << ' ' << segment.total_size << ' '
+        std::cout << (unsigned long long)segment.address << ' ' << segment.total_size << ' '
                   << stream - streams.begin() << ' ' << (segment.is_large ? 'l' : 's') << ' ' << segment.is_expandable
                   << ' ' << static_cast<long long>(segment.owner_private_pool_id.second) - 1;
         for (const auto& block : segment.blocks)
@@ -132,7 +124,6 @@ int main(int argc, char** argv) {
     if (argc != 4) return 2;
     std::ios::sync_with_stdio(false);
     c10::cuda::_internal::setHasPrimaryContext([](DeviceIndex) { return true; });
-    const auto base = base_address();
     allocator::init(1);
     if (c10::cuda::detail::init_p2p_access_cache) c10::cuda::detail::init_p2p_access_cache(1);
     auto* native = allocator::get();
@@ -159,7 +150,7 @@ int main(int argc, char** argv) {
                 if (pool >= 0) native->beginAllocateToPool(0, pools[pool], [](cudaStream_t) { return true; });
                 try {
                     auto pointer = native->allocate(bytes);
-                    std::cout << reinterpret_cast<unsigned long long>(pointer.get()) - base;
+                    std::cout << reinterpret_cast<unsigned long long>(pointer.get());
                     live.emplace(id, std::move(pointer));
                 } catch (const c10::OutOfMemoryError&) {
                     std::cout << -1;
@@ -188,7 +179,7 @@ int main(int argc, char** argv) {
                 std::cout.flush();
                 _exit(0);
             case 'p':
-                print_segments(streams, base);
+                print_segments(streams);
                 std::cout.flush();
                 continue;
             default:

@@ -82,7 +82,7 @@ int cudaOccupancyMaxActiveClusters(int *clusters, const void *function UNUSED, c
 
 int cudaGetSymbolAddress(void **address, const void *symbol UNUSED) {
     if (!symbols)
-        symbols = xmem_take_addresses(SYMBOL_BYTES);
+        symbols = xmem_reserve_addresses(SYMBOL_BYTES);
     *address = (void *)symbols;
     return SUCCESS;
 }

@@ -1,11 +1,5 @@
 /* Device memory is address space and an account; host memory is real.
  *
- * Note [Device addresses]: they start at DEVICE_BASE, grow upward in steps of 2 MiB and are never used again, so an
- * address names one allocation for the life of the process and traces are the same from run to run. The window is
- * mapped without access and without backing, which keeps everything else out of it and makes a stray host access a
- * segmentation fault, as on a real GPU. The mapping is a safeguard only: under RLIMIT_AS it is left out, because it
- * would use the limit up, and the addresses stay plain numbers.
- *
  * Note [Charges]: cudaMalloc charges whole 2 MiB pages, the granularity of the real driver on the GPUs of the last
  * years; pool allocations (cudaMallocAsync) whole 512 B; physical memory of the virtual memory API exactly, its size
  * being a multiple of the granularity already. What is freed is free at once. With a limit, an allocation fails when
@@ -14,42 +8,20 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include "runtime.h"
 
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000 /* glibc before 2.27 does not name it */
-#endif
-
-#define DEVICE_BASE (16 * TIB)
-#define DEVICE_WINDOW (32 * TIB)
 #define PAGE_BYTES (2 * MIB)
 #define POOL_GRANULE 512
 #define POOL_RESERVE (32 * MIB) /* a pool takes memory from the device in steps of this size */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t next_address = DEVICE_BASE;
 static uint64_t used[MAX_DEVICES];
 static uint64_t pool_used[MAX_DEVICES], pool_high[MAX_DEVICES];
 static struct ranges ranges; /* allocations of the runtime, host memory, reservations of the driver */
 static int pools[MAX_DEVICES];
 
 static uint64_t round_up(uint64_t bytes, uint64_t granule) { return (bytes + granule - 1) / granule * granule; }
-
-__attribute__((constructor)) static void map_window(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur != RLIM_INFINITY)
-        return;
-    for (uint64_t bytes = DEVICE_WINDOW; bytes >= 64 * GIB; bytes /= 2) {
-        void *at = mmap((void *)DEVICE_BASE, bytes, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-        if (at == (void *)DEVICE_BASE)
-            return;
-        if (at != MAP_FAILED)
-            munmap(at, bytes); /* a kernel before 4.17 took the address for a hint */
-    }
-}
 
 static int charge_locked(int device, uint64_t bytes) {
     const struct xmem_device *gpu = xmem_device();
@@ -58,14 +30,6 @@ static int charge_locked(int device, uint64_t bytes) {
         return ERROR_MEMORY_ALLOCATION;
     used[device] += bytes;
     return SUCCESS;
-}
-
-static uint64_t take_addresses_locked(uint64_t bytes) {
-    uint64_t at = next_address;
-    if (bytes > DEVICE_BASE + DEVICE_WINDOW - at)
-        return 0;
-    next_address += round_up(bytes ? bytes : 1, PAGE_BYTES);
-    return at;
 }
 
 int xmem_charge(int device, uint64_t bytes) {
@@ -82,15 +46,11 @@ void xmem_release(int device, uint64_t bytes) {
 }
 
 /* Addresses for `bytes`, or 0 when the window is used up. */
-uint64_t xmem_take_addresses(uint64_t bytes) {
+uint64_t xmem_reserve_addresses(uint64_t bytes) {
     pthread_mutex_lock(&lock);
-    uint64_t at = take_addresses_locked(bytes);
+    uint64_t at = xmem_addresses_take(bytes);
     pthread_mutex_unlock(&lock);
     return at;
-}
-
-int xmem_is_device_address(const void *pointer) {
-    return (uint64_t)pointer >= DEVICE_BASE && (uint64_t)pointer < DEVICE_BASE + DEVICE_WINDOW;
 }
 
 int xmem_find_range(const void *pointer, struct range *found) {
@@ -117,6 +77,7 @@ int xmem_forget_range(uint64_t start, enum range_kind kind, struct range *forgot
     if (found) {
         *forgotten = *range;
         xmem_ranges_remove(&ranges, range);
+        xmem_addresses_give_back(start, forgotten->size);
     }
     pthread_mutex_unlock(&lock);
     return found;
@@ -146,8 +107,9 @@ static int allocate(void **pointer, size_t bytes, enum range_kind kind, int devi
     pthread_mutex_lock(&lock);
     int error = charge_locked(device, charge);
     if (!error) {
-        uint64_t at = take_addresses_locked(bytes);
+        uint64_t at = xmem_addresses_take(bytes);
         if (!at || xmem_ranges_add(&ranges, (struct range){at, bytes, kind, device, NULL})) {
+            xmem_addresses_give_back(at, bytes);
             used[device] -= charge;
             error = ERROR_MEMORY_ALLOCATION;
         } else {
@@ -174,6 +136,7 @@ int cudaFree(void *pointer) {
         (range->kind == DEVICE || range->kind == POOL || range->kind == MANAGED)) {
         freed = *range;
         xmem_ranges_remove(&ranges, range);
+        xmem_addresses_give_back(freed.start, freed.size);
         if (freed.kind != MANAGED)
             used[freed.device] -= charge_of(freed.size, freed.kind);
         if (freed.kind == POOL)

@@ -1,7 +1,4 @@
-/* A table of address ranges that do not overlap, kept sorted by their start. Callers hold the memory lock.
- *
- * Device addresses are handed out upward, so almost every range is added at the end.
- */
+/* A table of address ranges that do not overlap, kept sorted by their start. Callers hold the memory lock. */
 #include "runtime.h"
 
 /* The index of the first range that starts after `address`. */

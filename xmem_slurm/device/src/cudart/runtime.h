@@ -72,11 +72,15 @@ int xmem_ranges_add(struct ranges *table, struct range range);
 struct range *xmem_ranges_find(struct ranges *table, uint64_t address);
 void xmem_ranges_remove(struct ranges *table, struct range *range);
 
+/* addresses.c; callers hold the memory lock. 0 where there are none left. */
+uint64_t xmem_addresses_take(uint64_t bytes);
+void xmem_addresses_give_back(uint64_t at, uint64_t bytes);
+int xmem_is_device_address(const void *pointer);
+
 /* memory.c: the accounts. All of them take the memory lock. */
 int xmem_charge(int device, uint64_t bytes);
 void xmem_release(int device, uint64_t bytes);
-uint64_t xmem_take_addresses(uint64_t bytes);
-int xmem_is_device_address(const void *pointer);
+uint64_t xmem_reserve_addresses(uint64_t bytes);
 void xmem_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 int xmem_find_range(const void *pointer, struct range *found);
 int xmem_track_range(struct range range);

@@ -50,7 +50,7 @@ int cuMemRelease(uint64_t handle) {
 
 int cuMemAddressReserve(uint64_t *address, size_t bytes, size_t alignment UNUSED, uint64_t wanted UNUSED,
                         unsigned long long flags UNUSED) {
-    *address = xmem_take_addresses(bytes);
+    *address = xmem_reserve_addresses(bytes);
     if (!*address)
         return ERROR_MEMORY_ALLOCATION;
     return xmem_track_range((struct range){*address, bytes, RESERVED, xmem_current_device(), NULL});

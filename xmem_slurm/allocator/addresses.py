@@ -1,0 +1,61 @@
+"""Which addresses does the driver give to device memory? Note [Device addresses], device/src/cudart/addresses.c.
+
+The same rules, number by number, so that a replay can be compared with torch's own library on the stand-ins.
+"""
+
+from bisect import bisect, insort
+
+from xmem_slurm.units import MIB, round_up
+
+PAGE = 2 * MIB
+CHUNK = 32 * MIB
+WINDOW_END = 48 << 40
+
+
+class Addresses:
+    """The address space of one process: chunks, and the holes in them, each a (start, end), sorted."""
+
+    __slots__ = ("chunks", "holes")
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[int, int]] = []
+        self.holes: list[tuple[int, int]] = []
+
+    def take(self, size: int) -> int:
+        """Return the address of a place for `size` bytes."""
+        size = round_up(size, PAGE)
+        for number, (start, end) in enumerate(self.holes):
+            if end - start >= size:
+                self.holes[number : number + 1] = [(start + size, end)] if end - start > size else []
+                return start
+        chunk = round_up(size, CHUNK)
+        start = self._end_of_room(chunk) - chunk
+        insort(self.chunks, (start, start + chunk))
+        if chunk > size:
+            insort(self.holes, (start + size, start + chunk))
+        return start
+
+    def give_back(self, address: int, size: int) -> None:
+        """Free what `take` returned for `size` bytes."""
+        number = bisect(self.chunks, (address, WINDOW_END)) - 1
+        first, last = self.chunks[number]
+        start, end = address, address + round_up(size, PAGE)
+        at = bisect(self.holes, (start, end))
+        if at < len(self.holes) and self.holes[at][0] == end < last:
+            end = self.holes.pop(at)[1]
+        if at and self.holes[at - 1][1] == start > first:
+            at -= 1
+            start = self.holes.pop(at)[0]
+        if (start, end) == (first, last):
+            del self.chunks[number]
+        else:
+            self.holes.insert(at, (start, end))
+
+    def _end_of_room(self, size: int) -> int:
+        """Return the end of the highest place outside the chunks that has room for `size` bytes."""
+        end = WINDOW_END
+        for start, last in reversed(self.chunks):
+            if end - last >= size:
+                break
+            end = start
+        return end
