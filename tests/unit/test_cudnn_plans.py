@@ -46,7 +46,7 @@ def pointers(*of):
 
 CONVOLUTION, PRODUCT = 10, 19
 
-def ask(rows, columns, kind=CONVOLUTION):
+def ask(rows, columns, kind=PRODUCT):
     tensor = make(17, (902, INT64, (ctypes.c_int64 * 2)(rows, columns)))
     operation = make(kind, (701, DESCRIPTOR, pointers(tensor)))
     cudnn.cudnnBackendDestroyDescriptor(tensor)  # as torch does
@@ -178,9 +178,7 @@ NO_PLANS = [[0, 0, 0, []]]
 
 
 def answered(elements: int) -> list[list[Any]]:
-    """The second plan may take as much as the third: that is noted by a size just below a whole number of blocks."""
-    asked = -(-elements // 512) * 512 - 1 if -(-2 * elements // 512) > -(-elements // 512) else elements
-    return [[7, 3000, 0, []], [9, 0, asked, [0, 4]], [11, 0, 2 * elements, []]]
+    return [[7, 3000, 0, []], [9, 0, elements, [0, 4]], [11, 0, 2 * elements, []]]
 
 
 def test_plans_are_those_of_the_library(ask: Ask) -> None:
@@ -195,14 +193,15 @@ def bounds():
     runtime.xmem_bounds_report(text, len(text))
     return json.loads(text.value)
 runtime.xmem_at_most.restype, runtime.xmem_at_most.argtypes = ctypes.c_uint64, [ctypes.c_uint64] * 2
-ask(30, 70), ask(30, 70), ask(1, 2)
+ask(30, 70, CONVOLUTION), ask(30, 70, CONVOLUTION), ask(1, 2, CONVOLUTION)
 sizes = [runtime.xmem_at_most(n, most) for n, most in ((0, 4096), (0, 8192), (0, 4096), (512, 512), (512, 513))]
 many = {runtime.xmem_at_most(1 << 20, most << 21) for most in range(1, 300)}
 out(sizes=sizes, few=bounds()[:4], many=[len(many), min(many)], last=dict(bounds())[min(many)], doubts=doubts())
 """
-    seen = ask(code)
-    assert seen["few"] == [[2559, 4200], [511, 4096], [509, 8192], [507, 513]]
-    assert seen["sizes"] == [511, 509, 511, 512, 507]
+    seen = ask(code, XMEM_DEVICE_MULTIPROCESSORS="3")
+    parts = 3 * 2 * 128 * 128 * 4
+    assert seen["few"] == [[2559, 4200 + parts], [4607, 4200 + parts], [511, 4 + parts], [509, 4096]]
+    assert seen["sizes"] == [509, 507, 509, 512, 505]
     assert seen["many"] == [256, (1 << 20) - 511], "the last size stands for all that are over"
     assert seen["last"] == 299 << 21
     assert seen["doubts"] == {}
@@ -213,7 +212,44 @@ def test_only_of_convolutions_another_plan_than_the_first_may_be_taken(ask: Ask)
     (_, first, _), (_, other, _) = (
         ask(f"out(plans=ask(30, 70, {kind}))")["plans"] for kind in ("CONVOLUTION", "PRODUCT")
     )
-    assert (first, other) == (answered(2100)[1], [9, 0, 2100, [0, 4]])
+    assert (first[2], other[2]) == (2559, 2100), "the first stands for any: by a size just below whole blocks"
+
+
+PRODUCTS = """
+def tensor(*sizes, last=False):
+    strides = [1] * 4
+    order = (1, 3, 2, 0) if last else (3, 2, 1, 0)
+    for inner, outer in zip(order, order[1:]):
+        strides[outer] = strides[inner] * sizes[inner]
+    return make(17, (902, INT64, (ctypes.c_int64 * 4)(*sizes)), (903, INT64, (ctypes.c_int64 * 4)(*strides)))
+
+def first(direction, side, last=False, kernel=1, stride=1, padding=0, groups=1):
+    numbers = {10: (702, 703, 704), 11: (714, 715, 716), 12: (708, 709, 710)}[direction]
+    pairs = ((103, stride), (104, padding), (105, padding))
+    how = make(1, *((name, INT64, (ctypes.c_int64 * 2)(value, value)) for name, value in pairs))
+    filters, images = tensor(32, 16 // groups, kernel, kernel), tensor(8, 16, side, side, last=last)
+    parts = [(701, images), *zip(numbers, (how, filters, images))]  # the fake goes by 701
+    operation = make(direction, *((name, DESCRIPTOR, pointers(each)) for name, each in parts))
+    graph = make(15, (801, DESCRIPTOR, pointers(operation)))
+    heuristics = make(4, (201, DESCRIPTOR, pointers(graph)), (200, MODE, (ctypes.c_int * 1)(0)))
+    configurations = [make(3) for _ in range(get(heuristics, 202, DESCRIPTOR, None))]
+    get(heuristics, 202, DESCRIPTOR, pointers(*configurations))
+    engine, _, workspace, _ = describe(configurations[0])
+    return [engine, -(-workspace // 512) * 512]
+"""
+"""The first engine of a convolution's answer, and its workspace in whole blocks."""
+
+
+def test_a_convolution_that_is_a_product_of_matrices_takes_no_workspace(ask: Ask) -> None:
+    code = """
+products = [first(10, 14), first(12, 14), first(11, 14), first(10, 7, last=True), first(12, 7, last=True)]
+others = [first(10, 7), first(11, 7, last=True), first(10, 14, kernel=3), first(10, 14, stride=2)]
+others += [first(10, 14, padding=1), first(10, 14, groups=2)]
+out(products=products, others=others)
+"""
+    seen = ask(PRODUCTS + code)
+    assert seen["products"] == [[58, 512], [63, 512], [62, 8 * 32 * 16 * 4], [58, 512], [63, 512]]
+    assert seen["others"] == [[7, 0]] * 6
 
 
 def test_a_compiled_plan_that_does_not_tell_its_workspace_is_made(ask: Ask) -> None:

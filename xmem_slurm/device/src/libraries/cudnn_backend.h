@@ -11,7 +11,8 @@ enum {
     ENGINECFG_DESCRIPTOR = 3,
     ENGINEHEUR_DESCRIPTOR = 4,
     EXECUTION_PLAN_DESCRIPTOR = 5,
-    OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10, /* 11: for filters, 12: for data */
+    OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR = 10,
+    OPERATION_CONVOLUTION_FILTER_DESCRIPTOR = 11,
     OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR = 12,
     DEVICEPROP_DESCRIPTOR = 38,
 };
@@ -46,12 +47,17 @@ enum {
     EXECUTION_PLAN_JSON_REPRESENTATION = 405,
     EXECUTION_PLAN_DEVICEPROP = 407,
     OPERATIONGRAPH_OPS = 801,
+    TENSOR_DATA_TYPE = 901,
+    TENSOR_DIMENSIONS = 902,
+    TENSOR_STRIDES = 903,
     ENGINE_OPERATION_GRAPH = 1300,
     ENGINE_GLOBAL_INDEX = 1301,
     ENGINE_NUMERICAL_NOTE = 1303,
     ENGINE_BEHAVIOR_NOTE = 1305,
     DEVICEPROP_JSON = 2702,
 };
+
+enum { CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0 };
 
 /* In the order in which they were set. A value of TYPE_BACKEND_DESCRIPTOR holds a reference. */
 struct attribute {
@@ -69,9 +75,13 @@ struct descriptor {
 
 size_t cudnn_attribute_bytes(int type);
 struct attribute *cudnn_find(const struct descriptor *descriptor, int name);
+const struct descriptor *cudnn_refers(const struct descriptor *descriptor, int name);
 
 /* cudnn_work.c */
 void cudnn_count(const struct descriptor *plan);
+
+/* cudnn_products.c: a line of an answer for an engine that cuDNN leaves out without a GPU, or nothing. */
+void cudnn_write_product(const struct descriptor *heuristics, char *line, size_t size);
 
 /* The job's own cuDNN on heuristics: its answer as text (plans/answer.c), to be freed, or NULL: cudnn_no_answer() says
  * why, in words that stay. */

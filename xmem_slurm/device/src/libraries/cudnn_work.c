@@ -5,13 +5,7 @@
  */
 static const int filters[] = {703, 709, 715}, outputs[] = {705, 711, 717};
 enum { POINTWISE_DESCRIPTOR = 750, POINTWISE_MODE = 0, MATMUL_A = 1520, MATMUL_C = 1522 };
-enum { TENSOR_DATA_TYPE = 901, TENSOR_DIMENSIONS = 902 };
 #define MODE_GEN_INDEX 501
-
-static const struct descriptor *refers(const struct descriptor *descriptor, int name) {
-    const struct attribute *found = descriptor ? cudnn_find(descriptor, name) : NULL;
-    return found && found->type == TYPE_BACKEND_DESCRIPTOR && found->count ? *(struct descriptor **)found->data : NULL;
-}
 
 /* The product of a tensor's dimensions but for the first ones. */
 static double size(const struct descriptor *tensor, int but) {
@@ -50,29 +44,30 @@ struct found {
  * as its first operands are. */
 static void look(const struct descriptor *operation, struct found *found) {
     for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
-        const struct descriptor *filter = refers(operation, filters[i]), *output = refers(operation, outputs[i]);
+        const struct descriptor *filter = cudnn_refers(operation, filters[i]),
+                                *output = cudnn_refers(operation, outputs[i]);
         if (filter && output)
             *found = (struct found){found->flops + 2 * size(output, 0) * size(filter, 1), "convolution",
                                     precision_of(filter), 0};
     }
-    const struct descriptor *a = refers(operation, MATMUL_A), *c = refers(operation, MATMUL_C);
+    const struct descriptor *a = cudnn_refers(operation, MATMUL_A), *c = cudnn_refers(operation, MATMUL_C);
     const struct attribute *sizes = a && c ? cudnn_find(a, TENSOR_DIMENSIONS) : NULL;
     if (sizes) {
         found->flops += 2 * size(c, 0) * size(a, (int)sizes->count - 1);
         found->kind = "attention";
         found->precision = found->precision ? found->precision : precision_of(a);
     }
-    const struct descriptor *pointwise = refers(operation, POINTWISE_DESCRIPTOR);
+    const struct descriptor *pointwise = cudnn_refers(operation, POINTWISE_DESCRIPTOR);
     const struct attribute *mode = pointwise ? cudnn_find(pointwise, POINTWISE_MODE) : NULL;
     found->masked |= mode && *(const int *)mode->data == MODE_GEN_INDEX;
 }
 
 /* Attention that asks for the index of a row and a column is causal, and computes half. */
 void cudnn_count(const struct descriptor *plan) {
-    const struct descriptor *configuration = refers(plan, EXECUTION_PLAN_ENGINE_CONFIG);
-    const struct descriptor *graph = refers(configuration, OUR_GRAPH);
+    const struct descriptor *configuration = cudnn_refers(plan, EXECUTION_PLAN_ENGINE_CONFIG);
+    const struct descriptor *graph = cudnn_refers(configuration, OUR_GRAPH);
     if (!graph)
-        graph = refers(refers(configuration, ENGINECFG_ENGINE), ENGINE_OPERATION_GRAPH);
+        graph = cudnn_refers(cudnn_refers(configuration, ENGINECFG_ENGINE), ENGINE_OPERATION_GRAPH);
     const struct attribute *operations = graph ? cudnn_find(graph, OPERATIONGRAPH_OPS) : NULL;
     struct found found = {0};
     for (int64_t i = 0; operations && i < operations->count; i++)
