@@ -117,10 +117,11 @@ class Backend:
 
 def measure(data: dict[str, Any]) -> None:
     """Put this GPU's answers in the place of those that `data` has."""
-    import torch  # noqa: PLC0415 - nothing else here needs it
+    import nvidia.cudnn  # noqa: PLC0415 - on the GPU's machine: beside torch, which maps what cuDNN needs
+    import torch  # noqa: PLC0415
 
     torch.zeros(1, device="cuda")
-    backend = Backend(ctypes.CDLL("libcudnn_graph.so.9"), None)  # torch has loaded it
+    backend = Backend(ctypes.CDLL(str(Path(nvidia.cudnn.__path__[0], "lib", "libcudnn_graph.so.9"))), None)
     device = backend.make(DEVICE)
     backend.set(device, 2701, HANDLE_TYPE, 1, ctypes.byref(backend.handle))
     backend.library.cudnnBackendFinalize(device)

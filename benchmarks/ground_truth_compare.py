@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpus
-from benchmarks.campaign import Config
+from benchmarks.campaign import IMAGE_MODELS, RECURRENT_MODEL, Config
 from benchmarks.ground_truth import RUN, append, read_lines, trace_file
-from benchmarks.published_metrics import Judged, quantile, score, share
+from benchmarks.published_metrics import quantile
 from benchmarks.text_table import text_table
+from xmem_slurm.allocator.fit import smallest_capacity
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
@@ -30,7 +31,7 @@ from xmem_slurm.errors import XmemError
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.trace import Op, Trace
 from xmem_slurm.trace_file import read as read_trace
-from xmem_slurm.units import round_up
+from xmem_slurm.units import MIB, round_up
 
 BUDGET = Budget(seconds=300)
 
@@ -38,7 +39,23 @@ BLOCK = 512
 """Bytes that torch's allocator rounds requests up to (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 
 HEADINGS = ("run", "measured MiB", "error %", "replay %", "context MiB", "catalogue", "parts at", "operator")
-SUMMARY = ("kind", "n", "median", "mean", "p90", "max", "signed", "under", ">5 %", "below promise", "context")
+SUMMARY = (
+    "kind",
+    "runs",
+    "same allocations",
+    "reserved exact",
+    "median %",
+    "lowest %",
+    "highest %",
+    "promise enough",
+    "least excess %",
+    "median excess %",
+    "highest excess %",
+    "outside MiB",
+    "catalogue MiB",
+)
+Pair = tuple[str, Mapping[str, Any], Mapping[str, Any]]
+"""A run's key, what was measured, and the estimate."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
         "margin_bytes": rank.margin_bytes,
         "outside_allocator_bytes": rank.outside_allocator_bytes,
         "replayed_history_bytes": replay(real).peak_reserved_bytes,
+        "needed_by_history_bytes": smallest_capacity(real, replay(real)),
         "confidence": found.confidence,
         "doubts": sorted({doubt.code for doubt in found.doubts}),
         "parting": None if parting is None else vars(parting),
@@ -161,21 +179,45 @@ def moments(history: Trace) -> Iterator[Moment]:
 
 def report(runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the scores by kind of job, and one line for each run."""
-    pairs = [
+    both = pairs(runs, estimates)
+    if not both:
+        return "nothing measured, or nothing estimated"
+    lines = text_table(SUMMARY, summary(both))
+    lines += ["", *text_table(HEADINGS, [_line(*pair) for pair in both])]
+    lines += [f"no measurement of {key}: {run['error']}" for key, run in runs.items() if "error" in run]
+    lines += [f"no estimate for {key}: {each['reason']}" for key, each in estimates.items() if "reason" in each]
+    return "\n".join(lines)
+
+
+def pairs(runs: Mapping[str, Mapping[str, Any]], estimates: Mapping[str, Mapping[str, Any]]) -> list[Pair]:
+    """Return the runs that were both measured and estimated."""
+    return [
         (key, run, estimates[key])
         for key, run in runs.items()
         if "error" not in run and key in estimates and "reason" not in estimates[key]
     ]
-    if not pairs:
-        return "nothing measured, or nothing estimated"
-    kinds = {"all": pairs}
-    for pair in pairs:
-        kinds.setdefault("images" if pair[1]["config"]["size"] == 224 else "language", []).append(pair)
-    lines = text_table(SUMMARY, [_summary(kind, chosen) for kind, chosen in kinds.items()])
-    lines += ["", *text_table(HEADINGS, [_line(*pair) for pair in pairs])]
-    lines += [f"no measurement of {key}: {run['error']}" for key, run in runs.items() if "error" in run]
-    lines += [f"no estimate for {key}: {each['reason']}" for key, each in estimates.items() if "reason" in each]
-    return "\n".join(lines)
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """Say what kind of job a run is: what decides which of its buffers a library chooses."""
+    if config["benchmark"]:
+        return "images, cudnn.benchmark"
+    if config["model"] == RECURRENT_MODEL:
+        return "LSTM"
+    if config["model"] in IMAGE_MODELS:
+        return "images, channels_last" if config["channels_last"] else "images, contiguous"
+    return "transformers"
+
+
+def summary(both: Sequence[Pair]) -> list[list[str]]:
+    """Return a row of `SUMMARY` for each kind, all of them first.
+
+    Reserved bytes are compared without margin; the promise, with it, to what the measured history needs of memory.
+    """
+    kinds = {"all": list(both)}
+    for pair in both:
+        kinds.setdefault(kind_of(pair[1]["config"]), []).append(pair)
+    return [_summary(kind, chosen) for kind, chosen in kinds.items()]
 
 
 def outside_bytes(run: Mapping[str, Any]) -> int:
@@ -185,45 +227,40 @@ def outside_bytes(run: Mapping[str, Any]) -> int:
     return int(run["nvml_process_after_bytes"] - run["reserved_after_bytes"])
 
 
-def _summary(kind: str, pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    scores = score([_judged(run, each) for _, run, each in pairs])
-    assert scores is not None
-    errors = (scores.median, scores.mean, scores.p90, scores.maximum)
-    broken = [each["fits_in_bytes"] + each["margin_bytes"] < run["peak_reserved_bytes"] for _, run, each in pairs]
-    context = [each["outside_allocator_bytes"] / outside_bytes(run) - 1 for _, run, each in pairs]
+def _summary(kind: str, chosen: Sequence[Pair]) -> list[str]:
+    errors = [each["peak_reserved_bytes"] / run["peak_reserved_bytes"] - 1 for _, run, each in chosen]
+    excess = [promised(each) / each["needed_by_history_bytes"] - 1 for _, _, each in chosen]
+    outside = [outside_bytes(run) for _, run, _ in chosen]
     return [
         kind,
-        str(scores.runs),
-        *(f"{100 * value:.2f}" for value in errors),
-        f"{100 * scores.signed_median:+.2f}",
-        f"{100 * scores.under:.0f}",
-        f"{100 * scores.under_5_percent:.0f}",
-        f"{100 * share(broken):.0f}",
-        f"{100 * quantile(context, 0.5):+.0f}",
+        str(len(chosen)),
+        str(sum(each["parting"] is None for _, _, each in chosen)),
+        str(sum(error == 0 for error in errors)),
+        *(
+            f"{100 * value:+.2f}"
+            for value in (quantile([abs(error) for error in errors], 0.5), min(errors), max(errors))
+        ),
+        str(sum(share >= 0 for share in excess)),
+        *(f"{100 * value:+.1f}" for value in (min(excess), quantile(excess, 0.5), max(excess))),
+        f"{min(outside) / MIB:.0f}-{max(outside) / MIB:.0f}",
+        f"{max(each['outside_allocator_bytes'] for _, _, each in chosen) / MIB:.0f}",
     ]
 
 
-def _judged(run: Mapping[str, Any], each: Mapping[str, Any]) -> Judged:
-    return Judged(
-        ground_bytes=run["peak_reserved_bytes"],
-        total_bytes=run["gpu"]["total_bytes"],
-        real_oom=False,
-        estimated_bytes=each["peak_reserved_bytes"],
-        predicted_oom=False,
-        capped_oom=None,
-        seconds=each["seconds"],
-    )
+def promised(each: Mapping[str, Any]) -> int:
+    """Return what torch's allocator is said to need, margin included."""
+    return int(each["fits_in_bytes"] + each["margin_bytes"])
 
 
 def _line(key: str, run: Mapping[str, Any], each: Mapping[str, Any]) -> list[str]:
     ground, parting = run["peak_reserved_bytes"], each["parting"]
     return [
         key,
-        f"{ground / 2**20:.0f}",
+        f"{ground / MIB:.0f}",
         f"{100 * (each['peak_reserved_bytes'] / ground - 1):+.2f}",
         f"{100 * (each['replayed_history_bytes'] / ground - 1):+.2f}",
-        f"{outside_bytes(run) / 2**20:.0f}",
-        f"{each['outside_allocator_bytes'] / 2**20:.0f}",
+        f"{outside_bytes(run) / MIB:.0f}",
+        f"{each['outside_allocator_bytes'] / MIB:.0f}",
         "never" if parting is None else f"{parting['allocation']}",
         "" if parting is None else f"{parting['operator']}: {parting['measured']}, dry {parting['dry']}",
     ]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tests.integration.later_peaks.listing import Listing
 
 WHOLE = Path(__file__).parents[1] / "tests" / "integration" / "later_peaks" / "whole.py"
+HEADINGS = ("script", "verdict", "estimate/measured", "measured, MiB", "confidence")
 LISTS = (FRAMEWORK_PEAKS, LATER_PEAKS)
 
 MOST_SECONDS = 150.0
@@ -78,32 +79,43 @@ def _measure(name: str, deadline: float) -> dict[str, Any] | None:
     return {"key": name, **found, "seconds": round(time.monotonic() - started, 1)}
 
 
-def compare(names: Sequence[str], out: Path, python: Path) -> str:
-    """Run dry what was measured and has no answer yet, for the same GPU; return the table."""
+def estimate(names: Sequence[str], out: Path, python: Path) -> None:
+    """Run dry what was measured and has no answer yet, for the same GPU."""
     from benchmarks import gpus  # noqa: PLC0415 - the product is not needed to measure
-    from benchmarks.text_table import text_table  # noqa: PLC0415
-    from tests.integration.later_peaks.measure import Answer, dry_run  # noqa: PLC0415
-    from tests.integration.later_peaks.verdict import ratios, verdict  # noqa: PLC0415
+    from tests.integration.later_peaks.measure import dry_run  # noqa: PLC0415
 
-    measured, file = read_lines(out / "scripts.jsonl"), out / "script_estimates.jsonl"
-    whole = [name for name in names if "error" not in measured.get(name, {"error": "not measured"})]
-    for name in whole:
-        card = gpus.named(measured[name]["gpu"])
-        if name not in read_lines(file) and card is not None:
+    file = out / "script_estimates.jsonl"
+    done = read_lines(file)
+    for name, real in _whole(out).items():
+        card = gpus.named(real["gpu"])
+        if name in names and name not in done and card is not None:
             with tempfile.TemporaryDirectory() as folder:
                 answer = dry_run(scripts()[name], name, python, Path(folder), gpu=card[1])
             append(file, {"key": name, **asdict(answer)})
-            print(name, answer.peaks, file=sys.stderr, flush=True)
-    rows, verdicts, estimated = [], Counter[str](), read_lines(file)
-    for name in whole:
-        case, real = scripts()[name].cases[name], measured[name]
+            print(name, dict(answer.peaks), file=sys.stderr, flush=True)
+
+
+def _whole(out: Path) -> dict[str, dict[str, Any]]:
+    """Return what was measured of the scripts that came to their end."""
+    return {name: real for name, real in read_lines(out / "scripts.jsonl").items() if "error" not in real}
+
+
+def table(out: Path) -> tuple[list[list[str]], Counter[str]]:
+    """Return a row of `HEADINGS` for each script that has an answer, and how many there are of each verdict."""
+    from tests.integration.later_peaks.measure import Answer  # noqa: PLC0415 - it needs the product
+    from tests.integration.later_peaks.verdict import ratios, verdict  # noqa: PLC0415
+
+    rows, verdicts, estimated = [], Counter[str](), read_lines(out / "script_estimates.jsonl")
+    for name, real in sorted(_whole(out).items()):
+        if name not in estimated:
+            continue
+        case = scripts()[name].cases[name]
         answer = Answer(**{key: value for key, value in estimated[name].items() if key != "key"})
-        found, verdicts_of = ratios(case, answer, real), verdict(case, answer, real)
-        verdicts[verdicts_of] += 1
-        compared = " ".join(f"{ratio:.3f}" for ratio in found.values()) or "-"
-        rows.append([name, verdicts_of, compared, f"{real['allocated'] >> 20}", answer.confidence])
-    table = text_table(("script", "verdict", "estimate/measured", "measured, MiB", "confidence"), rows)
-    return "\n".join([*table, ", ".join(f"{count} {found}" for found, count in verdicts.most_common())])
+        found = verdict(case, answer, real)
+        verdicts[found] += 1
+        compared = " ".join(f"{ratio:.3f}" for ratio in ratios(case, answer, real).values()) or "-"
+        rows.append([name, found, compared, f"{real['allocated'] >> 20}", answer.confidence])
+    return rows, verdicts
 
 
 def main() -> int:
@@ -123,7 +135,11 @@ def main() -> int:
         return 0
     if arguments.python is None:
         parser.error("--python or XMEM_TEST_PYTHON must name a Python with the torch that was measured")
-    print(compare(chosen, arguments.out, Path(arguments.python)))
+    from benchmarks.text_table import text_table  # noqa: PLC0415 - it is not needed to measure
+
+    estimate(chosen, arguments.out, Path(arguments.python))
+    rows, verdicts = table(arguments.out)
+    print("\n".join([*text_table(HEADINGS, rows), ", ".join(f"{count} {each}" for each, count in verdicts.items())]))
     return 0
 
 

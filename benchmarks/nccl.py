@@ -4,15 +4,19 @@
 
 benchmarks/data/outside_allocator.csv has what nvidia-smi said on 8 x H100 and H200 before the model was made. A row
 counts where NCCL had begun by then. GPU 0 of some also holds a bare context of each other rank, which made a tensor
-there before it chose its own GPU: (GPU 0 - GPU 1) / (ranks - 1) is what a bare context takes.
+there before it chose its own GPU: (GPU 0 - GPU 1) / (ranks - 1) is what a bare context takes. Of one rank there are the
+runs of benchmarks/data/ground-truth with DistributedDataParallel: what they held beyond the same run without.
 """
 
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from benchmarks.ground_truth import OUT as GROUND_TRUTH
+from benchmarks.ground_truth import read_lines
 from xmem_slurm.sizing.nccl import FILE, MeasuredNccl, generation
 from xmem_slurm.units import MIB
 
@@ -67,10 +71,42 @@ def text(found: Sequence[Row]) -> str:
     lines = [HEAD]
     for entry, group in entries(found):
         logs, most = sum(int(row["logs"]) for row in group), max(int(row["most_mib"]) for row in group)
-        lines += ["[[measured]]", f'gpu = "{entry.gpu}"', f"ranks = {entry.ranks}"]
-        lines += [f'since = "{_dotted(entry.since)}"', f'until = "{_dotted(entry.until)}"', f"bytes = {entry.bytes}"]
-        lines += [f'source = "{logs} logs of KellerJordan/modded-nanogpt: nvidia-smi shows at most {most} MiB"', ""]
+        lines += _table(entry, f"{logs} logs of KellerJordan/modded-nanogpt: nvidia-smi shows at most {most} MiB")
+    for entry, count in alone():
+        lines += _table(entry, f"benchmarks/data/ground-truth, beside the same without NCCL; runs: {count}")
     return "\n".join(lines)
+
+
+def _table(entry: MeasuredNccl, source: str) -> list[str]:
+    return [
+        "[[measured]]",
+        f'gpu = "{entry.gpu}"',
+        f"ranks = {entry.ranks}",
+        f'since = "{_dotted(entry.since)}"',
+        f'until = "{_dotted(entry.until)}"',
+        f"bytes = {entry.bytes}",
+        f'source = "{source}"',
+        "",
+    ]
+
+
+def alone() -> list[tuple[MeasuredNccl, int]]:
+    """Return what NCCL took of a GPU for a group of one process, and in how many runs of the ground truth."""
+    runs = read_lines(GROUND_TRUTH / "runs.jsonl")
+    taken: dict[tuple[str, str], list[int]] = {}
+    for key, run in runs.items():
+        without = runs.get(key.replace("_ddp", ""), {"error": "not measured"})
+        if "_ddp" in key and "error" not in run and "error" not in without:
+            more = _of_process(run) - _of_process(without)
+            taken.setdefault((run["gpu"]["name"], run["versions"]["torch"]), []).append(more)
+    return [
+        (MeasuredNccl(gpu, 1, generation(torch), generation(torch), max(found)), len(found))
+        for (gpu, torch), found in taken.items()
+    ]
+
+
+def _of_process(run: Mapping[str, Any]) -> int:
+    return int(run["nvml_process_after_bytes"] - run["reserved_after_bytes"])
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -145,7 +145,7 @@ def test_what_jobs_here_taught_goes_before_what_ships_and_says_so() -> None:
     assert found.largest.margin == own
     told = terminal.estimate_lines(found)[-1]
     assert "the margin is enough for 95% of 312 jobs of this site (2026-11-23)" in told
-    doubtful = changed(doubts=[Noted(Doubt.NCCL, "", share=0.3)])
+    doubtful = changed(doubts=[Noted(Doubt.ASSUMED_VALUES, "", share=0.3)])
     assert estimate.estimate([doubtful], "h200", H200, learned).largest.margin.probability is None
     assert found.confidence == "high"
     of_failures = Experience(

@@ -461,7 +461,7 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
     ],
 )
 def test_what_may_cost_the_most_is_on_the_screen(doubts: list[trace.Noted], told: str) -> None:
-    found = estimate([dataclasses.replace(GPT2, doubts=doubts)], "h200", GPUS["h200"])
+    found = estimate([dataclasses.replace(GPT2, doubts=doubts)], "l4", GPUS["l4"])
     assert terminal.brief_line(Sizing(found, Placement([], None), 0.0)).endswith(f"confidence {told}")
 
 
