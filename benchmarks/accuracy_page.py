@@ -11,19 +11,29 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
-from benchmarks import cudnn_bounds, cudnn_plans, paper, published_dry_runs, published_rows
-from benchmarks.campaign import configs
+from benchmarks import (
+    cudnn_bounds,
+    cudnn_plans,
+    ground_truth_compare,
+    late_peaks_on_gpu,
+    paper,
+    published_dry_runs,
+    published_rows,
+)
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
 from benchmarks.margins import MOST, RESULTS, Published, kinds, measured, of_real_runs, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
+from tests.integration.later_peaks.verdict import EXACT
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.sizing import conformal
+from xmem_slurm.units import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "accuracy.md"
 TEMPLATE = Path(__file__).with_name("accuracy.md.j2")
@@ -109,6 +119,32 @@ def _percent(value: float | None) -> str:
     return "too few" if value is None else f"{100 * value:.1f}"
 
 
+def own() -> dict[str, Any]:
+    """Return what was measured on a GPU of our own, and what dry runs say of it."""
+    runs, estimates = (read_lines(GROUND_TRUTH / f"{name}.jsonl") for name in ("runs", "estimates"))
+    both = ground_truth_compare.pairs(runs, estimates)
+    capped = [each["survived"] for each in read_lines(GROUND_TRUTH / "capped.jsonl").values()]
+    rows, verdicts = late_peaks_on_gpu.table(GROUND_TRUTH)
+    gpu, versions = both[0][1]["gpu"]["name"], both[0][1]["versions"]
+    usual = "resnet50_64x224_fp32_AdamW"
+    allocated = [f"{runs[key]['peak_allocated_bytes'] / GIB:.1f}" for key in (f"{usual}_benchmark", usual)]
+    names = ("torch", "cudnn", "torchvision", "transformers", "triton", "driver")
+    return {
+        "gpu": gpu.removeprefix("NVIDIA "),
+        "runs": len(both),
+        "versions": ", ".join(f"{name} {versions[name]}" for name in names),
+        "summary": markdown_table(ground_truth_compare.SUMMARY, ground_truth_compare.summary(both)),
+        "replayed": sum(each["replayed_history_bytes"] == run["peak_reserved_bytes"] for _, run, each in both),
+        "capped": len(capped),
+        "survived": sum(capped),
+        "trial": allocated[0],
+        "without_trial": allocated[1],
+        "scripts": len(rows),
+        "verdicts": ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()),
+        "not_exact": markdown_table(late_peaks_on_gpu.HEADINGS, [row for row in rows if row[1] != EXACT]),
+    }
+
+
 def page() -> str:
     """Return the page.
 
@@ -153,8 +189,7 @@ def page() -> str:
         most=f"{100 * MOST:.0f}",
         capabilities=" and ".join(sorted({each.capability for each in found})),
         plans_beyond=plans_beyond(max(kind.margin.share for kind in promised.values() if kind)),
-        campaign=len(list(configs())),
-        campaign_runs=len(read_lines(GROUND_TRUTH / "runs.jsonl")),
+        own=own(),
         plans=cudnn_plans.tables(),
         bounds=cudnn_bounds.table(rows, with_plans),
         beyond=cudnn_bounds.beyond(rows, with_plans),

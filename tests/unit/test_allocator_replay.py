@@ -243,3 +243,21 @@ def test_a_snapshot_is_of_the_moment_asked_for() -> None:
     expected = ["segment_alloc", "alloc", "segment_alloc", "alloc", "free_requested", "segment_alloc", "alloc"]
     assert actions == expected
     assert snapshot(Run(trace))["device_traces"][0][1]["frames"][0]["name"] == "PARAM"
+
+
+GROUND_TRUTH = Path(__file__).parents[2] / "benchmarks" / "data" / "ground-truth" / "traces"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "resnet101_64x224_bf16_AdamW_channels_last",  # free blocks of one size: the lowest address is taken
+        "t5-small_8x512_bf16_AdamW",  # the same, the other way about
+        "resnet50_64x224_fp32_AdamW_benchmark",  # whole segments are given back, and their addresses taken again
+        "resnet50_64x224_fp32_AdamW_expandable_segments=True",
+        "gpt2_8x1024_bf16_AdamW_compiled",
+    ],
+)
+def test_a_history_of_a_gpu_gives_what_torch_reserved_there(run: str) -> None:
+    history = read(GROUND_TRUTH / f"{run}.json.gz")
+    assert replay(history).peak_reserved_bytes == history.recorded["reserved_bytes"]

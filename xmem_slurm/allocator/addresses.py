@@ -10,14 +10,16 @@ from xmem_slurm.units import MIB, round_up
 PAGE = 2 * MIB
 CHUNK = 32 * MIB
 WINDOW_END = 48 << 40
+"""Where the stand-ins' addresses end, from which they go down."""
 
 
 class Addresses:
-    """The address space of one process: chunks, and the holes in them, each a (start, end), sorted."""
+    """The address space of one process below `end`: chunks, and the holes in them, each a (start, end), sorted."""
 
-    __slots__ = ("chunks", "holes")
+    __slots__ = ("chunks", "end", "holes")
 
-    def __init__(self) -> None:
+    def __init__(self, end: int = WINDOW_END) -> None:
+        self.end = end
         self.chunks: list[tuple[int, int]] = []
         self.holes: list[tuple[int, int]] = []
 
@@ -37,7 +39,7 @@ class Addresses:
 
     def give_back(self, address: int, size: int) -> None:
         """Free what `take` returned for `size` bytes."""
-        number = bisect(self.chunks, (address, WINDOW_END)) - 1
+        number = bisect(self.chunks, (address, self.end)) - 1
         first, last = self.chunks[number]
         start, end = address, address + round_up(size, PAGE)
         at = bisect(self.holes, (start, end))
@@ -53,7 +55,7 @@ class Addresses:
 
     def _end_of_room(self, size: int) -> int:
         """Return the end of the highest place outside the chunks that has room for `size` bytes."""
-        end = WINDOW_END
+        end = self.end
         for start, last in reversed(self.chunks):
             if end - last >= size:
                 break

@@ -26,12 +26,14 @@ class Device:
 
     UNLIMITED = 1 << 48
     """Stands for "no limit", in bytes: the address space of one GPU process (256 TiB)."""
+    UNLIMITED_END = 1 << 62
+    """Where addresses end then: each expandable segment takes more of them than all memory."""
 
     def __init__(self, capacity: int | None = None, total: int | None = None, *, events_pending: bool = False) -> None:
         self.capacity = self.UNLIMITED if capacity is None else capacity
         self.total = self.capacity if total is None else total
         self.used = 0
-        self.addresses = Addresses()
+        self.addresses = Addresses(self.UNLIMITED_END) if self.total == self.UNLIMITED else Addresses()
         self.events_pending = events_pending
         self.recorded_event = 0
         self.completed_event = 0

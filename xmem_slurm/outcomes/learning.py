@@ -1,4 +1,4 @@
-"""How wide must margins be here, by what jobs really used? Split conformal prediction, by kind of run.
+"""How wide must margins be here, by what jobs really used? Hierarchical conformal prediction, by kind of run.
 
 A job's shortfall is what its peak of reserved bytes was above the predicted one, as a share of that. A job that ran out
 of GPU memory needed more than there was, nobody knows how much: it is censored from below, counts among the others, and
