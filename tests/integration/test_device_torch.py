@@ -644,6 +644,21 @@ out(trained=q.grad is not None, codes=[d["code"] for d in doubts()])
     assert seen == {"trained": True, "codes": []}, "torch takes the first plan that can be made: that one was"
 
 
+MEASURED_LSTM = (6_488_064, 23_577_632, 6_177_760)
+"""benchmarks/data/ground-truth, lstm_20x35_fp32_AdamW: the states of dropout, workspace and reserve, bytes."""
+
+
+def test_an_lstm_takes_what_cudnn_took_on_an_h200(run: Run) -> None:
+    code = """
+lstm = torch.nn.LSTM(200, 200, num_layers=2, dropout=0.2, batch_first=True).cuda()
+torch.cuda.memory._record_memory_history()
+lstm(torch.randn(20, 35, 200, device="cuda"))
+out(sizes=[e["size"] for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"])
+"""
+    blocks, measured = ([-(-size // 512) for size in sizes] for sizes in (run(code)["sizes"], MEASURED_LSTM))
+    assert [size for size in blocks if size > 2000] == measured
+
+
 def test_a_benchmark_takes_the_largest_workspace_once(run: Run, cudnn: str) -> None:
     code = """
 torch.backends.cudnn.benchmark = {}

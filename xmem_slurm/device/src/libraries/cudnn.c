@@ -8,6 +8,9 @@
  */
 #include "cudnn.h"
 
+/* cudart/capability.c; its attributes are those of cudaDeviceAttr. */
+extern int xmem_attribute(int *value, int attribute, int ordinal) __attribute__((weak));
+
 size_t cudnnGetVersion(void) { return XMEM_CUDNN_VERSION; }
 
 size_t cudnnGetCudartVersion(void) { return XMEM_CUDA_VERSION; }
@@ -93,12 +96,18 @@ int cudnnGetFilterNdDescriptor(const struct tensor *filter, int wanted, int *typ
     return CUDNN_SUCCESS;
 }
 
-/* The random states of dropout: about 24 KiB for each multiprocessor of the GPUs of the last years, 3 MiB in all. */
-#define DROPOUT_BYTES_PER_MULTIPROCESSOR (24 * KIB)
+/* The random states of dropout: 24 bytes for each thread that the GPU can hold (48 KiB on each multiprocessor of an
+ * H200, benchmarks/data/ground-truth; 24 KiB where there are 1024 threads on each, as on a T4). */
+#define DROPOUT_BYTES_PER_THREAD 24
+#define THREADS_PER_MULTIPROCESSOR 39 /* cudaDeviceAttr */
 
 int cudnnDropoutGetStatesSize(void *handle UNUSED, size_t *bytes) {
+    int threads = 0;
+    if (xmem_attribute)
+        xmem_attribute(&threads, THREADS_PER_MULTIPROCESSOR, 0);
     doubt("cudnn-rnn", "cudnnDropoutGetStatesSize");
-    *bytes = DROPOUT_BYTES_PER_MULTIPROCESSOR * (uint64_t)(xmem_device ? xmem_device()->multiprocessors : 1);
+    *bytes =
+        (size_t)DROPOUT_BYTES_PER_THREAD * (size_t)threads * (size_t)(xmem_device ? xmem_device()->multiprocessors : 1);
     return CUDNN_SUCCESS;
 }
 
