@@ -131,6 +131,11 @@ class Doubt(Enum):
 
     TASKS = "tasks", None, "{detail}"
     RANK_ALONE = "rank-alone", None, "{detail}"
+    TAKES_ALL = (
+        "takes-all",
+        None,
+        "the script asked for more memory than any GPU has, and went on without it: it takes as much as it gets",
+    )
     STILL_GROWING = (
         "still-growing",
         None,
@@ -176,7 +181,7 @@ class Doubt(Enum):
         return str(self.value)
 
 
-NO_ESTIMATE = frozenset({Doubt.TASKS, Doubt.RANK_ALONE, Doubt.STILL_GROWING})
+NO_ESTIMATE = frozenset({Doubt.TASKS, Doubt.RANK_ALONE, Doubt.TAKES_ALL, Doubt.STILL_GROWING})
 """With one of these, what was seen is no estimate."""
 
 NOT_SEEN = (

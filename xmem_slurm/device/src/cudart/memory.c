@@ -108,6 +108,8 @@ static int allocate(void **pointer, size_t bytes, enum range_kind kind, int devi
     int error = charge_locked(device, charge);
     if (!error) {
         uint64_t at = xmem_addresses_take(bytes);
+        if (!at)
+            doubt("takes-all", "cudaMalloc"); /* a limit fails before */
         if (!at || xmem_ranges_add(&ranges, (struct range){at, bytes, kind, device, NULL})) {
             xmem_addresses_give_back(at, bytes);
             used[device] -= charge;
