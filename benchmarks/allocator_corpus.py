@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.allocator_model import ModelRun, Operation
 from benchmarks.allocator_oracle import Case
-from xmem_slurm.allocator.addresses import PAGE, Addresses
+from xmem_slurm.allocator.addresses import GRANULARITY, Addresses
 from xmem_slurm.allocator.config import parse
 from xmem_slurm.units import round_up
 
@@ -43,7 +43,7 @@ class Ascending(Addresses):
     def take(self, size: int) -> int:
         """Return the first address that was never given out."""
         address = self.next
-        self.next += round_up(size, PAGE)
+        self.next += round_up(size, GRANULARITY)
         return address
 
     def give_back(self, address: int, size: int) -> None:

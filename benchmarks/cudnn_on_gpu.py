@@ -21,7 +21,6 @@ from benchmarks.text_table import text_table
 
 DATA = Path(__file__).parent / "data" / "cudnn_on_gpu.json.gz"
 
-BLOCK = 512
 HEURISTICS, CONFIGURATION, PLAN, ENGINE, GRAPH, DEVICE = 4, 3, 5, 2, 15, 38
 HANDLE_TYPE, INT64, DESCRIPTOR, CHAR = 0, 3, 15, 24
 DIRECTIONS = {"10": "forward", "11": "filters", "12": "images"}
@@ -67,12 +66,12 @@ class Backend:
         )
         return found.value
 
-    def on_device(self, descriptor: ctypes.c_void_p, handle_name: int | None, device_name: int) -> None:
-        """Say for what GPU a descriptor is."""
-        if self.device is not None:
-            self.set(descriptor, device_name, DESCRIPTOR, 1, ctypes.byref(self.device))
-        elif handle_name is not None:
+    def on_device(self, descriptor: ctypes.c_void_p, handle_name: int | None, device_name: int | None) -> None:
+        """Say for what GPU a descriptor is, by the attribute of the one kind or of the other, if it has that."""
+        if self.device is None and handle_name is not None:
             self.set(descriptor, handle_name, HANDLE_TYPE, 1, ctypes.byref(self.handle))
+        if self.device is not None and device_name is not None:
+            self.set(descriptor, device_name, DESCRIPTOR, 1, ctypes.byref(self.device))
 
     def ask(self, question: Sequence[str]) -> Answer:
         """Return the plans of one question's heuristics."""
@@ -84,9 +83,9 @@ class Backend:
                 numbers = [made[int(number)].value for number in values.split(",")] if int(type_) == DESCRIPTOR else []
                 data = (ctypes.c_void_p * len(numbers))(*numbers) if numbers else bytes.fromhex(values)
                 self.check(self.set(made[-1], int(name), int(type_), int(count), data), line)
-            if int(kind) == GRAPH and self.device is None:
-                self.on_device(made[-1], 800, 0)
-            if int(kind) == HEURISTICS and self.device is not None:
+            if int(kind) == GRAPH:
+                self.on_device(made[-1], 800, None)
+            if int(kind) == HEURISTICS:
                 self.on_device(made[-1], None, 204)
             self.check(self.library.cudnnBackendFinalize(made[-1]), line)
         plans = self._plans(made[-1], made)
@@ -134,6 +133,8 @@ def measure(data: dict[str, Any]) -> None:
 
 def table(data: dict[str, Any], library: str) -> list[str]:
     """Compare the GPU's answers with those of `library` without one, by direction."""
+    from benchmarks.ground_truth_compare import in_blocks  # noqa: PLC0415 - the product is not needed to measure
+
     backend = Backend(ctypes.CDLL(library), json.dumps(data["gpu"]))
     parts = data["gpu"]["multiProcessorCount"] * 2 * 128 * 128 * 4
     counts: dict[str, Counter[str]] = {}
@@ -144,17 +145,13 @@ def table(data: dict[str, Any], library: str) -> list[str]:
         counted = counts.setdefault(kind, Counter())
         counted["all"] += 1
         counted["engine left out" if gpu[0][0] not in {engine for engine, _ in without} else "engine there"] += 1
-        counted["same" if _blocks(first) == _blocks(expected) else "less" if first < expected else "more"] += 1
-        counted["above the largest"] += _blocks(first) > _blocks(most)
+        counted["same" if in_blocks(first) == in_blocks(expected) else "less" if first < expected else "more"] += 1
+        counted["above the largest"] += in_blocks(first) > in_blocks(most)
         counted["above the bound"] += first > most + parts
     columns = ("all", "engine left out", "same", "less", "more", "above the largest", "above the bound")
     return text_table(
         ("direction", *columns), [[kind, *(str(found[name]) for name in columns)] for kind, found in counts.items()]
     )
-
-
-def _blocks(size: int) -> int:
-    return -(-size // BLOCK)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.campaign import Config, configs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 OUT = Path(__file__).parent / "data" / "ground-truth"
 RUN = Path(__file__).parent / "workloads" / "campaign_run.py"
@@ -76,10 +76,8 @@ def measure(chosen: Iterable[Config], out: Path, seconds: float, together: int =
     missing = [config for config in chosen if config.key not in done]
     shared = [config for config in missing if together == 1 or not config.large]
     for group, at_once in ((shared, together), ([config for config in missing if config not in shared], 1)):
-        with ThreadPoolExecutor(at_once) as pool:
-            begun = [pool.submit(_measure, config, out, deadline) for config in group]
-            for each in as_completed(begun):
-                _note(each.result(), out, alone=together == 1)
+        for found in results(lambda config: _measure(config, out, deadline), group, at_once):
+            _note(found, out, alone=together == 1)
 
 
 def _measure(config: Config, out: Path, deadline: float) -> dict[str, Any] | None:
@@ -98,10 +96,17 @@ def _measure(config: Config, out: Path, deadline: float) -> dict[str, Any] | Non
     return {"key": config.key, "config": asdict(config), **found, "seconds": round(time.monotonic() - started, 1)}
 
 
-def _note(found: dict[str, Any] | None, out: Path, alone: bool) -> None:
+def results(run: Callable[[Any], dict[str, Any] | None], of: Iterable[Any], together: int) -> Iterator[dict[str, Any]]:
+    """Run so many at once and yield each result as it comes; None is none: there was no time to begin."""
+    with ThreadPoolExecutor(together) as pool:
+        for each in as_completed([pool.submit(run, one) for one in of]):
+            found = each.result()
+            if found is not None:
+                yield found
+
+
+def _note(found: dict[str, Any], out: Path, alone: bool) -> None:
     """Add one result to the file, and say it."""
-    if found is None:
-        return
     kept = {name: value for name, value in found.items() if alone or name not in OF_THE_DEVICE}
     append(out / "runs.jsonl", kept)
     print(found["key"], found.get("peak_reserved_bytes"), found.get("error", ""), found["seconds"], flush=True)
@@ -130,12 +135,9 @@ def run_capped(chosen: Iterable[Config], out: Path, seconds: float, cap_at: str,
         for config in chosen
         if "reason" not in estimates.get(config.key, {"reason": "none"}) and _capped_key(config, cap_at) not in done
     ]
-    with ThreadPoolExecutor(together) as pool:
-        for each in as_completed([pool.submit(run, config) for config in missing]):
-            found = each.result()
-            if found is not None:
-                append(out / "capped.jsonl", found)
-                print(found["key"], found["cap_bytes"], found.get("error", "survived"), flush=True)
+    for found in results(run, missing, together):
+        append(out / "capped.jsonl", found)
+        print(found["key"], found["cap_bytes"], found.get("error", "survived"), flush=True)
     ended = [line["survived"] for line in read_lines(out / "capped.jsonl").values() if line["key"].endswith(cap_at)]
     if ended:
         share = sum(ended) / len(ended)

@@ -23,6 +23,7 @@ from benchmarks.published_metrics import quantile
 from benchmarks.text_table import text_table
 from xmem_slurm.allocator.fit import smallest_capacity
 from xmem_slurm.allocator.replay import replay
+from xmem_slurm.allocator.sizes import MIN_BLOCK_SIZE
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
@@ -34,9 +35,6 @@ from xmem_slurm.trace_file import read as read_trace
 from xmem_slurm.units import MIB, round_up
 
 BUDGET = Budget(seconds=300)
-
-BLOCK = 512
-"""Bytes that torch's allocator rounds requests up to (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 
 HEADINGS = ("run", "measured MiB", "error %", "replay %", "context MiB", "catalogue", "parts at", "operator")
 SUMMARY = (
@@ -155,7 +153,7 @@ def first_parting(measured: Trace, dry: Trace, operators: Sequence[str]) -> Part
 
 def in_blocks(size: int) -> int:
     """Return the bytes of the block that a request for `size` gets."""
-    return round_up(size, BLOCK)
+    return round_up(size, MIN_BLOCK_SIZE)
 
 
 def moments(history: Trace) -> Iterator[Moment]:
@@ -168,7 +166,7 @@ def moments(history: Trace) -> Iterator[Moment]:
     for op, number in history.events:
         asked = history.allocations[number].size
         size = in_blocks(asked)
-        if asked in history.bounds and size == BLOCK:
+        if asked in history.bounds and size == MIN_BLOCK_SIZE:
             continue
         if op == Op.ALLOC:
             yield Moment(size, live)

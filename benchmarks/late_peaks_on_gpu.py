@@ -21,12 +21,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ground_truth import LEAST_SECONDS, OUT, append, last_words, read_lines
+from benchmarks.ground_truth import LEAST_SECONDS, OUT, append, last_words, read_lines, results
 from tests.integration.framework_peaks.cases import FRAMEWORK_PEAKS
 from tests.integration.later_peaks.cases import LATER_PEAKS
 
@@ -51,12 +50,9 @@ def scripts() -> Mapping[str, Listing]:
 def measure(names: Sequence[str], file: Path, seconds: float, together: int) -> None:
     """Run each of these scripts to its end, unless there is no time left to begin it."""
     deadline = time.monotonic() + seconds
-    with ThreadPoolExecutor(together) as pool:
-        for each in as_completed([pool.submit(_measure, name, deadline) for name in names]):
-            found = each.result()
-            if found is not None:
-                append(file, found)
-                print(*found.values(), flush=True)
+    for found in results(lambda name: _measure(name, deadline), names, together):
+        append(file, found)
+        print(*found.values(), flush=True)
 
 
 def _measure(name: str, deadline: float) -> dict[str, Any] | None:

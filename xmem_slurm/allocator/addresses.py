@@ -7,7 +7,8 @@ from bisect import bisect, insort
 
 from xmem_slurm.units import MIB, round_up
 
-PAGE = 2 * MIB
+GRANULARITY = 2 * MIB
+"""Bytes of one page of GPU memory (cuMemGetAllocationGranularity on every NVIDIA GPU since Pascal)."""
 CHUNK = 32 * MIB
 WINDOW_END = 48 << 40
 """Where the stand-ins' addresses end, from which they go down."""
@@ -25,7 +26,7 @@ class Addresses:
 
     def take(self, size: int) -> int:
         """Return the address of a place for `size` bytes."""
-        size = round_up(size, PAGE)
+        size = round_up(size, GRANULARITY)
         for number, (start, end) in enumerate(self.holes):
             if end - start >= size:
                 self.holes[number : number + 1] = [(start + size, end)] if end - start > size else []
@@ -41,7 +42,7 @@ class Addresses:
         """Free what `take` returned for `size` bytes."""
         number = bisect(self.chunks, (address, self.end)) - 1
         first, last = self.chunks[number]
-        start, end = address, address + round_up(size, PAGE)
+        start, end = address, address + round_up(size, GRANULARITY)
         at = bisect(self.holes, (start, end))
         if at < len(self.holes) and self.holes[at][0] == end < last:
             end = self.holes.pop(at)[1]

@@ -8,11 +8,8 @@ own library address by address:
 - an event is ready at once, or, with `events_pending`, only after a synchronisation.
 """
 
-from xmem_slurm.allocator.addresses import Addresses
-from xmem_slurm.units import MIB, round_up
-
-GRANULARITY = 2 * MIB
-"""Bytes of one page of GPU memory (cuMemGetAllocationGranularity on every NVIDIA GPU since Pascal)."""
+from xmem_slurm.allocator.addresses import GRANULARITY, Addresses
+from xmem_slurm.units import round_up
 
 
 class Device:

@@ -1,6 +1,6 @@
 """How little memory is enough? Found by replays; the unlimited peak holds fragments that a job can do without."""
 
-from xmem_slurm.allocator.device import GRANULARITY
+from xmem_slurm.allocator.addresses import GRANULARITY
 from xmem_slurm.allocator.replay import Replay, replay
 from xmem_slurm.trace import Trace
 from xmem_slurm.units import round_up

@@ -22,7 +22,7 @@
 #define MAP_FIXED_NOREPLACE 0x100000 /* glibc before 2.27 does not name it */
 #endif
 
-#define WINDOW_START (40 * TIB) /* more than any GPU has, and less than what torch's kernels cannot count */
+#define WINDOW_START (16 * TIB)
 #define WINDOW_END (48 * TIB)
 #define PAGE_BYTES (2 * MIB)
 #define CHUNK_BYTES (32 * MIB)

@@ -12,6 +12,7 @@
 #include "runtime.h"
 
 #define PAGE_BYTES (2 * MIB)
+#define MOST_BYTES TIB /* of one allocation: more than any GPU has; of 4 TiB torch's kernels divide by zero */
 #define POOL_GRANULE 512
 #define POOL_RESERVE (32 * MIB) /* a pool takes memory from the device in steps of this size */
 
@@ -107,7 +108,7 @@ static int allocate(void **pointer, size_t bytes, enum range_kind kind, int devi
     pthread_mutex_lock(&lock);
     int error = charge_locked(device, charge);
     if (!error) {
-        uint64_t at = xmem_addresses_take(bytes);
+        uint64_t at = bytes > MOST_BYTES ? 0 : xmem_addresses_take(bytes);
         if (!at)
             doubt("takes-all", "cudaMalloc"); /* a limit fails before */
         if (!at || xmem_ranges_add(&ranges, (struct range){at, bytes, kind, device, NULL})) {
