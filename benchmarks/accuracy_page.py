@@ -26,7 +26,7 @@ from benchmarks import (
 )
 from benchmarks.ground_truth import OUT as GROUND_TRUTH
 from benchmarks.ground_truth import read_lines
-from benchmarks.margins import MOST, RESULTS, Published, kinds, measured, of_real_runs, residuals
+from benchmarks.margins import MOST, RESULTS, Published, evidence, kinds, measured, residuals
 from benchmarks.published_metrics import quantile, share
 from benchmarks.published_runs import DATA, SURE_BATCH, cells, largest_errors, promise, tables
 from benchmarks.text_table import markdown_table
@@ -156,7 +156,7 @@ def page() -> str:
     scores = tables(rows, results)
     found = residuals(rows, results)
     held = promise(rows, results)
-    promised = {name: measured(members) for name, members in kinds([*found, *of_real_runs()]).items()}
+    promised = {name: measured(members) for name, members in kinds(evidence()).items()}
     answers = paper.load(DATA)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
     parting = first_parting(real, rank.trace, frames(history))
     return {
         "key": config.key,
+        "date": datetime.now(UTC).date().isoformat(),
         "torch": rank.trace.torch_version,
         "gpu": card[0],
         "peak_reserved_bytes": rank.peak_reserved_bytes,

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import gpus, published_dry_runs, published_rows
+from benchmarks.ground_truth import read_lines
+from benchmarks.ground_truth_compare import pairs
 from benchmarks.published_dry_runs import Result
 from benchmarks.published_rows import Row
 from benchmarks.published_runs import DATA
@@ -31,6 +33,7 @@ MOST = 0.06
 peak. Beyond it margins of the published runs double for a few percent more: docs/accuracy.md has the curve."""
 
 RESULTS = DATA / "published_runs-2.6.0.jsonl"
+MEASURED = DATA / "ground-truth"
 FILE = Path(__file__).parents[1] / "site-config" / margins.FILE
 
 HEAD = """\
@@ -104,6 +107,29 @@ def of_real_runs() -> list[Residual]:
     ]
 
 
+def of_our_runs(folder: Path = MEASURED) -> list[Residual]:
+    """Return the residual of every run that we measured: of what its history needs, not of what its cache held."""
+    measured, estimates = (read_lines(folder / name) for name in ("runs.jsonl", "estimates.jsonl"))
+    return [
+        Residual(
+            conformal.shortfall(found["needed_by_history_bytes"], found["fits_in_bytes"]),
+            _sizes(found["doubts"]),
+            run["gpu"]["capability"],
+            f"our own runs on {run['gpu']['name']}",
+            run["config"]["model"],
+            found["torch"].partition("+")[0],
+            found["date"],
+        )
+        for _, run, found in pairs(measured, estimates)
+    ]
+
+
+def evidence() -> list[Residual]:
+    """Return the residuals of all runs that the margins are made of."""
+    rows = published_rows.read(DATA / "published_runs.csv")
+    return [*residuals(rows, published_dry_runs.load(RESULTS)), *of_real_runs(), *of_our_runs()]
+
+
 def _sizes(doubts: Iterable[str]) -> frozenset[str]:
     return frozenset(code for code in doubts if Doubt.of(code).price is not None)
 
@@ -167,9 +193,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write site-config/margins.toml from the benchmarks' data")
     parser.add_argument("--out", type=Path, default=FILE)
     arguments = parser.parse_args()
-    rows = published_rows.read(DATA / "published_runs.csv")
-    found = [*residuals(rows, published_dry_runs.load(RESULTS)), *of_real_runs()]
-    arguments.out.write_text(text(found), encoding="utf-8")
+    arguments.out.write_text(text(evidence()), encoding="utf-8")
     return 0
 
 

@@ -3,8 +3,6 @@
 import pytest
 
 from benchmarks import margins as benchmark
-from benchmarks import published_dry_runs, published_rows
-from benchmarks.published_runs import DATA
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.sizing.margins import Margin, MeasuredMargin, margin, measured
 
@@ -40,8 +38,7 @@ def test_without_measurements_the_prior_is_all() -> None:
 
 
 def test_what_ships_is_what_the_data_give() -> None:
-    rows = published_rows.read(DATA / "published_runs.csv")
-    found = [*benchmark.residuals(rows, published_dry_runs.load(benchmark.RESULTS)), *benchmark.of_real_runs()]
+    found = benchmark.evidence()
     assert benchmark.FILE.read_text(encoding="utf-8") == benchmark.text(found), "run `python -m benchmarks.margins`"
     for kind in measured():
         assert kind.unseen <= {doubt.code for doubt in Doubt if doubt.price is not None}
