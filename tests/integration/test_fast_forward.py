@@ -509,11 +509,11 @@ print(json.dumps(8 * len(handed) + len(drawn)))
 @pytest.mark.parametrize(
     ("own", "change", "drawn", "workers"),
     [
-        pytest.param("", "", range(400, 1200), 0, id="alike"),
+        pytest.param("", "", range(336, 1200), 0, id="alike"),
         pytest.param("", "", range(80, 1600), 2, id="in workers"),  # most are not asked for
         pytest.param("self.calls += 1", "", range(4000, 4001), 0, id="a data set that counts"),
         pytest.param("self.calls += 1", "", range(4000, 4001), 2, id="a data set that counts, in workers"),
-        pytest.param("", "pictures.seed = epoch", range(400, 1200), 0, id="changed between loops"),
+        pytest.param("", "pictures.seed = epoch", range(336, 1200), 0, id="changed between loops"),
     ],
 )
 def test_batches_of_one_shape_are_given_again_where_they_take_the_time(
@@ -557,11 +557,37 @@ def test_workers_are_asked_where_a_script_writes_to_its_batches(write: str, run:
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps, ran.out) == (0, "", 500, 4000)
 
 
-def test_a_data_set_that_asks_a_worker_who_it_is_keeps_its_workers(run: Run) -> None:
-    code = DRAWN.format(own="assert torch.utils.data.get_worker_info().id >= 0", change="", workers=2)
+@pytest.mark.parametrize("own", ["", "assert torch.utils.data.get_worker_info().id >= 0"])
+def test_only_a_data_set_that_asks_a_worker_who_it_is_keeps_its_workers(own: str, run: Run) -> None:
+    code = DRAWN.format(own=own, change="", workers=2)
+    code = code.replace("8 * len(handed) + len(drawn)", "len(set(map(id, handed)))")
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 500)
-    assert ran.out < 1600
+    assert ran.out == 10 if own else 1 <= ran.out < 10
+
+
+def test_short_loops_are_cut_from_the_start_but_for_the_first_that_only_evaluates(run: Run) -> None:
+    code = """
+        from torch.utils.data import DataLoader
+        counts = []
+        trained, tested = torch.zeros(480, 4, 128), torch.zeros(80, 4, 128)
+        for epoch in range(3):
+            counts += [0, 0]
+            for number, batch in enumerate(DataLoader(trained, batch_size=8)):
+                counts[-2] += 1
+                model(batch.cuda()).sum().backward()
+                if number % 8 == 7:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            for batch in DataLoader(tested, batch_size=8):
+                counts[-1] += 1
+        print(json.dumps(counts))
+        """
+    ran = run(script(code), XMEM_LOOPS="short", seconds=SECONDS)
+    trace = ran.traces[-1]
+    assert ran.out == [16, 10, 16, 5, 16, 5]
+    assert (trace.state, trace.seen.end, trace.seen.epochs) == ("exit", True, (0, 3))
+    assert not [each for each in trace.doubts if each.code == "not-reached"]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -7,7 +7,8 @@ assertion of zeros stopped goes on without assertions.
 With zeros for losses and scores nothing is ever better than the best so far, and a script that waits for that ends its
 training early. So a script that reads some again and again is run a second time, with those of the other course (Note
 [Metrics] in `probe/_xmem/values/metrics`), and so is one that computing with zeros stopped. What needs more of both
-stands.
+stands. What the loops over its data need was seen by then, so the second time these are cut short; only where it needs
+more is it run with whole ones, too.
 
 Real steps follow where the zeros may have led the job astray:
 
@@ -24,6 +25,7 @@ from dataclasses import replace
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import OF_VALUES, Doubt
+from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
@@ -38,6 +40,8 @@ _CAUSED_BY_VALUES = frozenset(
     for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
 ) | {"LinAlgError", "_LinAlgError"}
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
+SHORT = 0.25
+"""Of what a run with whole loops over data took, what must be left for one with short ones."""
 TURNS = 3
 """In so many turns a script has to read losses or scores for either course to lead anywhere else."""
 USUAL_PATIENCE = 101
@@ -92,9 +96,9 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     except NoEstimate as error:
         real, refusal = [], str(error)
     if refusal is None:
-        return [_with_doubt(trace, f"not run on stand-ins, as {why}") for trace in real]
+        return _with_each(real, f"not run on stand-ins, as {why}")
     if not failed:
-        return [_with_doubt(trace, f"no real steps on the CPU, though {why}: {refusal}") for trace in traces]
+        return _with_each(traces, f"no real steps on the CPU, though {why}: {refusal}")
     if any(trace.error == refusal for trace in traces):
         return traces
     return [_with_refusal(trace, refusal) for trace in traces]
@@ -103,22 +107,55 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
 def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
     traces = yield from _with_or_without_assertions(order, budget)
+    first = budget.spent
     failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
-    turns = 0 if failure is not None or order.brief or order.change else _turns(traces)
-    if failure is None and turns < TURNS:
-        return traces
-    again: Sequence[Trace] = ()
-    if budget.left.has_room_for(budget.spent):
-        with suppress(NoEstimate):
-            again = yield from budget.run(replace(order, numbers="turns"))
     if failure is not None:
+        again = yield from _if_room(replace(order, numbers="turns"), budget, first)
         why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
         went_on = again and not any(trace.failure for trace in again) and _steps(again) >= _steps(traces)
-        return [_with_doubt(trace, why) for trace in again] if went_on else traces
-    if not again or any(trace.failed for trace in again):
-        return [_with_doubt(trace, _ONE_COURSE) for trace in traces] if turns <= USUAL_PATIENCE else traces
-    further = _steps(again) > _steps(traces) and not _ended([trace for trace in again if trace.allocations])
-    return again if further or _need(again) > _need(traces) else traces
+        return _with_each(again, why) if went_on else traces
+    turns = 0 if order.brief or order.change else _turns(traces)
+    if turns < TURNS:
+        return traces
+    again, is_known = yield from _other_course(order, budget, traces, first)
+    used = [trace for trace in again if trace.allocations]
+    failed = not used or any(trace.failed for trace in again)
+    if not failed and (_need(again) > _need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
+        return again if is_known else _with_each(again, _ONE_COURSE)
+    is_known = (is_known and not failed and _ended(used)) or turns > USUAL_PATIENCE
+    return traces if is_known else _with_each(traces, _ONE_COURSE)
+
+
+def _other_course(
+    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], first: Spent
+) -> Orders[tuple[Sequence[Trace], bool]]:
+    """Want a run of the other course, as short as it can be; say with it whether no longer one is lacking.
+
+    Loops over data are cut short, unless the other course makes more of them, or needs more in them.
+    """
+    other = replace(order, numbers="turns")
+    if not _epochs(traces):
+        return (yield from _if_room(other, budget, first)), True
+    short = Spent(SHORT * first.seconds, SHORT * first.wall)
+    again = yield from _if_room(replace(other, short_loops=True), budget, short)
+    if _epochs(again) <= _epochs(traces) and _need(again) <= _need(traces):
+        return again, True
+    whole = yield from _if_room(other, budget, first)
+    return whole or again, bool(whole)
+
+
+def _if_room(order: DryRunOrder, budget: SharedBudget, needed: Spent) -> Orders[Sequence[Trace]]:
+    """Want a run if so much is left; return no traces if it is not, or it has none."""
+    if budget.left.has_room_for(needed):
+        with suppress(NoEstimate):
+            return (yield from budget.run(order))
+    return ()
+
+
+def _epochs(traces: Sequence[Trace]) -> int:
+    """Return how many loops over data a script has trained in, at the most in one process."""
+    epochs = [trace.seen.epochs for trace in traces if trace.seen is not None]
+    return max((each[1] or 0 for each in epochs if each is not None), default=0)
 
 
 def _turns(traces: Sequence[Trace]) -> int:
@@ -159,7 +196,7 @@ def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Ord
         again = yield from budget.run(replace(order, assertions=False))
         if not any(trace.failed for trace in again):
             why = f"run without assertions, as with zeros for values one stops it: {failure.words}"
-            return [_with_doubt(trace, why) for trace in again]
+            return _with_each(again, why)
     return traces
 
 
@@ -211,6 +248,10 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
 
 def _with_doubt(trace: Trace, reason: str) -> Trace:
     return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ENGINE, reason)])
+
+
+def _with_each(traces: Sequence[Trace], reason: str) -> Sequence[Trace]:
+    return [_with_doubt(trace, reason) for trace in traces]
 
 
 def _with_refusal(trace: Trace, refusal: str) -> Trace:

@@ -12,6 +12,8 @@ A script that was cut has not come to its end: what the rest of it needs is a do
 whole stand for it (`epochs`, Note [Epochs alike]).
 
 A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon as it repeats itself.
+One with short loops (XMEM_LOOPS) is of a job that was run to its end before, with other losses and
+scores: its loops over data are cut short from the start, but for the first of each kind without steps.
 
 Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
@@ -49,6 +51,8 @@ MATTERS = 0.02
 """...which is where it would add this share of what is allocated."""
 _OF_ITERATORS = ("_collate_fn", "_dataset", "_num_yielded")
 """What is read of a loader's iterator (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
+_COLLATES = "torch.utils.data._utils.collate"
+"""Where torch puts samples together (2.4 to 2.15)."""
 LARGE_PART = 1 << 20
 """Bytes of a tensor whose copy into pinned memory takes longer than the look at it."""
 VARIED = 8
@@ -65,7 +69,8 @@ class Course:
         self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
-        self._epochs = Epochs()
+        self._short = environ.get("XMEM_LOOPS") == "short"
+        self._epochs = Epochs(short=self._short)
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
         self._loader = None  # the iteration that gave the last batch
@@ -101,12 +106,15 @@ class Course:
         return begun
 
     def asked(self, ask, _owner):
-        """Around what tells a worker who it is: a data set that asks needs workers."""
+        """Around what tells a worker who it is: a data set that asks needs workers.
+
+        torch itself asks in each worker, to place what it puts together in shared memory.
+        """
 
         @functools.wraps(ask)
         def asked():
             found = ask()
-            if found is not None:
+            if found is not None and sys._getframe(1).f_globals.get("__name__") != _COLLATES:
                 for each in self._drawings.values():
                     each.asked()
             return found
@@ -198,6 +206,8 @@ class Course:
         try:
             batch = give(loader) if drawing is None else drawing.handed_over(give, loader, state)
         except StopIteration:
+            if drawing is not None:
+                drawing.ended()
             self._ended(loader, state)
             raise
         self._within_loop = True
@@ -209,18 +219,19 @@ class Course:
         return batch
 
     def _cuts(self, state, now):
-        if self._cut_since is None:
+        known = self._epochs.known_loops()
+        if self._cut_since is None and not self._short:
             return False
-        if self._steps > state.steps:
+        if self._steps > state.steps or known.get(state.kind):
             return state.given >= max(BATCHES, 2 * self._batches_a_step)
-        if state.kind in self._epochs.known_loops() and state.given > batches.GROWING and not state.grows():
+        if state.kind in known and state.given > batches.GROWING and not state.grows():
             return True
-        return now - max(state.began, self._cut_since) > EVALUATION
+        return self._cut_since is not None and now - max(state.began, self._cut_since) > EVALUATION
 
     def _last_batches(self, loader, give, state):
         """Return the largest of the batches that are left, then end."""
-        trains = self._steps > state.steps
-        if trains and state.kind not in self._drawn and state.kind not in self._epochs.known_loops():
+        trains, known = self._steps > state.steps, {*self._drawn, *self._epochs.known_loops()}
+        if trains and state.kind not in known and not self._short:
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state, self.clock)
             self._largest_drawn(loader, state)  # the run may end with the next step
@@ -237,6 +248,8 @@ class Course:
         self._epochs.reached(self._recorder.peak())
         self._epochs.ended(state.kind, trains, cut)
         self.seen["epochs"] = self._epochs.seen()
+        if self._short and state.kind[0] in self._drawings:
+            self._drawings[state.kind[0]].give_again(first=True)
         if state.kind in self._epochs.known_loops():
             return
         if trains:
@@ -327,6 +340,8 @@ class Course:
         now = self.clock.now()
         if self._began is None:
             self._began = now
+        if self._short:
+            return False
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._epochs.trusted
         whole = SHARE_ALIKE if self._epochs.are_alike() else SHARE

@@ -3,13 +3,14 @@
 Note [Drawn again]: a script's own data pipeline runs as it is, and for pictures that are decoded that
 is most of what a dry run costs. Once enough of a data set was of one shape, and drawing it took
 `SECONDS`, only each `EACH`th batch is drawn, later so many that a change is found before `SHARE` more
-have been given, and each is given again until the next one is. Enough is `SAME` batches that the script
-puts together itself, or `PASSES` times the samples of a smaller data set. torch's own collate_fn takes
-samples of one size alone and fails where two differ: there enough is `SAMPLES` of them, or as many as a
-smaller data set has. It is `FEW` batches at least. Samplers and counts of batches are as they are. The
-first one of each loop is drawn, and so are all of another number of samples. With the first batch of
-another shape all are drawn from there on. Never is one given again of a data set that keeps count of
-something itself, or that was changed since by the script.
+have been given, and each is given again until the next one is. `EACH` is for the first time that a loop
+goes through the data, which may be sorted by length; later ones are taken to be like it. Enough is `SAME`
+batches that the script puts together itself, or `PASSES` times the samples of a smaller data set. torch's
+own collate_fn takes samples of one size alone and fails where two differ: there enough is `SAMPLES` of
+them, or as many as a smaller data set has. It is `FEW` batches at least. Samplers and counts of batches
+are as they are. The first one of each loop is drawn, and so is the first of another number of samples,
+such as the last of a loop. With the first batch of another shape all are drawn from there on. Never is one
+given again of a data set that keeps count of something itself, or that was changed since by the script.
 
 What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
 batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
@@ -34,16 +35,32 @@ PASSES = 2
 SECONDS = 5.0
 """CPU time of drawing them, in all processes."""
 EACH, SHARE = 16, 64
-"""A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more."""
+"""A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more; once
+a loop has come to its end, after 64."""
+NUMBERS = 4
+"""Batches of so many numbers of samples are kept."""
 _OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_sampler_iter", "_num_yielded")
 """What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
 _BY_INDEX = 0
 """The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
-_SHARED = struct.Struct("=?????dq")
-Shared = collections.namedtuple("Shared", "again counts checked kept asks seconds repeated")
-"""What processes share: whether batches are given again, whether the data set keeps count of something, whether that
-was checked, whether workers are asked for those alone that are to be drawn, whether one of them asks who it is, how
-long it took to draw them, how many were given again."""
+_SHARED = struct.Struct("=??????dq")
+
+
+class Shared(collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated")):
+    """What processes share of a data set.
+
+    Whether batches are given again, whether it keeps count of something, whether that was checked, whether workers
+    are asked for those alone that are to be drawn, whether one of them asks who it is, whether a loop has come to its
+    end, how long it took to draw them, how many were given again.
+    """
+
+    __slots__ = ()
+
+    def is_due(self, since):
+        """Whether the next is to be drawn, after so many that were given again."""
+        return since >= max(SHARE if self.whole else EACH, self.repeated // SHARE)
+
+
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -61,7 +78,9 @@ class Drawing:
         size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
         self._needed = max(FEW, most if size is None else min(most, -(-passes * size // samples)))
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
-        self._shapes, self._batch, self._attributes = set(), None, None
+        self._shapes, self._attributes = set(), None
+        self._batches = {}  # by the number of samples, those that this process has drawn last
+        self._draws_first = True  # of each loop
         self._since = 0  # batches that this process has given again since it drew one
         self.given = 0
         """Batches that the script got."""
@@ -76,6 +95,10 @@ class Drawing:
     def gives_again(self):
         """Whether batches are given again."""
         return self._state().again
+
+    def ended(self):
+        """A loop has come to its end."""
+        self._change(whole=True)
 
     @property
     def needs_workers(self):
@@ -100,8 +123,12 @@ class Drawing:
         enough = state.again or (steady and self.given > self._needed and state.seconds > SECONDS)
         self._change(again=enough and not state.counts and len(self._shapes) == 1)
 
-    def give_again(self):
-        """From here on batches are given again, however soon that is, if they were of one shape so far."""
+    def give_again(self, *, first=False):
+        """From here on batches are given again, however soon that is, if they were of one shape so far.
+
+        The `first` one of each loop, too, of a job that was run before.
+        """
+        self._draws_first = not first
         self._change(again=not self._state().counts and len(self._shapes) == 1)
 
     def fetch(self, fetch, fetcher, index):
@@ -111,9 +138,9 @@ class Drawing:
         if state.again:
             before = attributes(self._dataset())
             asked = state.kept and is_worker()
-            due = count == 1 or asked or self._since >= max(EACH, state.repeated // SHARE)
-            if not due and self._batch is not None and before == self._attributes:
-                found = self._batch.again(len(index))
+            due = (count == 1 and self._draws_first) or asked or state.is_due(self._since)
+            if not due and len(index) in self._batches and before == self._attributes:
+                found = self._batches[len(index)].again()
                 if found is not None:
                     self._since += 1
                     self._spent(repeated=1)
@@ -122,7 +149,9 @@ class Drawing:
         batch = fetch(fetcher, index)
         self._spent(time.thread_time() - began)
         if state.again:
-            self._attributes, self._batch = before, Batch(batch, len(index))
+            if before != self._attributes or len(self._batches) == NUMBERS:
+                self._batches.clear()
+            self._attributes, self._batches[len(index)] = before, Batch(batch)
             counts = attributes(self._dataset()) != before
             self._change(again=not counts, counts=counts, checked=True)
         return batch
@@ -134,8 +163,8 @@ class Drawing:
             return give(loader)
         state = self._state()
         again = state.again and state.checked and self.on_host and loop.passes
-        if again and loop.kept is not None and loop.since < max(EACH, state.repeated // SHARE):
-            found = loop.kept.again(loop.batch_size)
+        if again and loop.kept is not None and not state.is_due(loop.since):
+            found = loop.kept.again()
             self._change(kept=found is not None)  # a script may write to its batches
             if found is not None and _is_passed(loader, loop):
                 loop.since += 1
@@ -145,7 +174,7 @@ class Drawing:
         began = time.process_time()  # of all threads: some of them only take over what workers give
         batch = give(loader)
         self._spent(time.process_time() - began)
-        loop.kept, loop.since = Batch(batch, loop.batch_size) if again else None, 0
+        loop.kept, loop.since = Batch(batch) if again else None, 0
         return batch
 
     def _spent(self, seconds=0.0, repeated=0):
@@ -174,14 +203,13 @@ def _is_passed(loader, loop):
 class Batch:
     """One that is given again: its tensors themselves, as long as nobody writes to them."""
 
-    def __init__(self, batch, samples):
-        self._samples = samples
+    def __init__(self, batch):
         self._tensors = [(each, _written(each)) for each in batches.tensors(batch) if hasattr(each, "_version")]
         self._batch = self._in_containers(batch)  # the script may take its own apart
 
-    def again(self, samples):
-        """Return it in containers of its own, as one of so many samples; None where it is none or that cannot be."""
-        if samples != self._samples or any(_written(each) != known for each, known in self._tensors):
+    def again(self):
+        """Return it in containers of its own; None where that cannot be."""
+        if any(_written(each) != known for each, known in self._tensors):
             return None
         return self._in_containers(self._batch)
 

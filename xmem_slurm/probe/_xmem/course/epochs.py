@@ -23,14 +23,15 @@ SLIGHT = 1e-4
 class Epochs:
     """The epochs of one process: `whole` ones, then those that were `cut` short."""
 
-    def __init__(self):
+    def __init__(self, *, short):
+        self._short = short  # an earlier run has seen all of them whole
         self.whole = self.cut = 0
         self.trusted = False
         """Whether the whole ones stand for those to come: once loops are cut short, and until something is new."""
         self._alike = self._steps = 0  # whole epochs, and steps, since anything was new; below 0: in this epoch
         self._between = False  # an epoch has ended, and the first step of the next is not done
         self._peak = 0
-        self._loops = set()  # kinds of loops over data that were seen whole
+        self._loops = {}  # kinds of loops over data that were seen whole, and whether steps were made in them
 
     def stepped(self, met, peak):
         """Count a step; `met`: it was like an earlier one, and so many bytes were allocated at the most so far."""
@@ -54,8 +55,8 @@ class Epochs:
 
     def ended(self, kind, trains, cut):
         """A loop of this kind has ended, or was `cut` short; `trains`: steps were made in it, so it is an epoch."""
-        if not cut:
-            self._loops.add(kind)
+        if not cut or self._short:
+            self._loops[kind] = trains or self._loops.get(kind, False)
         elif kind not in self._loops:
             self._renew()
         if trains:
@@ -73,8 +74,8 @@ class Epochs:
         return self._alike >= EPOCHS and self._steps >= STEPS
 
     def known_loops(self):
-        """Return the kinds of loops that were seen whole, in epochs that stand for the rest."""
-        return self._loops if self.trusted else frozenset()
+        """Return the kinds of loops that were seen and may be cut short, and whether steps were made in them."""
+        return self._loops if self.trusted or self._short else {}
 
     def stand_to_the_end(self, peak):
         """Whether they stand for the rest of a script that has ended, with so many bytes allocated at the most."""
