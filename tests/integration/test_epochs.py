@@ -166,3 +166,32 @@ def test_whole_epochs_stand_for_the_rest_unless_something_new_comes_in_it(
     code = "not-reached" if late else "epochs-alike"
     assert [doubt.code for doubt in trace.doubts if doubt.code in {"not-reached", "epochs-alike"}] == [code]
     assert (trace.recorded["requested_bytes"] > 100_000 * 4 * (256 + 1024)) is bool(late)
+
+
+COUNTED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.zeros(6_400, 64))
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(data, batch_size=32, shuffle=True)
+batches = iter(loader)
+for step in range(1_200):
+    try:
+        (batch,) = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        (batch,) = next(batches)
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 1_100:
+        kept = torch.empty(1 << 28, device="cuda")
+"""
+
+
+def test_a_script_that_counts_its_batches_by_itself_comes_to_its_end(tmp_path: Path, warm_python: Path) -> None:
+    trace = dry_run(tmp_path, warm_python, COUNTED)
+    assert (trace.seen is not None and trace.seen.end, trace.steps) == (True, 1_200)
+    assert trace.recorded["allocated_bytes"] > 1 << 30

@@ -1,6 +1,7 @@
 """The batches of one loop over a data loader: what was given, how they differ in size, what the largest is."""
 
 import opcode
+import sys
 
 DRAW, DRAW_MORE = 1.0, 5.0
 """How long batches are drawn without training: where all are of one size, and where they are not."""
@@ -106,8 +107,29 @@ def minds_the_end(frame):
 
     `for step in range(len(loader)): batch = next(batches)` would die of it.
     """
-    code = frame.f_code
-    return code.co_code[frame.f_lasti] in _LOOPS or "StopIteration" in code.co_names
+    return _is_a_loop(frame) or "StopIteration" in frame.f_code.co_names
+
+
+def _is_a_loop(frame):
+    return frame.f_code.co_code[frame.f_lasti] in _LOOPS
+
+
+def mark(frame):
+    """Mark a frame that is given the end of the data early, if it asks for each batch by itself (`next(batches)`).
+
+    A tracing function means nothing to a frame as long as nobody traces, and lives no longer than it does.
+    """
+    if not _is_a_loop(frame) and frame.f_trace is None and sys.gettrace() is None:
+        frame.f_trace = _cut_short
+
+
+def is_marked(frame):
+    """Whether it is one of those."""
+    return frame.f_trace is _cut_short
+
+
+def _cut_short(*_):
+    return None
 
 
 def tensors(batch):

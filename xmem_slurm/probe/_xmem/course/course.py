@@ -15,6 +15,9 @@ A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains:
 One with short loops (XMEM_LOOPS) is of a job that was run to its end before, with other losses and
 scores: its loops over data are cut short from the start, but for the first of each kind without steps.
 
+Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`) begins a loop over
+that was cut short, and is none the nearer to its end. Where that is seen `AGAIN` times, loops are whole again.
+
 Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
 All seconds are those of `process/clock`.
@@ -55,6 +58,8 @@ _COLLATES = "torch.utils.data._utils.collate"
 """Where torch puts samples together (2.4 to 2.15)."""
 LARGE_PART = 1 << 20
 """Bytes of a tensor whose copy into pinned memory takes longer than the look at it."""
+AGAIN = 2
+"""So many loops that were cut short are begun again at once before they are no more."""
 VARIED = 8
 """Steps vary where this many of the last four times as many were of kinds that had not been met before."""
 
@@ -73,6 +78,7 @@ class Course:
         self._epochs = Epochs(short=self._short)
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
+        self._begun_again = 0  # loops that were cut short, by whom they had been given to
         self._loader = None  # the iteration that gave the last batch
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
         self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
@@ -191,6 +197,7 @@ class Course:
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:
             state = loader._xmem_iteration = batches.Iteration(loader, self._steps, now)
+            self._begun_again += batches.is_marked(frame)
             self._recorder.measures()
         if self._fetched_at_step != self._fetched or not self._steps:
             self._recorder.fetching()
@@ -198,7 +205,7 @@ class Course:
             self._batch_sizes.add(state.batch_size)
         state.asked(self._level(self._recorder.allocated()))
         if self._cuts(state, now) and batches.minds_the_end(frame):
-            return self._last_batches(loader, give, state)
+            return self._last_batches(loader, give, state, frame)
         self._fetched += 1
         self._within_loop = False
         drawing = self._drawings.get(id(loader._dataset))
@@ -220,7 +227,7 @@ class Course:
 
     def _cuts(self, state, now):
         known = self._epochs.known_loops()
-        if self._cut_since is None and not self._short:
+        if (self._cut_since is None and not self._short) or self._begun_again >= AGAIN:
             return False
         if self._steps > state.steps or known.get(state.kind):
             return state.given >= max(BATCHES, 2 * self._batches_a_step)
@@ -228,7 +235,7 @@ class Course:
             return True
         return self._cut_since is not None and now - max(state.began, self._cut_since) > EVALUATION
 
-    def _last_batches(self, loader, give, state):
+    def _last_batches(self, loader, give, state, frame):
         """Return the largest of the batches that are left, then end."""
         trains, known = self._steps > state.steps, {*self._drawn, *self._epochs.known_loops()}
         if trains and state.kind not in known and not self._short:
@@ -239,6 +246,7 @@ class Course:
             state.given += 1
             return state.largest.pop()
         self._ended(loader, state, cut=True)
+        batches.mark(frame)
         raise StopIteration
 
     def _ended(self, loader, state, *, cut=False):
@@ -340,7 +348,7 @@ class Course:
         now = self.clock.now()
         if self._began is None:
             self._began = now
-        if self._short:
+        if self._short or self._begun_again >= AGAIN:
             return False
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._epochs.trusted
@@ -376,7 +384,9 @@ class Course:
 
     def overdue(self, now):
         """Whether what follows an epoch takes too long."""
-        return self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._epochs.trusted
+        if self._cut_since is None or self._epochs.trusted or self._begun_again >= AGAIN:
+            return False
+        return now - self._cut_since > 2 * CUT
 
     def meant_to_train(self):
         """Whether a job that made an optimizer did not evaluate all that it has: without a step it has failed."""
