@@ -4,16 +4,20 @@
 
 Needs a Python with a CUDA build of torch, named by XMEM_TEST_PYTHON. Starts a throw-away Slurm cluster of the example
 site. Each round submits crowds of held jobs, all of a crowd at once: with XMEM_OFF; one job that is not known yet; the
-same when its answer is known; several kinds of job that are not known; and these again. Prints for each crowd how many
-came back with which exit code, how many jobs Slurm has and lines the site's record, how many dry runs there were and
-how many of them ran at once, the wall time of a submission, and the CPU time of all that each has started. Ends with 1
-if a job was lost or doubled or has no line, or more dry runs ran at once than the site allows.
+same when its answer is known; several kinds of job that are not known; and these again. Two more, one with XMEM_OFF and
+one whose answer is known, lose slurmctld half way, which is started again. Prints for each crowd how many came back
+with which exit code, how many jobs Slurm has and lines the site's record, how many dry runs there were and how many of
+them ran at once, the wall time of a submission, and the CPU time of all that each has started. Ends with 1 if a job was
+lost or doubled or has no line, or more dry runs ran at once than the site allows; without slurmctld a job is lost if
+none was with XMEM_OFF.
 """
 
 import argparse
+import functools
 import os
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,21 +25,27 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from benchmarks.overhead import GPU, SITE, TRAIN, XSBATCH
 from benchmarks.text_table import text_table
 from xmem_slurm import lab
 from xmem_slurm.filter import hooks
+from xmem_slurm.lab import processes
 from xmem_slurm.sandbox import linux
 from xmem_slurm.site.loading import load_site
 
 FILTER = '\n[filter]\nmode = "rewrite"\nseconds = {seconds}\n\n[audit]\nfolder = "{audit}"\n'
 PR_SET_CHILD_SUBREAPER = 36
 """Whoever's parent has ended is this process's child (prctl(2)): so its CPU time is known."""
+BEFORE_SECONDS, AWAY_SECONDS = 0.5, 3.0
+"""How long after the first submission slurmctld ends (at once with XMEM_OFF: all are made by then), and until it is
+started again."""
 RECORD_SECONDS = 20
 """A line is written after the answer is given."""
 _DRY_RUN = re.compile(rb"/(xmem-[^/\0]+)/slurm_script\0")
@@ -61,13 +71,23 @@ class Crowd:
         each = sorted(set(self.printed)) == sorted(self.queued)
         return each and set(self.codes) == {0} and len(self.printed) == self.codes.total()
 
+    @property
+    def lost(self) -> int:
+        """How many submissions failed, printed a job that is not there, or made one that nobody was told of."""
+        return self.codes.total() - self.codes[0] + len(set(self.printed) ^ set(self.queued))
+
     def percentile(self, part: int) -> float:
         """Return the seconds that so many percent of the submissions took at most."""
         return statistics.quantiles(self.seconds, n=100, method="inclusive")[part - 1]
 
 
-def submit(commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str, str]) -> Crowd:
-    """Run all commands at once, each of which prints its job's id, and count what came of it; the queue is empty."""
+def submit(
+    commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str, str], beside: Callable[[], object] = bool
+) -> Crowd:
+    """Run all commands at once, each of which prints its job's id, and count what came of it; the queue is empty.
+
+    `beside` is called while they run.
+    """
     crowd, over, lock = Crowd(), threading.Event(), threading.Lock()
 
     def run(command: Sequence[str]) -> None:
@@ -90,6 +110,7 @@ def submit(commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str
     everybody = [threading.Thread(target=run, args=[command]) for command in commands]
     for each in everybody:
         each.start()
+    beside()
     for each in everybody:
         each.join()
     while dry_runs(environ):  # those that go on by themselves
@@ -102,6 +123,16 @@ def submit(commands: Sequence[Sequence[str]], folder: Path, environ: Mapping[str
     crowd.queued = shown.stdout.split()
     subprocess.run(["scancel", *crowd.queued], env=environ, check=True)
     return crowd
+
+
+def restart(controller: Path, command: Sequence[str], before_seconds: float) -> None:
+    """End the slurmctld of the lab in this folder, as a restart of its service does, and start it again."""
+    time.sleep(before_seconds)
+    daemon = psutil.Process(int((controller / "pid" / "slurmctld").read_text()))
+    daemon.terminate()
+    daemon.wait()
+    time.sleep(AWAY_SECONDS)
+    processes.start(controller, "slurmctld", command)
 
 
 def lines(audit: Path) -> int:
@@ -167,7 +198,8 @@ def main() -> None:
         lab.up(site, parent / "lab", hooks=hooks.render(site_file, site))
         own = {"XMEM_SITE": str(site_file), "XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
         environ = os.environ | lab.environment(parent / "lab") | own
-        rows, fine = [], True
+        controller = [shutil.which("slurmctld") or "/usr/sbin/slurmctld", "-D"]
+        rows, fine, without = [], True, 0
         try:
             for turn in range(asked.rounds):
                 for program, size in (("sbatch", asked.filter), (XSBATCH, asked.xsbatch)):
@@ -179,13 +211,20 @@ def main() -> None:
                         ("known", names[:1]),
                         (f"{asked.kinds} new", names[1:]),
                         (f"{asked.kinds} again", names[1:]),
+                        ("off, restarted", names[1:]),
+                        ("known, restarted", names[:1]),
                     ):
                         words = [[program, "--hold", "--parsable", scripts[n % len(scripts)]] for n in range(size)]
                         before, spent = lines(audit), _spent()
-                        crowd = submit(words, parent, environ | ({"XMEM_OFF": "1"} if what == "off" else {}))
-                        wanted = 0 if what == "off" else size
+                        off, restarted = what.startswith("off"), what.endswith("restarted")
+                        after = 0.0 if off else BEFORE_SECONDS
+                        beside = functools.partial(restart, parent / "lab", controller, after) if restarted else bool
+                        crowd = submit(words, parent, environ | ({"XMEM_OFF": "1"} if off else {}), beside)
+                        wanted = 0 if off else size
                         crowd.recorded, crowd.cpu_seconds = recorded(audit, before, wanted), _spent() - spent
-                        fine &= crowd.is_whole and crowd.at_once <= most and crowd.recorded == wanted
+                        without = crowd.lost if off else without
+                        fine &= crowd.is_whole or (restarted and crowd.lost <= without)
+                        fine &= crowd.at_once <= most and crowd.recorded == wanted
                         rows.append(_row(turn, Path(program).name, what, crowd))
                         print(*rows[-1], dict(crowd.said.most_common(4)), file=sys.stderr, flush=True)
         finally:

@@ -144,6 +144,7 @@ class Doubt(Enum):
 
     VALUE_READ = "value-read", None, "the script read values of the GPU, zeros here ({detail})"
     METRICS_READ = "metrics-read", None, "{detail}"
+    BOTH_WAYS = "both-ways", None, "{detail}"
     STAND_IN_DATA = "stand-in-data", None, "{detail} is not on this machine: stand-in data of its shape took its place"
     DATA_REPEATED = "data-repeated", None, "{detail}"
     EPOCHS_ALIKE = "epochs-alike", None, "{detail}"

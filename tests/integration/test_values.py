@@ -349,6 +349,23 @@ for epoch in range(20):
         break
 """
 
+BEST = """
+model = torch.nn.Linear(64, 64).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+best = torch.tensor(0.25, device=device) * torch.randn((), device=device)
+for epoch in range(6):
+    model.train()
+    model(torch.randn(4, 64, device=device)).sum().backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        loss = model(torch.randn(4, 64, device=device)).mean()
+    if loss < best:
+        best = loss
+if best > loss:
+    print("the last was not the best")
+"""
+
 SCALED = """
 model = torch.nn.Linear(4, 4).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -659,6 +676,13 @@ def test_early_stopping_does_not_stop_where_losses_and_scores_get_better(warm_py
     assert found.error is None
     (turns,) = [doubt.count for doubt in found.doubts if doubt.code == "metrics-read"]
     assert turns == 20
+
+
+def test_a_condition_on_losses_that_was_seen_both_ways_is_no_doubt(warm_python: Path, tmp_path: Path) -> None:
+    order = DryRunOrder.of(job(tmp_path, warm_python, BEST, XMEM_ENGINE="device"), H200, Budget(seconds=60))
+    (found,) = dispatch.here(order).traces
+    said = [doubt.detail for doubt in found.doubts if doubt.code == "assumed-values"]
+    assert said == ["a condition that is not known, false here (train.py:16)"]
 
 
 def test_what_comes_after_an_early_stop_is_in_the_estimate(warm_python: Path, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
         "default",  # trace mode only
         "stand-in-data",  # in the form and number that is published; values are unknown, and have doubts of their own
         "data-repeated",  # of one shape; said by `explain`
+        "both-ways",  # takes a doubt away
         "metrics-read",  # the other course of them is run, too (`dryrun/engines`)
         "epochs-alike",  # those that were whole stand for the rest; said by `explain`
         "no-optimizer",

@@ -177,6 +177,18 @@ def test_the_other_course_is_run_with_short_loops_and_whole_where_it_needs_more_
         assert found.allocations == (GPT2.allocations if other is not alike else smaller)
 
 
+def test_a_condition_that_went_both_ways_in_two_runs_is_no_doubt(run: Run) -> None:
+    conditions = [f"a condition that is not known, false here (train.py:{line})" for line in (3, 4)]
+    said = [Noted(Doubt.ASSUMED_VALUES, each) for each in conditions]
+    first = reading(GPT2, 3)
+    first = dataclasses.replace(first, doubts=[*first.doubts, *said])
+    met = dataclasses.replace(reading(GPT2, 3), doubts=[Noted(Doubt.BOTH_WAYS, said[0].detail)])
+    stopped = dataclasses.replace(met, seen=Seen(GPT2.steps, end=False))
+    for other, left in ((met, said[1:]), (stopped, said)):
+        (found,) = run(Runs(first, other))
+        assert [each for each in found.doubts if each.doubt is Doubt.ASSUMED_VALUES] == left
+
+
 def test_torchs_own_frames_only_where_the_hook_for_them_broke_it(run: Run) -> None:
     own = dataclasses.replace(
         BEFORE_THE_GPU, failure=trace_file.failure("ModuleNotFoundError: No module named 'x' (train.py:3)")

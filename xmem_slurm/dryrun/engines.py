@@ -8,7 +8,7 @@ With zeros for losses and scores nothing is ever better than the best so far, an
 training early. So a script that reads some again and again is run a second time, with those of the other course (Note
 [Metrics] in `probe/_xmem/values/metrics`), and so is one that computing with zeros stopped. What needs more of both
 stands. What the loops over its data need was seen by then, so the second time these are cut short; only where it needs
-more is it run with whole ones, too.
+more is it run with whole ones, too. A condition that went both ways in the two is no doubt any more.
 
 Real steps follow where the zeros may have led the job astray:
 
@@ -19,7 +19,7 @@ They may need more time or memory than there is. Then the first answer stands, w
 have needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -120,10 +120,12 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     again, is_known = yield from _other_course(order, budget, traces, first)
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
+    met = {noted.detail for trace in again for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
     if not failed and (_need(again) > _need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
-        return again if is_known else _with_each(again, _ONE_COURSE)
-    is_known = (is_known and not failed and _ended(used)) or turns > USUAL_PATIENCE
-    return traces if is_known else _with_each(traces, _ONE_COURSE)
+        return _without(again, met) if is_known else _with_each(again, _ONE_COURSE)
+    if is_known and not failed and _ended(used):
+        return _without(traces, met)
+    return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
 
 
 def _other_course(
@@ -244,6 +246,13 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
         return met[Doubt.VALUE_SHAPE]
     read = met.get(Doubt.FORWARD_READ)
     return None if read is None else f"the model reads values in its forward pass ({read})"
+
+
+def _without(traces: Sequence[Trace], conditions: Container[str]) -> Sequence[Trace]:
+    """Return traces without the doubts about conditions that were taken as false, and in another run as true, too."""
+    return [
+        replace(trace, doubts=[each for each in trace.doubts if each.detail not in conditions]) for trace in traces
+    ]
 
 
 def _with_doubt(trace: Trace, reason: str) -> Trace:

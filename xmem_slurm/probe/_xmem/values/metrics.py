@@ -29,6 +29,7 @@ class _ReadingLine:
     def __init__(self, begins_higher):
         self.last, self.turns = -1, 0
         self._begins_higher = begins_higher
+        self.truths = set()  # the answers that it was given
         self.rest = 0.0  # of what was counted in this turn: what no whole number had room for
 
     def reads(self, turn):
@@ -79,7 +80,13 @@ class Metrics:
     def truth(self, place):
         """Return the answer whether one is better than the best so far."""
         line = self._line(place)
-        return self._by_turns and line.is_lower
+        truth = self._by_turns and line.is_lower
+        line.truths.add(truth)
+        return truth
+
+    def both_ways(self):
+        """Return the places at which the answer was true and was not."""
+        return [place for place, line in list(self._lines.items()) if len(line.truths) == 2]
 
     def count(self, most, place):
         """Return how many of so many are right; over all that is counted in a turn that is the share `number`."""

@@ -248,8 +248,8 @@ class Rules:
             return self._metrics.number(self.assumed.place())
         if tensor.is_complex():
             return zero
-        self.assumed.unknown()
         line = self.assumed.line() if tensor.dtype is self._torch.bool else None
+        self.assumed.unknown(condition=line is not None)
         return zero if line is None else self._metrics.truth(line)
 
     def to_copy(self, real, tensor, **kwargs):
