@@ -250,9 +250,7 @@ def _why_real_steps(traces: Sequence[Trace]) -> str | None:
 
 def _without(traces: Sequence[Trace], conditions: Container[str]) -> Sequence[Trace]:
     """Return traces without the doubts about conditions that were taken as false, and in another run as true, too."""
-    return [
-        replace(trace, doubts=[each for each in trace.doubts if each.detail not in conditions]) for trace in traces
-    ]
+    return [replace(trace, doubts=[each for each in trace.doubts if each.detail not in conditions]) for trace in traces]
 
 
 def _with_doubt(trace: Trace, reason: str) -> Trace:
