@@ -1,6 +1,8 @@
 """Many submissions at once: each makes its one job, one is run dry, and the site's record has a line of each."""
 
+import functools
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -65,3 +67,18 @@ def test_a_crowd_of_equal_submissions_loses_no_job_and_costs_one_dry_run(
     assert {line["outcome"] for line in lines} == {"as written"}
     assert all(line["from"] == line["to"] == ["gpu:h200:2"] for line in lines)
     assert "sleep" not in str(lines), "nothing of the script"
+
+
+def test_no_job_is_lost_where_slurmctld_is_restarted_meanwhile(
+    crowded: Cluster, site_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sh").write_text(JOB)
+    own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    environ, command = crowded.environ | own, ["sbatch", "--hold", "--parsable", "job.sh"]
+    assert crowd.submit([command], tmp_path, environ).is_whole, "from here on its answer is known"
+    slurmctld = shutil.which("slurmctld", path=f"{environ['PATH']}:/usr/sbin")
+    assert slurmctld is not None
+    restart = functools.partial(crowd.restart, crowded.folder, [slurmctld, "-D"], 0.0)
+    found = crowd.submit([command] * 10, tmp_path, environ, restart)
+    assert found.is_whole, found
+    assert len(found.queued) == 10
