@@ -8,7 +8,7 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first alone
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
     XMEM_NUMBERS    "turns": losses and scores, which are not known, are by turns better and worse, and not zero
-    XMEM_LOOPS      "short": loops over data that were seen whole are cut short from there on (course/course)
+    XMEM_LOOPS      "short": loops over data are cut short (course/course)
     XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or "frames" (record/sites)
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
@@ -78,7 +78,7 @@ class DryRunOrder:
     shapes: Shapes = "most"
     numbers: Numbers = "zeros"
     short_loops: bool = False
-    """Whether loops over data are cut short where each was seen whole: what is in them was seen in another run."""
+    """Whether loops over data are cut short: another run has seen them whole."""
     origins: Origins = "none"
     assertions: bool = True
     change: Change | None = None
