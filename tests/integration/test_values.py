@@ -360,7 +360,8 @@ for epoch in range(6):
     model.eval()
     with torch.no_grad():
         loss = model(torch.randn(4, 64, device=device)).mean()
-    if loss < best:
+    right = model(torch.randn(4, 64, device=device)).max(1)[1].eq(torch.arange(4).to(device)).cpu().sum()
+    if loss < best or right > 3:
         best = loss
 if best > loss:
     print("the last was not the best")
@@ -682,7 +683,7 @@ def test_a_condition_on_losses_that_was_seen_both_ways_is_no_doubt(warm_python: 
     order = DryRunOrder.of(job(tmp_path, warm_python, BEST, XMEM_ENGINE="device"), H200, Budget(seconds=60))
     (found,) = dispatch.here(order).traces
     said = [doubt.detail for doubt in found.doubts if doubt.code == "assumed-values"]
-    assert said == ["a condition that is not known, false here (train.py:16)"]
+    assert said == ["a condition that is not known, false here (train.py:17)"]
 
 
 def test_what_comes_after_an_early_stop_is_in_the_estimate(warm_python: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ Mark = collections.namedtuple("Mark", "text decides truths equals", defaults=(Fa
 """What was assumed and where; whether it is more than a figure to print; whether it is truth values
 as numbers: counted they are as a mask is; whether it says which of some values are equal, and is not known."""
 _UNKNOWN = "a number that is not known, zero here (%s)"
-CONDITION = "a condition that is not known, false here (%s)"
+_CONDITION = "a condition that is not known, false here (%s)"
 
 
 class Assumed:
@@ -64,11 +64,19 @@ class Assumed:
         if mark is not None and (mark.decides or self._place()[1]):
             doubts.note("assumed-values", mark.text)
 
-    def unknown(self, *, condition):
-        """The host reads one integer or truth value that is not known; `condition`: the script itself asks for it."""
+    def unknown(self):
+        """The host reads one integer or truth value that is not known."""
+        self._doubt(_UNKNOWN)
+
+    def asked(self):
+        """The script itself asks for a truth value that is not known; return what is said of it."""
+        return self._doubt(_CONDITION)
+
+    def _doubt(self, text):
         place, forward = self._place()
         if not (forward and self._gradients()):
-            doubts.note("assumed-values", (CONDITION if condition else _UNKNOWN) % place)
+            doubts.note("assumed-values", text % place)
+        return text % place
 
     def line(self):
         """Return the script's line at hand; None in a forward pass, and where torch itself asks."""

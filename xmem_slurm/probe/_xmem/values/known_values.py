@@ -28,7 +28,6 @@ import threading
 import warnings
 
 from _xmem import doubts
-from _xmem.values.assumed import CONDITION
 from _xmem.values.factories import Factories
 from _xmem.values.metrics import Metrics
 from _xmem.values.rules import Rules
@@ -74,8 +73,8 @@ class KnownValues:
         """Say in how many turns losses or scores were read that are not known, and which conditions went both ways."""
         if self.metrics.most_turns > 1:
             note("metrics-read", "losses or scores were read in so many turns", self.metrics.most_turns)
-        for place in self.metrics.both_ways():
-            note("both-ways", CONDITION % place)
+        for asked in self.metrics.both_ways():
+            note("both-ways", asked)
 
     def of(self, tensor):
         """Return the values of a tensor as one on the host; None where they are not known."""

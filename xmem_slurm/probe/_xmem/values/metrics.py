@@ -29,7 +29,6 @@ class _ReadingLine:
     def __init__(self, begins_higher):
         self.last, self.turns = -1, 0
         self._begins_higher = begins_higher
-        self.truths = set()  # the answers that it was given
         self.rest = 0.0  # of what was counted in this turn: what no whole number had room for
 
     def reads(self, turn):
@@ -57,6 +56,7 @@ class Metrics:
         self._turn = self._steps = 0
         self._shown = False
         self._lines = {}
+        self._answers = {}  # by what was asked
 
     def measured(self, steps, *, shown=True):
         """The script begins to evaluate, or another loop over data, after so many optimizer steps.
@@ -77,16 +77,16 @@ class Metrics:
         line = self._line(place)
         return line.number if self._by_turns else 0.0
 
-    def truth(self, place):
-        """Return the answer whether one is better than the best so far."""
+    def truth(self, place, asked):
+        """Return the answer to what is asked, such as whether one is better than the best so far."""
         line = self._line(place)
         truth = self._by_turns and line.is_lower
-        line.truths.add(truth)
+        self._answers.setdefault(asked, set()).add(truth)
         return truth
 
     def both_ways(self):
-        """Return the places at which the answer was true and was not."""
-        return [place for place, line in list(self._lines.items()) if len(line.truths) == 2]
+        """Return what was asked and was true at one time, and false at another."""
+        return [asked for asked, answers in list(self._answers.items()) if len(answers) == 2]
 
     def count(self, most, place):
         """Return how many of so many are right; over all that is counted in a turn that is the share `number`."""

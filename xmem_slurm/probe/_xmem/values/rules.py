@@ -249,8 +249,10 @@ class Rules:
         if tensor.is_complex():
             return zero
         line = self.assumed.line() if tensor.dtype is self._torch.bool else None
-        self.assumed.unknown(condition=line is not None)
-        return zero if line is None else self._metrics.truth(line)
+        if line is not None:
+            return self._metrics.truth(line, self.assumed.asked())
+        self.assumed.unknown()
+        return zero
 
     def to_copy(self, real, tensor, **kwargs):
         """A copy to the device keeps its values, one to the host reads them, a cast has them in another type."""
@@ -261,11 +263,12 @@ class Rules:
             return out
         device = kwargs.get("device")
         if device is not None and device.type == "cpu":
-            self.assumed.read(self._values.mark((tensor,)))
+            mark = self._values.mark((tensor,))
+            self.assumed.read(mark)
             known = self._values.seen(tensor)
             if known is not None:
                 return known.clone().to(kwargs.get("dtype") or tensor.dtype)
-            return self._filled(tensor, lambda: real(tensor, **kwargs))
+            return self._filled(tensor, lambda: real(tensor, **kwargs), mark)
         out = real(tensor, **kwargs)
         truths = tensor.dtype is self._torch.bool and not out.is_floating_point() and self._values.keeps(out)
         if truths and self._values.seen(tensor) is None:
@@ -275,12 +278,19 @@ class Rules:
             self._values.copied(out, tensor)
         return out
 
-    def _filled(self, source, copy):
-        """Return what is copied to the host; numbers that are not known may be losses, and are what those are."""
+    def _filled(self, source, copy, mark=None):
+        """Return what is copied to the host; numbers that are not known may be losses, and are what those are.
+
+        Whether some are equal, as predictions and labels, is asked of all of them at once.
+        """
         out, is_made_up = Reads.of_zeros(copy)
-        few = source.is_floating_point() and source.numel() <= MOST_METRICS and self._values.applies(source)
+        few = source.numel() <= MOST_METRICS and self._values.applies(source)
         if is_made_up and few and type(out) is self._torch.Tensor:
-            number = self._metrics.number(self.assumed.place())
+            number = 0
+            if source.is_floating_point():
+                number = self._metrics.number(self.assumed.place())
+            elif mark is not None and mark.equals:
+                number = self._metrics.truth(self.assumed.place(), mark.text)
             if number:
                 with self._unwatched():
                     out.detach().fill_(number)
