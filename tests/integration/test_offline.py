@@ -89,9 +89,9 @@ def test_a_loop_that_waits_for_the_network_is_named_at_the_limit(folder: Path, m
 
 
 def test_python_packages_go_by_what_is_here_where_the_user_says_nothing_else(folder: Path) -> None:
-    ask = 'echo "$HF_HUB_OFFLINE $WANDB_MODE"; exit 9'
-    assert why_not(folder, ask).endswith(": 1 offline")
-    assert why_not(folder, f"export WANDB_MODE=disabled\n{ask}").endswith(": 1 disabled")
+    ask = 'echo "$HF_HUB_OFFLINE $WANDB_MODE $WANDB_CONSOLE"; exit 9'
+    assert why_not(folder, ask).endswith(": 1 offline off")
+    assert why_not(folder, f"export WANDB_MODE=disabled\n{ask}").endswith(": 1 disabled off")
 
 
 def test_a_data_set_that_is_not_here_is_to_be_loaded_once(folder: Path) -> None:

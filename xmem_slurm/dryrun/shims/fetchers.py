@@ -46,8 +46,9 @@ ONCE = {
     "RCLONE_LOW_LEVEL_RETRIES": "1",
 }
 """The same, in the environment, of those that read it there: however they are started (python -m pip)."""
-OFFLINE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}
-"""What has Python packages go by what is here, where the user has not said it himself: they would try for a minute."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "WANDB_CONSOLE": "off"}
+"""What has Python packages go by what is here, where the user has not said it himself: they would try for a minute.
+wandb sends each line that a script prints to a process of its own, too: with a bar of progress, half of a dry run."""
 
 _LOG = "network.log"
 _MOST_SAID = 200
