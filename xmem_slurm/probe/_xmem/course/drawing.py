@@ -8,9 +8,10 @@ goes through the data, which may be sorted by length; later ones are taken to be
 batches that the script puts together itself, or `PASSES` times the samples of a smaller data set. torch's
 own collate_fn takes samples of one size alone and fails where two differ: there enough is `SAMPLES` of
 them, or as many as a smaller data set has. It is `FEW` batches at least. Samplers and counts of batches
-are as they are. The first one of each loop is drawn, and so is the first of another number of samples,
-such as the last of a loop. With the first batch of another shape all are drawn from there on. Never is one
-given again of a data set that keeps count of something itself, or that was changed since by the script.
+are as they are. The first one of each loop is drawn (of what torch puts together one sample tells its
+shape), and so is the first of another number of samples, such as the last of a loop. With the first batch
+of another shape all are drawn from there on. Never is one given again of a data set that keeps count of
+something itself, or that was changed since by the script.
 
 What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
 batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
@@ -138,10 +139,11 @@ class Drawing:
         if state.again:
             before = attributes(self._dataset())
             asked = state.kept and is_worker()
-            due = (count == 1 and self._draws_first) or asked or state.is_due(self._since)
-            if not due and len(index) in self._batches and before == self._attributes:
-                found = self._batches[len(index)].again()
-                if found is not None:
+            kept = self._batches.get(len(index)) if before == self._attributes else None
+            if kept is not None and not asked and not state.is_due(self._since):
+                begins = count == 1 and self._draws_first
+                found = kept.again()
+                if found is not None and (not begins or self._is_alike(fetch, fetcher, index)):
                     self._since += 1
                     self._spent(repeated=1)
                     return found
@@ -155,6 +157,15 @@ class Drawing:
             counts = attributes(self._dataset()) != before
             self._change(again=not counts, counts=counts, checked=True)
         return batch
+
+    def _is_alike(self, fetch, fetcher, index):
+        """Whether the first of some samples that torch would put together has the shapes of those before."""
+        if not batches.is_of_torch(fetcher.collate_fn):
+            return False
+        began = time.thread_time()
+        sample = fetch(fetcher, index[:1])
+        self._spent(time.thread_time() - began)
+        return batches.shapes_of_samples(sample) in self._shapes
 
     def handed_over(self, give, loader, loop):
         """Return the next batch of an iterator over a loader; `loop` has the last that workers gave."""
