@@ -491,6 +491,8 @@ torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data = given
 class Pictures(Dataset):
     rows = 64
     calls = 0
+    def __init__(self):
+        self.shared = torch.multiprocessing.Value("q")
     def __len__(self): return 400
     def __getitem__(self, index):
         drawn.append(index)
@@ -513,6 +515,7 @@ print(json.dumps(8 * len(handed) + len(drawn)))
         pytest.param("", "", range(80, 1600), 2, id="in workers"),  # most are not asked for
         pytest.param("self.calls += 1", "", range(4000, 4001), 0, id="a data set that counts"),
         pytest.param("self.calls += 1", "", range(4000, 4001), 2, id="a data set that counts, in workers"),
+        pytest.param("self.shared.value += 1", "", range(4000, 4001), 0, id="a data set that counts for all"),
         pytest.param("", "pictures.seed = epoch", range(336, 1200), 0, id="changed between loops"),
     ],
 )
@@ -566,28 +569,32 @@ def test_only_a_data_set_that_asks_a_worker_who_it_is_keeps_its_workers(own: str
     assert ran.out == 10 if own else 1 <= ran.out < 10
 
 
-def test_short_loops_are_cut_from_the_start_but_for_the_first_that_only_evaluates(run: Run) -> None:
-    code = """
-        from torch.utils.data import DataLoader
-        counts = []
-        trained, tested = torch.zeros(480, 4, 128), torch.zeros(80, 4, 128)
-        for epoch in range(3):
-            counts += [0, 0]
-            for number, batch in enumerate(DataLoader(trained, batch_size=8)):
-                counts[-2] += 1
-                model(batch.cuda()).sum().backward()
-                if number % 8 == 7:
-                    optimizer.step()
-                    optimizer.zero_grad()
-            for batch in DataLoader(tested, batch_size=8):
-                counts[-1] += 1
-        print(json.dumps(counts))
-        """
-    ran = run(script(code), XMEM_LOOPS="short", seconds=SECONDS)
-    trace = ran.traces[-1]
-    assert ran.out == [16, 10, 16, 5, 16, 5]
-    assert (trace.state, trace.seen.end, trace.seen.epochs) == ("exit", True, (0, 3))
-    assert not [each for each in trace.doubts if each.code == "not-reached"]
+def test_a_batch_that_is_given_again_says_which_samples_it_stands_for(run: Run) -> None:
+    code = DRAWN.format(own="", change="seen = []", workers=0)
+    code = code.replace("        step(", "        seen += batch['n'].tolist()\n        step(")
+    code = code.replace("print(", "    assert sorted(seen) == list(range(400)), seen\nprint(")
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 500)
+    assert ran.out < 1200
+
+
+def test_batches_that_are_made_on_the_gpu_are_each_their_own(run: Run) -> None:
+    code = DRAWN.format(own="", change="kept = []", workers=0)
+    collated = "collate_fn=lambda samples: {'x': torch.stack([each['x'] for each in samples]).cuda()}"
+    code = code.replace("num_workers=0", f"num_workers=0, {collated}")
+    code = code.replace("        step(", "        kept.append(batch.get('x', x))\n        step(")
+    code = code.replace("print(", "print(len({each.data_ptr() for each in kept})) or (")
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.out) == (0, "", 50)
+
+
+def test_a_loader_keeps_what_it_was_told_and_two_loaders_of_one_data_set_their_own(run: Run) -> None:
+    code = DRAWN.format(own="", change="", workers=2)
+    code = code.replace("for batch in DataLoader(", "for batch in (loader := DataLoader(").replace("2):", "2)):")
+    others = "DataLoader(pictures, batch_size=8, collate_fn=lambda samples: [each['n'] for each in samples])"
+    code = code.replace("print(", f"    assert isinstance(next(iter({others})), list)\nprint(loader.num_workers) or (")
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.out) == (0, "", 2)
 
 
 @pytest.mark.parametrize(("kept", "workers"), [("pictures.more", 0), ("pictures.more", 2), ("more", 0)])

@@ -33,13 +33,11 @@ class Runs:
         self.asked: list[tuple[str, bool]] = []
         self.asserting: list[bool] = []
         self.numbers: list[str] = []
-        self.short_loops: list[bool] = []
 
     def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append((order.engine, order.origins))
         self.asserting.append("PYTHONOPTIMIZE" not in order.environ)
         self.numbers.append(order.environ.get("XMEM_NUMBERS", "zeros"))
-        self.short_loops.append("XMEM_LOOPS" in order.environ)
         result = next(self.results)
         return DryRunResult(result if isinstance(result, NoEstimate) else [result], Spent(self.cost))
 
@@ -149,32 +147,6 @@ def test_where_there_is_no_time_for_the_other_course_that_is_said(turns: int, sa
     (found,) = run(runs)
     assert runs.numbers == ["zeros"]
     assert any("no better" in noted.detail for noted in found.doubts) == said
-
-
-def test_the_other_course_is_run_with_short_loops_and_whole_where_it_needs_more_or_goes_further(run: Run) -> None:
-    def trained(trace: Trace, epochs: int, *, end: bool = True) -> Trace:
-        read = reading(trace, 3, end=end)
-        return dataclasses.replace(read, seen=Seen(trace.steps, epochs=(1, epochs), end=end))
-
-    smaller = [each._replace(size=each.size // 2) for each in GPT2.allocations]
-    less = dataclasses.replace(GPT2, allocations=smaller)
-    first, alike, further, stopped = trained(less, 3), trained(less, 3), trained(less, 9), trained(less, 2, end=False)
-    for others, loops, allocations, said in (
-        ((alike,), [False, True], smaller, False),
-        ((trained(less, 1),), [False, True], smaller, False),
-        ((further, further), [False, True, False], smaller, False),
-        ((trained(GPT2, 3), trained(GPT2, 3)), [False, True, False], GPT2.allocations, False),
-        ((stopped,), [False, True], smaller, True),
-    ):
-        runs = Runs(first, *others)
-        (found,) = run(runs)
-        assert (runs.short_loops, found.allocations) == (loops, allocations)
-        assert any("no better" in noted.detail for noted in found.doubts) == said
-    for costs, loops, other in ((25.0, [False, True], trained(GPT2, 3)), (50.0, [False], alike)):
-        runs = Runs(first, other, cost=costs)
-        (found,) = run(runs)
-        assert (runs.short_loops, found.doubts[-1].detail[:14]) == (loops, "its losses and")
-        assert found.allocations == (GPT2.allocations if other is not alike else smaller)
 
 
 def test_a_condition_that_went_both_ways_in_two_runs_is_no_doubt(run: Run) -> None:

@@ -7,8 +7,7 @@ assertion of zeros stopped goes on without assertions.
 With zeros for losses and scores nothing is ever better than the best so far, and a script that waits for that ends its
 training early. So a script that reads some again and again is run a second time, with those of the other course (Note
 [Metrics] in `probe/_xmem/values/metrics`), and so is one that computing with zeros stopped. What needs more of both
-stands. What the loops over its data need was seen by then, so the second time these are cut short; only where it needs
-more is it run with whole ones, too. A condition that went both ways in the two is no doubt any more.
+stands. A condition that went both ways in the two is no doubt any more.
 
 Real steps follow where the zeros may have led the job astray:
 
@@ -40,8 +39,6 @@ _CAUSED_BY_VALUES = frozenset(
     for name in ("Runtime", "Value", "Index", "Key", "Assertion", "ZeroDivision", "FloatingPoint", "Overflow")
 ) | {"LinAlgError", "_LinAlgError"}
 """What zeros in place of values can raise. No package, file, network, wrong call: real steps would miss them, too."""
-SHORT = 0.25
-"""Of what a run with whole loops over data took, what must be left for one with short ones."""
 TURNS = 3
 """In so many turns a script has to read losses or scores for either course to lead anywhere else."""
 USUAL_PATIENCE = 101
@@ -117,33 +114,15 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     turns = 0 if order.brief or order.change else _turns(traces)
     if turns < TURNS:
         return traces
-    again, is_known = yield from _other_course(order, budget, traces, first)
+    again = yield from _if_room(replace(order, numbers="turns"), budget, first)
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
     met = {noted.detail for trace in again for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
     if not failed and (_need(again) > _need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
-        return _without(again, met) if is_known else _with_each(again, _ONE_COURSE)
-    if is_known and not failed and _ended(used):
+        return _without(again, met)
+    if not failed and _ended(used):
         return _without(traces, met)
     return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
-
-
-def _other_course(
-    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], first: Spent
-) -> Orders[tuple[Sequence[Trace], bool]]:
-    """Want a run of the other course, as short as it can be; say with it whether no longer one is lacking.
-
-    Loops over data are cut short, unless the other course makes more of them, or needs more in them.
-    """
-    other = replace(order, numbers="turns")
-    if not _epochs(traces):
-        return (yield from _if_room(other, budget, first)), True
-    short = Spent(SHORT * first.seconds, SHORT * first.wall)
-    again = yield from _if_room(replace(other, short_loops=True), budget, short)
-    if _epochs(again) <= _epochs(traces) and _need(again) <= _need(traces):
-        return again, True
-    whole = yield from _if_room(other, budget, first)
-    return whole or again, bool(whole)
 
 
 def _if_room(order: DryRunOrder, budget: SharedBudget, needed: Spent) -> Orders[Sequence[Trace]]:
@@ -152,12 +131,6 @@ def _if_room(order: DryRunOrder, budget: SharedBudget, needed: Spent) -> Orders[
         with suppress(NoEstimate):
             return (yield from budget.run(order))
     return ()
-
-
-def _epochs(traces: Sequence[Trace]) -> int:
-    """Return how many loops over data a script has trained in, at the most in one process."""
-    epochs = [trace.seen.epochs for trace in traces if trace.seen is not None]
-    return max((each[1] or 0 for each in epochs if each is not None), default=0)
 
 
 def _turns(traces: Sequence[Trace]) -> int:

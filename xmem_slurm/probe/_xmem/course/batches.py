@@ -1,7 +1,6 @@
 """The batches of one loop over a data loader: what was given, how they differ in size, what the largest is."""
 
 import opcode
-import sys
 
 DRAW, DRAW_MORE = 1.0, 5.0
 """How long batches are drawn without training: where all are of one size, and where they are not."""
@@ -9,6 +8,10 @@ GROWING = 4
 """After so many batches that each left more bytes allocated, the rest of them is taken to do so, too."""
 _LOOPS = {opcode.opmap[name] for name in ("FOR_ITER", "SEND", "YIELD_FROM") if name in opcode.opmap}
 """What Python's loops and `yield from` take the next item by."""
+
+
+class CutShort(StopIteration):
+    """The end of data that would have gone on."""
 
 
 class Records:
@@ -107,29 +110,8 @@ def minds_the_end(frame):
 
     `for step in range(len(loader)): batch = next(batches)` would die of it.
     """
-    return _is_a_loop(frame) or "StopIteration" in frame.f_code.co_names
-
-
-def _is_a_loop(frame):
-    return frame.f_code.co_code[frame.f_lasti] in _LOOPS
-
-
-def mark(frame):
-    """Mark a frame that is given the end of the data early, if it asks for each batch by itself (`next(batches)`).
-
-    A tracing function means nothing to a frame as long as nobody traces, and lives no longer than it does.
-    """
-    if not _is_a_loop(frame) and frame.f_trace is None and sys.gettrace() is None:
-        frame.f_trace = _cut_short
-
-
-def is_marked(frame):
-    """Whether it is one of those."""
-    return frame.f_trace is _cut_short
-
-
-def _cut_short(*_):
-    return None
+    code = frame.f_code
+    return code.co_code[frame.f_lasti] in _LOOPS or "StopIteration" in code.co_names
 
 
 def tensors(batch):

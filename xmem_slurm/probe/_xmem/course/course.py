@@ -12,11 +12,9 @@ A script that was cut has not come to its end: what the rest of it needs is a do
 whole stand for it (`epochs`, Note [Epochs alike]).
 
 A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon as it repeats itself.
-One with short loops (XMEM_LOOPS) is of a job that was run to its end before, with other losses and
-scores: its loops over data are cut short from the start, but for the first of each kind without steps.
 
-Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`) begins a loop over
-that was cut short, and is none the nearer to its end. Where that is seen `AGAIN` times, loops are whole again.
+Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`) begins a loop
+over that was cut short, and is none the nearer to its end. After `AGAIN` such loops they are whole again.
 
 Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
@@ -59,7 +57,7 @@ _COLLATES = "torch.utils.data._utils.collate"
 LARGE_PART = 1 << 20
 """Bytes of a tensor whose copy into pinned memory takes longer than the look at it."""
 AGAIN = 2
-"""So many loops that were cut short are begun again at once before they are no more."""
+"""So many loops that were cut short are begun again at once before none is cut any more."""
 VARIED = 8
 """Steps vary where this many of the last four times as many were of kinds that had not been met before."""
 
@@ -74,11 +72,10 @@ class Course:
         self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
-        self._short = environ.get("XMEM_LOOPS") == "short"
-        self._epochs = Epochs(short=self._short)
+        self._epochs = Epochs()
         self._steps = self._fetched = self._fetched_at_step = 0
         self._batches_a_step = 1
-        self._begun_again = 0  # loops that were cut short, by whom they had been given to
+        self._begun_again = 0  # loops that were cut short, by who was told of their end
         self._loader = None  # the iteration that gave the last batch
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
         self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
@@ -100,14 +97,19 @@ class Course:
         """A data loader has no more workers than there are CPUs; where batches are given again it needs none."""
 
         def begun(loader):
-            loader.num_workers = min(loader.num_workers, len(os.sched_getaffinity(0)))
+            self._begun_again += isinstance(sys.exc_info()[1], batches.CutShort)
+            asked = loader.num_workers
+            loader.num_workers = min(asked, len(os.sched_getaffinity(0)))
             known = self._drawings.get(id(loader.dataset))
             if known is None or not known.is_of(loader.dataset):
                 with contextlib.suppress(TypeError):
                     self._drawings[id(loader.dataset)] = Drawing(loader)
-            elif known.gives_again and not (loader.worker_init_fn or loader.timeout or known.needs_workers):
+            elif known.gives_again and not known.needs_workers(loader):
                 loader.num_workers = 0  # to start them, and to have batches handed over, costs more than it saves
-            return begin(loader)
+            try:
+                return begin(loader)
+            finally:
+                loader.num_workers = asked
 
         return begun
 
@@ -197,7 +199,6 @@ class Course:
         state = loader.__dict__.setdefault("_xmem_iteration", None)
         if state is None or state.ended or loader._num_yielded == 0:
             state = loader._xmem_iteration = batches.Iteration(loader, self._steps, now)
-            self._begun_again += batches.is_marked(frame)
             self._recorder.measures()
         if self._fetched_at_step != self._fetched or not self._steps:
             self._recorder.fetching()
@@ -205,7 +206,7 @@ class Course:
             self._batch_sizes.add(state.batch_size)
         state.asked(self._level(self._recorder.allocated()))
         if self._cuts(state, now) and batches.minds_the_end(frame):
-            return self._last_batches(loader, give, state, frame)
+            return self._last_batches(loader, give, state)
         self._fetched += 1
         self._within_loop = False
         drawing = self._drawings.get(id(loader._dataset))
@@ -227,18 +228,18 @@ class Course:
 
     def _cuts(self, state, now):
         known = self._epochs.known_loops()
-        if (self._cut_since is None and not self._short) or self._begun_again >= AGAIN:
+        if self._cut_since is None or self._begun_again >= AGAIN:
             return False
         if self._steps > state.steps or known.get(state.kind):
             return state.given >= max(BATCHES, 2 * self._batches_a_step)
         if state.kind in known and state.given > batches.GROWING and not state.grows():
             return True
-        return self._cut_since is not None and now - max(state.began, self._cut_since) > EVALUATION
+        return now - max(state.began, self._cut_since) > EVALUATION
 
-    def _last_batches(self, loader, give, state, frame):
+    def _last_batches(self, loader, give, state):
         """Return the largest of the batches that are left, then end."""
         trains, known = self._steps > state.steps, {*self._drawn, *self._epochs.known_loops()}
-        if trains and state.kind not in known and not self._short:
+        if trains and state.kind not in known:
             self._drawn[state.kind] = 0, 0
             batches.draw(loader, give, state, self.clock)
             self._largest_drawn(loader, state)  # the run may end with the next step
@@ -246,8 +247,7 @@ class Course:
             state.given += 1
             return state.largest.pop()
         self._ended(loader, state, cut=True)
-        batches.mark(frame)
-        raise StopIteration
+        raise batches.CutShort
 
     def _ended(self, loader, state, *, cut=False):
         """A loop has ended, by itself or cut short: note what it says of the script, and add what was cut."""
@@ -256,8 +256,6 @@ class Course:
         self._epochs.reached(self._recorder.peak())
         self._epochs.ended(state.kind, trains, cut)
         self.seen["epochs"] = self._epochs.seen()
-        if self._short and state.kind[0] in self._drawings:
-            self._drawings[state.kind[0]].give_again(first=True)
         if state.kind in self._epochs.known_loops():
             return
         if trains:
@@ -348,10 +346,8 @@ class Course:
         now = self.clock.now()
         if self._began is None:
             self._began = now
-        if self._short or self._begun_again >= AGAIN:
-            return False
         if self._cut_since is not None:
-            return now - self._cut_since > CUT and not self._epochs.trusted
+            return now - self._cut_since > CUT and not self._goes_on()
         whole = SHARE_ALIKE if self._epochs.are_alike() else SHARE
         if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
@@ -384,9 +380,11 @@ class Course:
 
     def overdue(self, now):
         """Whether what follows an epoch takes too long."""
-        if self._cut_since is None or self._epochs.trusted or self._begun_again >= AGAIN:
-            return False
-        return now - self._cut_since > 2 * CUT
+        return self._cut_since is not None and now - self._cut_since > 2 * CUT and not self._goes_on()
+
+    def _goes_on(self):
+        """Whether a run whose loops were cut short goes on as long as it may."""
+        return self._epochs.trusted or self._begun_again >= AGAIN
 
     def meant_to_train(self):
         """Whether a job that made an optimizer did not evaluate all that it has: without a step it has failed."""

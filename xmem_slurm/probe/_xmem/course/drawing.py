@@ -23,6 +23,7 @@ import contextlib
 import copy
 import itertools
 import mmap
+import multiprocessing
 import struct
 import sys
 import time
@@ -39,7 +40,7 @@ EACH, SHARE = 16, 64
 """A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more; once
 a loop has come to its end, after 64."""
 NUMBERS = 4
-"""Batches of so many numbers of samples are kept."""
+"""Batches of so many kinds are kept."""
 _OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_sampler_iter", "_num_yielded")
 """What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
 _BY_INDEX = 0
@@ -63,6 +64,8 @@ class Shared(collections.namedtuple("Shared", "again counts checked kept asks wh
 
 
 _SIMPLE = (bool, int, float, str, type(None))
+MOST_PLAIN = 16
+"""Of so many elements an attribute of a data set may be that is looked at."""
 
 
 class Drawing:
@@ -80,8 +83,7 @@ class Drawing:
         self._needed = max(FEW, most if size is None else min(most, -(-passes * size // samples)))
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._attributes = set(), None
-        self._batches = {}  # by the number of samples, those that this process has drawn last
-        self._draws_first = True  # of each loop
+        self._batches = {}  # by what puts them together and by samples, those that this process has drawn last
         self._since = 0  # batches that this process has given again since it drew one
         self.given = 0
         """Batches that the script got."""
@@ -101,10 +103,12 @@ class Drawing:
         """A loop has come to its end."""
         self._change(whole=True)
 
-    @property
-    def needs_workers(self):
-        """Whether it asks a worker who that is."""
-        return self._state().asks
+    def needs_workers(self, loader):
+        """Whether it may ask a worker who that is; what others than forked ones do is not known here."""
+        context = loader.multiprocessing_context or multiprocessing
+        start = context.get_start_method(allow_none=True)
+        forks = start == "fork" or (start is None and sys.version_info < (3, 14))
+        return bool(loader.worker_init_fn or loader.timeout or self._state().asks or not forks)
 
     def asked(self):
         """It may have been this data set that asked."""
@@ -121,16 +125,12 @@ class Drawing:
         self.given += 1
         self.on_host = not any(getattr(each, "is_cuda", False) for each in batches.tensors(batch))
         state = self._state()
-        enough = state.again or (steady and self.given > self._needed and state.seconds > SECONDS)
-        self._change(again=enough and not state.counts and len(self._shapes) == 1)
+        if state.again or (steady and self.given > self._needed and state.seconds > SECONDS):
+            self.give_again()
 
-    def give_again(self, *, first=False):
-        """From here on batches are given again, however soon that is, if they were of one shape so far.
-
-        The `first` one of each loop, too, of a job that was run before.
-        """
-        self._draws_first = not first
-        self._change(again=not self._state().counts and len(self._shapes) == 1)
+    def give_again(self):
+        """From here on batches are given again, however soon that is, if they were of one shape so far."""
+        self._change(again=self.on_host and not self._state().counts and len(self._shapes) == 1)
 
     def fetch(self, fetch, fetcher, index):
         """Draw a batch, or return the one before; this may be in a worker."""
@@ -139,21 +139,20 @@ class Drawing:
         if state.again:
             before = attributes(self._dataset())
             asked = state.kept and is_worker()
-            kept = self._batches.get(len(index)) if before == self._attributes else None
-            if kept is not None and not asked and not state.is_due(self._since):
-                begins = count == 1 and self._draws_first
-                found = kept.again()
-                if found is not None and (not begins or self._is_alike(fetch, fetcher, index)):
-                    self._since += 1
-                    self._spent(repeated=1)
-                    return found
+            key = id(fetcher.collate_fn), len(index)
+            kept = self._batches.get(key) if before == self._attributes else None
+            is_due = asked or state.is_due(self._since) or kept is None or not kept.is_as_it_was()
+            if not is_due and (count > 1 or self._is_alike(fetch, fetcher, index)):
+                self._since += 1
+                self._spent(repeated=1)
+                return kept.again(index)
         self._since, began = 0, time.thread_time()
         batch = fetch(fetcher, index)
         self._spent(time.thread_time() - began)
         if state.again:
             if before != self._attributes or len(self._batches) == NUMBERS:
                 self._batches.clear()
-            self._attributes, self._batches[len(index)] = before, Batch(batch)
+            self._attributes, self._batches[key] = before, Batch(batch, index)
             counts = attributes(self._dataset()) != before
             self._change(again=not counts, counts=counts, checked=True)
         return batch
@@ -175,13 +174,13 @@ class Drawing:
         state = self._state()
         again = state.again and state.checked and self.on_host and loop.passes
         if again and loop.kept is not None and not state.is_due(loop.since):
-            found = loop.kept.again()
-            self._change(kept=found is not None)  # a script may write to its batches
-            if found is not None and _is_passed(loader, loop):
+            kept = loop.kept.is_as_it_was()
+            self._change(kept=kept)  # a script may write to its batches
+            if kept and _is_passed(loader, loop):
                 loop.since += 1
                 loader._num_yielded += 1
                 self._spent(repeated=1)
-                return found
+                return loop.kept.again()
         began = time.process_time()  # of all threads: some of them only take over what workers give
         batch = give(loader)
         self._spent(time.process_time() - began)
@@ -212,23 +211,37 @@ def _is_passed(loader, loop):
 
 
 class Batch:
-    """One that is given again: its tensors themselves, as long as nobody writes to them."""
+    """One that is given again: its tensors themselves, as long as nobody writes to them.
 
-    def __init__(self, batch):
-        self._tensors = [(each, _written(each)) for each in batches.tensors(batch) if hasattr(each, "_version")]
-        self._batch = self._in_containers(batch)  # the script may take its own apart
+    Where its samples say which they are, by the `index` of each, it has those of the samples that it stands for.
+    """
 
-    def again(self):
-        """Return it in containers of its own; None where that cannot be."""
-        if any(_written(each) != known for each, known in self._tensors):
-            return None
-        return self._in_containers(self._batch)
-
-    def _in_containers(self, batch):
+    def __init__(self, batch, index=()):
+        tensors = [each for each in batches.tensors(batch) if hasattr(each, "_version")]
+        self._tensors = [(each, _written(each)) for each in tensors]
+        self._numbers = [each for each in tensors if index and _is_index(each, index)]
         try:
-            return copy.deepcopy(batch, {id(each): each for each, _ in self._tensors})
+            self._batch = self._in_containers(batch, {})  # the script may take its own apart
         except Exception:  # a class of the script's
-            return None
+            self._batch = None
+
+    def is_as_it_was(self):
+        """Whether it can be given again: nobody has written to it."""
+        return self._batch is not None and all(_written(each) == known for each, known in self._tensors)
+
+    def again(self, index=()):
+        """Return it in containers of its own, as the batch of these samples."""
+        return self._in_containers(self._batch, {id(each): each.new_tensor(index) for each in self._numbers})
+
+    def _in_containers(self, batch, instead):
+        return copy.deepcopy(batch, {**{id(each): each for each, _ in self._tensors}, **instead})
+
+
+def _is_index(tensor, index):
+    """Whether these are the numbers of the samples of a batch."""
+    if tensor.dim() != 1 or tensor.numel() != len(index) or tensor.is_floating_point():
+        return False
+    return tensor.tolist() == list(index)
 
 
 def _written(tensor):
@@ -258,9 +271,28 @@ def unwatched(fetch):
 
 
 def attributes(dataset):
-    """Return the plain attributes of a data set and of what it is made of."""
+    """Return the plain attributes of a data set and of what it is made of: numbers, words, few of them, shared ones."""
     found = []
     for each in (dataset, *list(vars(dataset).values())) if hasattr(dataset, "__dict__") else ():
         of = vars(each) if hasattr(each, "__dict__") and not isinstance(each, type) else {}
-        found += [(name, value) for name, value in list(of.items()) if isinstance(value, _SIMPLE)]
+        found += [(name, _plain(value)) for name, value in list(of.items())]
     return found
+
+
+def _plain(value):
+    """Return what tells whether an attribute was changed; None of what is too much for it."""
+    if isinstance(value, _SIMPLE):
+        return value
+    if isinstance(value, (list, tuple)) and len(value) <= MOST_PLAIN:
+        return [each for each in value if isinstance(each, _SIMPLE)]
+    if isinstance(value, dict) and len(value) <= MOST_PLAIN:
+        return [(name, each) for name, each in value.items() if isinstance(each, _SIMPLE)]
+    if hasattr(value, "get_lock") and hasattr(value, "value"):  # multiprocessing.Value
+        return value.value
+    if hasattr(value, "tolist") and not getattr(value, "is_cuda", False) and _elements(value) <= MOST_PLAIN:
+        return value.tolist()
+    return None
+
+
+def _elements(array):
+    return array.numel() if hasattr(array, "numel") else getattr(array, "size", MOST_PLAIN + 1)

@@ -23,8 +23,7 @@ SLIGHT = 1e-4
 class Epochs:
     """The epochs of one process: `whole` ones, then those that were `cut` short."""
 
-    def __init__(self, *, short):
-        self._short = short  # an earlier run has seen all of them whole
+    def __init__(self):
         self.whole = self.cut = 0
         self.trusted = False
         """Whether the whole ones stand for those to come: once loops are cut short, and until something is new."""
@@ -55,7 +54,7 @@ class Epochs:
 
     def ended(self, kind, trains, cut):
         """A loop of this kind has ended, or was `cut` short; `trains`: steps were made in it, so it is an epoch."""
-        if not cut or self._short:
+        if not cut:
             self._loops[kind] = trains or self._loops.get(kind, False)
         elif kind not in self._loops:
             self._renew()
@@ -74,8 +73,8 @@ class Epochs:
         return self._alike >= EPOCHS and self._steps >= STEPS
 
     def known_loops(self):
-        """Return the kinds of loops that were seen and may be cut short, and whether steps were made in them."""
-        return self._loops if self.trusted or self._short else {}
+        """Return the kinds of loops that were seen whole, in epochs that stand for the rest, and whether they train."""
+        return self._loops if self.trusted else {}
 
     def stand_to_the_end(self, peak):
         """Whether they stand for the rest of a script that has ended, with so many bytes allocated at the most."""
