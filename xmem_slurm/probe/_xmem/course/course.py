@@ -97,6 +97,7 @@ class Course:
         """A data loader has no more workers than there are CPUs; where batches are given again it needs none."""
 
         def begun(loader):
+            """Begin a loop; what the script has told its loader stays."""
             self._begun_again += isinstance(sys.exc_info()[1], batches.CutShort)
             asked = loader.num_workers
             loader.num_workers = min(asked, len(os.sched_getaffinity(0)))
