@@ -25,7 +25,7 @@ def test_by_turns_they_are_lower_and_higher_than_ever_before(made: Callable[...,
         metrics.measured(steps)
         number = metrics.number("a.py:1")
         assert 0 < number < 1
-        (lows if metrics.truth("a.py:1") else highs).append(number)
+        (lows if metrics.truth("a.py:1", "is it better?") else highs).append(number)
     assert all(later < before for before, later in itertools.pairwise([first, *lows]))
     assert all(later > before for before, later in itertools.pairwise([first, *highs]))
     assert len(lows) - len(highs) == 1
@@ -36,7 +36,7 @@ def test_a_line_that_reads_every_other_turn_has_turns_of_its_own(made: Callable[
     for steps in range(1, 13):
         metrics.measured(steps)
         if steps % 2:
-            lower.append(metrics.truth("a.py:1"))
+            lower.append(metrics.truth("a.py:1", "is it better?"))
     assert lower == [False, True] * 3
 
 
@@ -45,7 +45,7 @@ def test_every_other_line_goes_the_other_way(made: Callable[..., Any]) -> None:
     ways = []
     for steps in range(1, 4):
         metrics.measured(steps)
-        ways.append([metrics.truth(place) for place in ("a.py:1", "a.py:2", "a.py:3")])
+        ways.append([metrics.truth(place, "is it better?") for place in ("a.py:1", "a.py:2", "a.py:3")])
     assert ways == [[False, True, False], [True, False, True], [False, True, False]]
 
 
@@ -82,5 +82,6 @@ def test_without_turns_all_are_zeros_and_everything_is_right(made: Callable[...,
     metrics = made(by_turns=False)
     for steps in range(4):
         metrics.measured(steps)
-        assert (metrics.number("a.py:1"), metrics.truth("a.py:2"), metrics.count(7, "a.py:3")) == (0.0, False, 7)
+        assert (metrics.number("a.py:1"), metrics.count(7, "a.py:3")) == (0.0, 7)
+        assert not metrics.truth("a.py:2", "is it better?")
     assert metrics.most_turns == 4
