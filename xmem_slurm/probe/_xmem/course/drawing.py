@@ -275,7 +275,11 @@ def attributes(dataset):
     found = []
     for each in (dataset, *list(vars(dataset).values())) if hasattr(dataset, "__dict__") else ():
         of = vars(each) if hasattr(each, "__dict__") and not isinstance(each, type) else {}
-        found += [(name, _plain(value)) for name, value in list(of.items())]
+        for name, value in list(of.items()):
+            try:
+                found.append((name, _plain(value)))
+            except Exception:  # of a class of the script's, which may not like to be asked
+                found.append((name, None))
     return found
 
 
