@@ -578,6 +578,16 @@ def test_a_batch_that_is_given_again_says_which_samples_it_stands_for(run: Run) 
     assert ran.out < 1200
 
 
+def test_a_sampler_may_give_indices_in_a_form_of_its_own(run: Run) -> None:
+    code = DRAWN.format(own="", change="", workers=0).replace(
+        "drawn = []", "drawn, drawing.SAME = [], 20\nimport numpy", 1
+    )
+    code = code.replace("batch_size=8, shuffle=True", "batch_sampler=numpy.arange(400).reshape(50, 8)")
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 500)
+    assert ran.out < 1300
+
+
 def test_batches_that_are_made_on_the_gpu_are_each_their_own(run: Run) -> None:
     code = DRAWN.format(own="", change="kept = []", workers=0)
     collated = "collate_fn=lambda samples: {'x': torch.stack([each['x'] for each in samples]).cuda()}"

@@ -24,7 +24,6 @@ from dataclasses import replace
 
 from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import OF_VALUES, Doubt
-from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
@@ -104,17 +103,16 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
 def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
     traces = yield from _with_or_without_assertions(order, budget)
-    first = budget.spent
     failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
     if failure is not None:
-        again = yield from _if_room(replace(order, numbers="turns"), budget, first)
+        again = yield from _if_room(replace(order, numbers="turns"), budget)
         why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
         went_on = again and not any(trace.failure for trace in again) and _steps(again) >= _steps(traces)
         return _with_each(again, why) if went_on else traces
     turns = 0 if order.brief or order.change else _turns(traces)
     if turns < TURNS:
         return traces
-    again = yield from _if_room(replace(order, numbers="turns"), budget, first)
+    again = yield from _if_room(replace(order, numbers="turns"), budget)
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
     met = {noted.detail for trace in again for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
@@ -125,9 +123,9 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
 
 
-def _if_room(order: DryRunOrder, budget: SharedBudget, needed: Spent) -> Orders[Sequence[Trace]]:
-    """Want a run if so much is left; return no traces if it is not, or it has none."""
-    if budget.left.has_room_for(needed):
+def _if_room(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want another run if as much is left as was spent; return no traces if it is not, or it has none."""
+    if budget.left.has_room_for(budget.spent):
         with suppress(NoEstimate):
             return (yield from budget.run(order))
     return ()

@@ -159,7 +159,7 @@ class Drawing:
 
     def _is_alike(self, fetch, fetcher, index):
         """Whether the first of some samples that torch would put together has the shapes of those before."""
-        if not batches.is_of_torch(fetcher.collate_fn):
+        if not batches.is_of_torch(fetcher.collate_fn) or not isinstance(index, (list, tuple)):
             return False
         began = time.thread_time()
         sample = fetch(fetcher, index[:1])
@@ -219,7 +219,7 @@ class Batch:
     def __init__(self, batch, index=()):
         tensors = [each for each in batches.tensors(batch) if hasattr(each, "_version")]
         self._tensors = [(each, _written(each)) for each in tensors]
-        self._numbers = [each for each in tensors if index and _is_index(each, index)]
+        self._numbers = [each for each in tensors if _is_index(each, index)]
         try:
             self._batch = self._in_containers(batch, {})  # the script may take its own apart
         except Exception:  # a class of the script's
@@ -239,9 +239,10 @@ class Batch:
 
 def _is_index(tensor, index):
     """Whether these are the numbers of the samples of a batch."""
-    if tensor.dim() != 1 or tensor.numel() != len(index) or tensor.is_floating_point():
+    if not isinstance(index, (list, tuple)) or not index:  # a script's own sampler may give others
         return False
-    return tensor.tolist() == list(index)
+    alike = tensor.dim() == 1 and tensor.numel() == len(index) and not tensor.is_floating_point()
+    return alike and not tensor.is_sparse and not tensor.is_cuda and tensor.tolist() == list(index)
 
 
 def _written(tensor):

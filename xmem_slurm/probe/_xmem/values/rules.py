@@ -263,12 +263,13 @@ class Rules:
             return out
         device = kwargs.get("device")
         if device is not None and device.type == "cpu":
-            mark = self._values.mark((tensor,))
-            self.assumed.read(mark)
-            known = self._values.seen(tensor)
+            mark, known = self._values.mark((tensor,)), self._values.seen(tensor)
+            equal = known is None and mark is not None and mark.equals and tensor.dtype is self._torch.bool
+            self.assumed.read(None if equal else mark)
             if known is not None:
                 return known.clone().to(kwargs.get("dtype") or tensor.dtype)
-            return self._filled(tensor, lambda: real(tensor, **kwargs), mark)
+            asked = self.assumed.asked() if equal else None
+            return self._filled(tensor, lambda: real(tensor, **kwargs), asked)
         out = real(tensor, **kwargs)
         truths = tensor.dtype is self._torch.bool and not out.is_floating_point() and self._values.keeps(out)
         if truths and self._values.seen(tensor) is None:
@@ -278,10 +279,10 @@ class Rules:
             self._values.copied(out, tensor)
         return out
 
-    def _filled(self, source, copy, mark=None):
+    def _filled(self, source, copy, asked=None):
         """Return what is copied to the host; numbers that are not known may be losses, and are what those are.
 
-        Whether some are equal, as predictions and labels, is asked of all of them at once.
+        `asked`: whether some are equal, as predictions and labels, which is so of all of them, or of none.
         """
         out, is_made_up = Reads.of_zeros(copy)
         few = source.numel() <= MOST_METRICS and self._values.applies(source)
@@ -289,8 +290,8 @@ class Rules:
             number = 0
             if source.is_floating_point():
                 number = self._metrics.number(self.assumed.place())
-            elif mark is not None and mark.equals:
-                number = self._metrics.truth(self.assumed.place(), mark.text)
+            elif asked is not None:
+                number = self._metrics.truth(self.assumed.place(), asked)
             if number:
                 with self._unwatched():
                     out.detach().fill_(number)
