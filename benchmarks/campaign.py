@@ -139,5 +139,7 @@ def configs() -> Iterator[Config]:
         yield Config(model, 64, 224, precision="bf16", channels_last=True, benchmark=True)
     for batch, tokens, precision in ((20, 35, "fp32"), (64, 128, "fp32"), (64, 128, "bf16")):
         yield Config(RECURRENT_MODEL, batch, tokens, precision=precision)
+    for model in IMAGE_MODELS:
+        yield Config(model, 64, 224, precision="bf16")
     for model in LARGE_LANGUAGE_MODELS:
         yield Config(model, 2, 512, precision="bf16")
