@@ -179,3 +179,20 @@ print("went on")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_signal_between_two_handlers_ends_it_silently() -> None:
+    code = """
+import os, signal
+from xmem_slurm.state import signals
+of_python = signal.signal
+def handle(number, handler):
+    before = of_python(number, handler)
+    os.kill(os.getpid(), signal.SIGINT)
+    return before
+signal.signal = handle
+with signals.clearing_up():
+    print("went on")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -30,10 +30,15 @@ def clearing_up() -> Iterator[None]:
         received.append(number)
         raise _Signalled
 
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded)  # none comes while only some have this handler
     before = {number: signal.signal(number, unwind) for number in heeded}
     report, sys.unraisablehook = sys.unraisablehook, _report_others
     try:
-        yield
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
     except _Signalled:
         pass
     finally:
@@ -43,6 +48,7 @@ def clearing_up() -> Iterator[None]:
         if received:
             signal.signal(received[0], signal.SIG_DFL)
             os.kill(os.getpid(), received[0])
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _report_others(unraisable: "sys.UnraisableHookArgs") -> None:
