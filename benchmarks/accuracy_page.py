@@ -124,6 +124,7 @@ def own() -> dict[str, Any]:
     runs, estimates = (read_lines(GROUND_TRUTH / f"{name}.jsonl") for name in ("runs", "estimates"))
     both = ground_truth_compare.pairs(runs, estimates)
     capped = [each["survived"] for each in read_lines(GROUND_TRUTH / "capped.jsonl").values()]
+    lived = {name: each["survived"] for name, each in read_lines(GROUND_TRUTH / "scripts_capped.jsonl").items()}
     rows, verdicts = late_peaks_on_gpu.table(GROUND_TRUTH)
     gpu, versions = both[0][1]["gpu"]["name"], both[0][1]["versions"]
     usual = "resnet50_64x224_fp32_AdamW"
@@ -137,6 +138,9 @@ def own() -> dict[str, Any]:
         "replayed": sum(each["replayed_history_bytes"] == run["peak_reserved_bytes"] for _, run, each in both),
         "capped": len(capped),
         "survived": sum(capped),
+        "scripts_capped": len(lived),
+        "scripts_survived": sum(lived.values()),
+        "scripts_dead": sorted(name for name, survived in lived.items() if not survived),
         "trial": allocated[0],
         "without_trial": allocated[1],
         "scripts": len(rows),

@@ -109,7 +109,9 @@ def random_operations(dice: random.Random, case: Case) -> list[Operation]:
     numbers = itertools.count()
     for _ in range(OPERATIONS_PER_CASE):
         draw = dice.random()
-        if draw < 0.012:
+        if draw < 0.002:
+            operations.append(("l",))
+        elif draw < 0.012:
             operations.append(("e",))
         elif draw < 0.03 and case.pending_events:
             operations.append(("s",))

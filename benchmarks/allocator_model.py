@@ -1,5 +1,6 @@
 """The allocator model, fed with the operations of a corpus or of the fuzzer."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.allocator_oracle import Case
@@ -13,14 +14,20 @@ if TYPE_CHECKING:
     from xmem_slurm.allocator.blocks import Block, PrivatePool
 
 Operation = tuple[Any, ...]
-"""("a", number, bytes, stream, pool or -1), ("f", number), ("r", number, stream), ("e",) or ("s",)."""
+"""("a", number, bytes, stream, pool or -1), ("f", number), ("r", number, stream), ("e",), ("s",) or ("l",)."""
 
 
 class ModelRun:
     """A fresh allocator, and the block of each live allocation."""
 
     def __init__(self, settings: Settings, case: Case, addresses: Addresses | None = None) -> None:
-        self.device = Device(case.capacity, case.total, events_pending=case.pending_events)
+        self.device = Device(
+            case.capacity,
+            case.total,
+            events_pending=case.pending_events,
+            multiprocessors=132,  # those of a stand-in that is told nothing
+            mallocs_before_launch=sys.maxsize,  # nothing is launched
+        )
         if addresses is not None:
             self.device.addresses = addresses
         self.allocator = DeviceCachingAllocator(self.device, settings)
@@ -42,6 +49,8 @@ class ModelRun:
                 self.allocator.empty_cache()
             case ("s",):
                 self.device.synchronize()
+            case ("l",):
+                self.device.addresses.launched()
             case _:
                 raise ValueError(f"operation {operation!r}")
         return 0

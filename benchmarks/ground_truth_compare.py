@@ -11,7 +11,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -101,7 +101,8 @@ def _estimate(config: Config, measured: Mapping[str, Any], history: Path, python
     except XmemError as error:
         return {"key": config.key, "reason": str(error)}
     rank = found.largest
-    real = read_trace(history)
+    # A history does not say when the first kernel was launched; the same script did it after as many requests.
+    real = replace(read_trace(history), mallocs_before_launch=rank.trace.mallocs_before_launch)
     parting = first_parting(real, rank.trace, frames(history))
     return {
         "key": config.key,

@@ -2,12 +2,13 @@
 
     python -m benchmarks.late_peaks_on_gpu [--seconds 540] [--together N]   on a GPU: run what is missing, whole
     python -m benchmarks.late_peaks_on_gpu --compare [--python P]           anywhere: dry runs of the same, and a table
+    python -m benchmarks.late_peaks_on_gpu --capped [--seconds 540]         on a GPU: again, with no more than they said
 
 The scripts are those of tests/integration/framework_peaks and later_peaks, as they are. Measuring needs their packages
 and this repository, nothing of the product; a script whose package is not there is a result, too. Where N share the GPU
 their own figures are the same.
 
-DIR (benchmarks/data/ground-truth) gets scripts.jsonl and script_estimates.jsonl.
+DIR (benchmarks/data/ground-truth) gets scripts.jsonl, script_estimates.jsonl and scripts_capped.jsonl.
 """
 
 from __future__ import annotations
@@ -55,7 +56,26 @@ def measure(names: Sequence[str], file: Path, seconds: float, together: int) -> 
         print(*found.values(), flush=True)
 
 
-def _measure(name: str, deadline: float) -> dict[str, Any] | None:
+def run_capped(names: Sequence[str], out: Path, seconds: float, together: int) -> None:
+    """Run again what has an estimate, with that as the limit of torch's allocator, and say how many of them live."""
+    deadline, file = time.monotonic() + seconds, out / "scripts_capped.jsonl"
+    done, measured = read_lines(file), _whole(out)
+    caps = {name: line.get("promise", 0) for name, line in read_lines(out / "script_estimates.jsonl").items()}
+
+    def run(name: str) -> dict[str, Any] | None:
+        found = _measure(name, deadline, str(caps[name]))
+        return None if found is None else {**found, "cap_bytes": caps[name], "survived": "error" not in found}
+
+    missing = [name for name in names if name in measured and caps.get(name) and name not in done]
+    for found in results(run, missing, together):
+        append(file, found)
+        print(found["key"], found["cap_bytes"], found.get("error", "survived"), flush=True)
+    ended = [line["survived"] for line in read_lines(file).values()]
+    print(f"{sum(ended)} of {len(ended)} scripts survived, capped at what they were said to need")
+
+
+def _measure(name: str, deadline: float, *most: str) -> dict[str, Any] | None:
+    """Run one script to its end, on `most` bytes for torch; None: there was no time to begin."""
     started = time.monotonic()
     left = min(MOST_SECONDS, deadline - started)
     if left < LEAST_SECONDS:
@@ -64,7 +84,7 @@ def _measure(name: str, deadline: float) -> dict[str, Any] | None:
         nothing = Path(folder, "nothing")
         nothing.mkdir()
         script = shutil.copy(scripts()[name].script(name), Path(folder, "train.py"))
-        command = [sys.executable, WHOLE, script, nothing]
+        command = [sys.executable, WHOLE, script, nothing, *most]
         try:
             ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=left, check=False)
         except subprocess.TimeoutExpired:
@@ -121,10 +141,14 @@ def main() -> int:
     parser.add_argument("--together", type=int, default=1, help="so many scripts share the GPU (default: 1)")
     parser.add_argument("--only", default="", help="only the scripts whose name contains this")
     parser.add_argument("--compare", action="store_true", help="dry runs of what was measured, and a table")
+    parser.add_argument("--capped", action="store_true", help="run again on what the dry run said")
     parser.add_argument("--python", default=os.environ.get("XMEM_TEST_PYTHON"), help="the job's Python, for --compare")
     arguments = parser.parse_args()
     file = arguments.out / "scripts.jsonl"
     chosen = [name for name in scripts() if arguments.only in name]
+    if arguments.capped:
+        run_capped(chosen, arguments.out, arguments.seconds, arguments.together)
+        return 0
     if not arguments.compare:
         done = read_lines(file)
         measure([name for name in chosen if name not in done], file, arguments.seconds, arguments.together)

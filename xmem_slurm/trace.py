@@ -44,6 +44,8 @@ by the probe, so that a reader sees either the last complete state of a process 
     training        whose trainer it is, and how it trains (`Training`); earlier releases did not write it
     host_bytes      host memory that the process held in large pieces (`probe/_xmem/record/host`), the most that was
                     found; 0 of none, of the profile engine, and of earlier releases
+    mallocs_before_launch  how often torch's allocator took memory from the device before any kernel was launched, which
+                    moves the driver's addresses (device/src/cudart/addresses.c); null: not known
 
 Source of the event names: torch/csrc/cuda/Module.cpp, `trace_to_dict` (2.4 to 2.15).
 """
@@ -322,6 +324,8 @@ class Trace(Process):
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
     training: Training = Training()  # noqa: RUF009 - a tuple
+    mallocs_before_launch: int | None = None
+    """How often memory was taken from the device before any kernel was launched; None: not known."""
     host_bytes: int = 0
     """Host memory in large pieces, the most that was found: weights that are loaded, what is offloaded."""
     seen: Seen | None = None

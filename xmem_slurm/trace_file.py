@@ -116,6 +116,7 @@ def _from_file(raw: trace_schema.TraceFile) -> Trace:
     return Trace(
         **process_fields(raw),
         **{name: getattr(raw, name) for name in same},
+        mallocs_before_launch=raw.mallocs_before_launch,
         allocations=allocations,
         events=events,
         repeats=_repeats(history, begun),

@@ -139,6 +139,7 @@ class TraceFile(_ProcessForm):
     changed: Text = ""
     training: _TrainingForm = _TrainingForm()
     host_bytes: Count = 0
+    mallocs_before_launch: Count | None = None
     sites: _SitesForm = _SitesForm()
     arch_list: list[Text] = []
 

@@ -135,6 +135,10 @@ class Differential(RuleBasedStateMachine):
     def synchronize(self) -> None:
         self.both("s")
 
+    @rule()
+    def launch(self) -> None:
+        self.both("l")
+
     def teardown(self) -> None:
         with suppress(AttributeError), self.conversation:  # no conversation when a draw failed
             assert [line.rstrip("\n") for line in self.conversation.segments()] == self.model.segments()

@@ -32,7 +32,7 @@ OF_TORCH_ITSELF = {
 
 
 def unhooked():
-    """Import torch and what is waited for; return (recorder that has not hooked in, torch)."""
+    """Import torch; return (recorder that has not hooked in, torch)."""
     hook_in, recorders = engine.ProbeEngine.after_torch, []
     engine.ProbeEngine.after_torch = lambda recorder, _torch: recorders.append(recorder)
     torch = importlib.import_module("torch")
@@ -41,10 +41,10 @@ def unhooked():
 
 
 def is_there(row):
-    """Whether the module of a row is, which is imported: what is waited for may be no part of this Python."""
+    """Whether the module of a row is; what is waited for may be no part of this Python, and its import begins CUDA."""
     module = row.owner.partition(":")[0]
     try:
-        return bool(importlib.import_module(module))
+        return bool(importlib.util.find_spec(module) if row.late else importlib.import_module(module))
     except ImportError:
         return False
 
@@ -83,6 +83,8 @@ def main():
                 delattr(patches._owner(row), row.name)
             recorder.table = tuple(asked[missing.index(row)] if row in missing else row for row in table)
             recorder.after_torch(torch)
+            for row in missing:
+                importlib.import_module(row.owner.partition(":")[0])
             sys.argv = [script]
             runpy.run_path(script, run_name="__main__")
             return

@@ -17,6 +17,24 @@ def test_a_new_chunk_lies_below_and_its_rest_is_used_first() -> None:
     assert taken(addresses, 4, 4, 6) == [-390, -260, -448], "6 MiB were left of the last chunk, 4 of each other one"
 
 
+def test_a_context_has_two_chunks_and_its_pool_is_free_from_the_first_launch_on() -> None:
+    """As in the history of ResNet-50 in float16, batches of 8, on an H200: 2 MiB, then 20, and 14 after the launch."""
+    addresses = Addresses(END, 132)
+    assert taken(addresses, 2, 20, 4, 20) == [-98, -24, -4, -544]
+    addresses.launched()
+    assert taken(addresses, 12, 14, 16) == [-524, -512, -498], "a hole below, then the pool from its beginning"
+    addresses.launched()
+    assert taken(addresses, 384, 32) == [-482, -576], "given back once; it had 414 MiB in a chunk of 416"
+
+
+def test_a_pool_in_whose_chunk_nothing_lives_is_free_room_after_the_launch() -> None:
+    """As in the history of GPT-2 on an H200, whose first weight is larger than what that chunk has left."""
+    addresses = Addresses(END, 132)
+    assert taken(addresses, 148) == [-672]
+    addresses.launched()
+    assert taken(addresses, 36) == [-160]
+
+
 def test_what_is_given_back_is_a_hole_and_an_empty_chunk_is_free_room() -> None:
     addresses = Addresses(END)
     assert taken(addresses, 20, 12, 32, 64) == [-32, -12, -64, -128]

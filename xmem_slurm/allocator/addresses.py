@@ -10,19 +10,40 @@ from xmem_slurm.units import MIB, round_up
 GRANULARITY = 2 * MIB
 """Bytes of one page of GPU memory (cuMemGetAllocationGranularity on every NVIDIA GPU since Pascal)."""
 CHUNK = 32 * MIB
+UPPER, UPPER_HOLE = 96 * MIB, 24 * MIB
+"""The context's upper chunk, and what is free of it."""
+POOL_OF_132 = 414 * MIB
+"""What the driver holds until the first launch, of a GPU with 132 multiprocessors."""
 WINDOW_END = 48 << 40
 """Where the stand-ins' addresses end, from which they go down."""
 
 
 class Addresses:
-    """The address space of one process below `end`: chunks, and the holes in them, each a (start, end), sorted."""
+    """The address space of one process below `end`: chunks, and the holes in them, each a (start, end), sorted.
 
-    __slots__ = ("chunks", "end", "holes")
+    With the chunks of a context on a GPU of so many multiprocessors, where their number is given.
+    """
 
-    def __init__(self, end: int = WINDOW_END) -> None:
+    __slots__ = ("chunks", "end", "holes", "pool")
+
+    def __init__(self, end: int = WINDOW_END, multiprocessors: int | None = None) -> None:
         self.end = end
         self.chunks: list[tuple[int, int]] = []
         self.holes: list[tuple[int, int]] = []
+        self.pool: tuple[int, int] | None = None
+        if multiprocessors is not None:
+            size = round_up(POOL_OF_132 * multiprocessors // 132, GRANULARITY)
+            upper = end - UPPER
+            start = upper - round_up(size, CHUNK)
+            self.pool = start, size
+            self.chunks = [(start, upper), (upper, end)]
+            self.holes = [(start + size, upper)] * (start + size < upper) + [(end - UPPER_HOLE, end)]
+
+    def launched(self) -> None:
+        """Give the driver's pool back: a kernel is launched. Of all launches the first one does it."""
+        if self.pool is not None:
+            self.give_back(*self.pool)
+            self.pool = None
 
     def take(self, size: int) -> int:
         """Return the address of a place for `size` bytes."""

@@ -8,7 +8,7 @@ own library address by address:
 - an event is ready at once, or, with `events_pending`, only after a synchronisation.
 """
 
-from xmem_slurm.allocator.addresses import GRANULARITY, Addresses
+from xmem_slurm.allocator.addresses import GRANULARITY, WINDOW_END, Addresses
 from xmem_slurm.units import round_up
 
 
@@ -16,21 +16,42 @@ class Device:
     """One GPU.
 
     `capacity` is what the allocator can get, in bytes (None: no limit); `total` is all the memory that the GPU says it
-    has, which is more when something else uses part of it, and by default the same.
+    has, which is more when something else uses part of it, and by default the same. It has so many `multiprocessors`,
+    and the first kernel is launched after so many calls of `malloc`; None: that is not known, and so nothing of the
+    driver's own addresses.
     """
 
-    __slots__ = ("addresses", "capacity", "completed_event", "events_pending", "recorded_event", "total", "used")
+    __slots__ = (
+        "addresses",
+        "capacity",
+        "completed_event",
+        "events_pending",
+        "mallocs_before_launch",
+        "recorded_event",
+        "total",
+        "used",
+    )
 
     UNLIMITED = 1 << 48
     """Stands for "no limit", in bytes: the address space of one GPU process (256 TiB)."""
     UNLIMITED_END = 1 << 62
     """Where addresses end then: each expandable segment takes more of them than all memory."""
 
-    def __init__(self, capacity: int | None = None, total: int | None = None, *, events_pending: bool = False) -> None:
+    def __init__(
+        self,
+        capacity: int | None = None,
+        total: int | None = None,
+        *,
+        events_pending: bool = False,
+        multiprocessors: int | None = None,
+        mallocs_before_launch: int | None = None,
+    ) -> None:
         self.capacity = self.UNLIMITED if capacity is None else capacity
         self.total = self.capacity if total is None else total
         self.used = 0
-        self.addresses = Addresses(self.UNLIMITED_END) if self.total == self.UNLIMITED else Addresses()
+        end = self.UNLIMITED_END if self.total == self.UNLIMITED else WINDOW_END
+        self.addresses = Addresses(end, None if mallocs_before_launch is None else multiprocessors)
+        self.mallocs_before_launch = mallocs_before_launch
         self.events_pending = events_pending
         self.recorded_event = 0
         self.completed_event = 0
@@ -39,6 +60,10 @@ class Device:
         """cudaMalloc: the address, or None when memory is short."""
         if not self.create(round_up(size, GRANULARITY)):
             return None
+        if self.mallocs_before_launch is not None:
+            if self.mallocs_before_launch == 0:
+                self.addresses.launched()
+            self.mallocs_before_launch -= 1
         return self.reserve_addresses(size)
 
     def free(self, address: int, size: int) -> None:

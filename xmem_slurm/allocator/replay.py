@@ -166,7 +166,13 @@ class Run:
         if settings is None:
             settings = parse(trace.allocator_settings, trace.torch_version)
         self.trace = trace
-        self.device = Device(capacity, total, events_pending=True)
+        self.device = Device(
+            capacity,
+            total,
+            events_pending=True,
+            multiprocessors=trace.gpu.multiprocessors,
+            mallocs_before_launch=trace.mallocs_before_launch,
+        )
         self.allocator = DeviceCachingAllocator(self.device, settings)
         self.blocks: dict[int, Block] = {}
         self.block_sizes = [0] * len(trace.allocations)

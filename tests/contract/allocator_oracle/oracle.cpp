@@ -6,6 +6,7 @@
 //     a ID BYTES STREAM POOL    allocate (POOL -1: the default pool)     f ID           free
 //     r ID STREAM               record_stream                            e              empty_cache
 //     s                         every event so far is ready              p              the segments
+//     l                         launch a kernel
 //     t                         read the rest (only a, f, e), then do it silently: the answer is the seconds it took
 //
 // One answer a line: the address (for "a"; -1 is out of memory), then the statistics in the order of `answer`.
@@ -173,6 +174,9 @@ int main(int argc, char** argv) {
                 break;
             case 's':
                 cudaDeviceSynchronize();
+                break;
+            case 'l':
+                static_cast<void>(cudaLaunchKernel(nullptr, {1, 1, 1}, {1, 1, 1}, nullptr, 0, nullptr));
                 break;
             case 't':
                 std::cout << seconds_for_the_rest(streams) << '\n';

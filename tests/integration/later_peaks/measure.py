@@ -73,7 +73,10 @@ def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[
 
 @dataclass(frozen=True)
 class Answer:
-    """What one dry run said. `confidence` is "none" where there is no estimate; `reasons` then say why."""
+    """What one dry run said. `confidence` is "none" where there is no estimate; `reasons` then say why.
+
+    `promise` is what torch's allocator is said to need, margin included, in bytes; 0 where nothing is.
+    """
 
     version: str
     peaks: Peaks
@@ -82,6 +85,7 @@ class Answer:
     state: str
     steps: int
     cpu_seconds: float
+    promise: int = 0
 
 
 def dry_run(
@@ -100,8 +104,16 @@ def dry_run(
     peaks = {"allocated": largest.replay.peak_allocated_bytes, "reserved": largest.peak_reserved_bytes}
     if scripts.cases[name].varies:
         peaks["fits"] = largest.fits_in_bytes
-    trace = largest.trace
-    return Answer(trace.torch_version, peaks, found.confidence, tuple(found.reasons), trace.state, trace.steps, seconds)
+    return Answer(
+        version=largest.trace.torch_version,
+        peaks=peaks,
+        confidence=found.confidence,
+        reasons=tuple(found.reasons),
+        state=largest.trace.state,
+        steps=largest.trace.steps,
+        cpu_seconds=seconds,
+        promise=largest.fits_in_bytes + largest.margin_bytes,
+    )
 
 
 def _cpu_seconds() -> float:

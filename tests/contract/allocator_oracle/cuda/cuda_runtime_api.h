@@ -28,6 +28,10 @@ extern "C" {
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
 cudaError_t cudaDeviceSynchronize();
+struct dim3 {
+    unsigned x, y, z;
+};
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t);
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaStreamQuery(cudaStream_t stream);

@@ -21,6 +21,7 @@ static uint64_t used[MAX_DEVICES];
 static uint64_t pool_used[MAX_DEVICES], pool_high[MAX_DEVICES];
 static struct ranges ranges; /* allocations of the runtime, host memory, reservations of the driver */
 static int pools[MAX_DEVICES];
+static uint64_t before_launch[MAX_DEVICES]; /* allocations that were made before any kernel was launched */
 
 static uint64_t round_up(uint64_t bytes, uint64_t granule) { return (bytes + granule - 1) / granule * granule; }
 
@@ -84,6 +85,11 @@ int xmem_forget_range(uint64_t start, enum range_kind kind, struct range *forgot
     return found;
 }
 
+/* How often memory was taken before the first launch, after which the driver gives its pool's addresses back. */
+unsigned long long xmem_mallocs_before_launch(int device) {
+    return device >= 0 && device < MAX_DEVICES ? before_launch[device] : 0;
+}
+
 /* Bytes free and in all; what is in use beyond the total, which only a device without a limit can show, leaves 0 free.
  */
 void xmem_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
@@ -117,6 +123,7 @@ static int allocate(void **pointer, size_t bytes, enum range_kind kind, int devi
             error = ERROR_MEMORY_ALLOCATION;
         } else {
             *pointer = (void *)at;
+            before_launch[device] += !xmem_launches();
             if (kind == POOL) {
                 pool_used[device] += charge;
                 if (pool_used[device] > pool_high[device])

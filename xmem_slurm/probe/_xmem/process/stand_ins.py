@@ -70,6 +70,12 @@ def bounds(runtime):
     return _report(runtime.xmem_bounds_report)
 
 
+def mallocs_before_launch(runtime, device):
+    """Return how often memory was taken of this device before any kernel was launched."""
+    runtime.xmem_mallocs_before_launch.restype = ctypes.c_ulonglong
+    return runtime.xmem_mallocs_before_launch(device)
+
+
 def work(runtime):
     """Return what the GPU was given to do from one optimizer step to the next (form: device/src/cudart/work.c)."""
     return _report(runtime.xmem_work_report)

@@ -401,6 +401,9 @@ class Recorder(ProbeEngine):
             "changed": self._advice.changed() if self._advice is not None else "",
             "training": self._training.found(self._course.batch_size()) if self._training is not None else {},
             "host_bytes": self._host.most,
+            "mallocs_before_launch": None
+            if self._runtime is None
+            else stand_ins.mallocs_before_launch(self._runtime, device),
         }
 
     def _seen(self, device):

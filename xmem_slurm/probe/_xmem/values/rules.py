@@ -75,12 +75,20 @@ class Rules:
             # A number that C++ wrapped as a tensor comes here as a number, and cannot go back as one.
             for index in tensors:
                 if index < len(args) and type(args[index]) in _NUMBERS:
+                    if self._torch._C._len_torch_dispatch_stack():
+                        return traced(*args, **kwargs)
                     args = self._with_tensors(args, tensors)
             if unmoved is not None and unmoved(args, kwargs):
                 out = redispatch(keys & below, *args, **kwargs)
                 return self._wrote(args[0]) if writes else out
             real = functools.partial(redispatch, keys & below)
             return self._values.within(functools.partial(kernel, real, *args, **kwargs), self.assumed.looked)
+
+        def traced(*args, **kwargs):
+            # A tensor made of a number would stand in the graph, of which torch.compile then makes another plan.
+            with self._torch._C._AutoDispatchBelowAutograd(), self._unwatched():
+                out = operator(*args, **kwargs)
+            return self._wrote(args[0]) if writes else out
 
         self._library.impl(operator, called, "AutogradCUDA" if past else "ADInplaceOrView", with_keyset=True)
 
