@@ -31,7 +31,7 @@ class Addresses:
         self.chunks: list[tuple[int, int]] = []
         self.holes: list[tuple[int, int]] = []
         self.pool: tuple[int, int] | None = None
-        if multiprocessors is not None:
+        if multiprocessors:
             size = round_up(POOL_OF_132 * multiprocessors // 132, GRANULARITY)
             upper = end - UPPER
             start = upper - round_up(size, CHUNK)
