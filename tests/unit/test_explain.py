@@ -119,7 +119,7 @@ def test_two_estimates_are_compared() -> None:
     done = CliRunner().invoke(app, ["compare", "a.json", "job.sh", "--html", "diff.html"])
     words = [line.split() for line in done.stdout.splitlines()]
     assert words[0] == ["a.json", "job.sh", "difference"]
-    assert words[1] == ["GPU", "memory", "needed", "14.45", "GiB", "15.45", "GiB", "+1.00", "GiB"]
+    assert words[1] == ["GPU", "memory", "needed", "14.35", "GiB", "15.35", "GiB", "+1.00", "GiB"]
     assert ["activations", "7.15", "GiB", "8.15", "GiB", "+1.00", "GiB"] in words
     assert any("(h.*.mlp, model.py:88)" in line and line.endswith("+1.12 GiB") for line in done.stdout.splitlines())
     assert any(line.startswith("a100_40") and line.endswith("*") for line in done.stdout.splitlines())

@@ -111,7 +111,7 @@ def test_the_gpu_that_fits_is_asked_for(name: str) -> None:
     found = made(name, lambda _: sized("a100_40"))
     assert found.option == "a100_40"
     assert "\n#SBATCH --gpus-per-node=a100_40:1\n" in found.script
-    assert "GPU memory needed: 15.45 GiB" in found.lines[0]
+    assert "GPU memory needed: 15.35 GiB" in found.lines[0]
 
 
 def test_a_job_that_cannot_be_estimated_asks_for_the_largest_gpu_and_says_so() -> None:

@@ -115,11 +115,11 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     change = Change("gres", "gpu:h200:1", "gpu:l4:1", "line 3 of the script")
     lines = [*terminal.estimate_lines(SIZING.estimate), terminal.outcome([change], SIZING, typed=True)]
     assert lines == [
-        "GPU memory needed: 15.45 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 630.00 MiB margin",
+        "GPU memory needed: 15.35 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 530.00 MiB margin",
         "at the peak: activations 8.15 GiB, temporary 3.07 GiB, optimizer state 957.65 MiB, parameters 475.46 MiB",
-        "confidence high: 3 optimizer steps seen; the margin is enough for 96% of runs like the 133 measured",
+        "confidence high: 3 optimizer steps seen; the margin is enough for 96% of runs like the 158 measured",
         (
-            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): l4 has 21.95 GiB (6.51 GiB to spare), of 4"
+            "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): l4 has 21.95 GiB (6.61 GiB to spare), of 4"
             " options the cheapest on which it fits [XMEM_KEEP_TYPE=1 keeps the type you wrote]"
         ),
     ]
@@ -180,10 +180,10 @@ def test_what_is_not_changed_is_said_with_the_flag_to_change() -> None:
 def test_every_option_has_a_line() -> None:
     lines = terminal.option_lines(outlooks(SIZING), remedy(SIZING))
     assert lines == [
-        "* l4        21.95 GiB  fits; 6.51 GiB to spare",
-        "  a100_40   39.38 GiB  not tried: a better one fits; 23.94 GiB to spare",
-        "  a100_80   79.15 GiB  not tried: a better one fits; 63.71 GiB to spare",
-        "  h200     139.71 GiB  not tried: a better one fits; 124.14 GiB to spare",
+        "* l4        21.95 GiB  fits; 6.61 GiB to spare",
+        "  a100_40   39.38 GiB  not tried: a better one fits; 24.04 GiB to spare",
+        "  a100_80   79.15 GiB  not tried: a better one fits; 63.80 GiB to spare",
+        "  h200     139.71 GiB  not tried: a better one fits; 124.23 GiB to spare",
     ]
 
 
@@ -267,7 +267,7 @@ def test_a_change_is_advised_with_what_a_dry_run_saw_of_it() -> None:
     found = dataclasses.replace(small, advice=tried)
     lines = terminal.option_lines([], None, found.advice)
     assert lines == [
-        "with half the batch (4): 15.45 GiB needed, fits small (seen in a dry run with it)",
+        "with half the batch (4): 15.35 GiB needed, fits small (seen in a dry run with it)",
         "x: not tried: y",
     ]
     first, second = json_report.estimate_object(found)["advice"]
