@@ -10,9 +10,9 @@
  * else came to live in that chunk meanwhile, and is free room if not. It is 414 MiB on an H200, and taken to be as much
  * for each multiprocessor; of other GPUs nobody has seen it.
  *
- * Seen on an H200 (driver 580.159.04, 132 multiprocessors): with these addresses 109 of 111 recorded histories reserve
- * to the byte what they did, without the two chunks 105, with ascending ones 98 (benchmarks/data/ground-truth and five
- * scripts of tests/integration). What else the driver takes for itself lies in between and is not known.
+ * Seen on an H200 (driver 580.159.04, 132 multiprocessors): with these addresses 113 of 114 recorded histories reserve
+ * to the byte what they did (`python -m benchmarks.ground_truth --compare`), and four of five small scripts that did
+ * not without the two chunks. What else the driver takes for itself lies in between and is not known.
  * xmem_slurm/allocator/addresses.py does the same.
  *
  * The window is mapped without access and without backing, which keeps everything else out of it and makes a stray host
