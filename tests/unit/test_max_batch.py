@@ -67,7 +67,7 @@ def test_the_largest_fits_and_one_more_does_not(needs: Callable[[int], float]) -
     assert found.estimate.fits(found.gpu)
     assert not found.over.fits(found.gpu)
     assert {found.batch, found.batch + 1} <= set(tried)
-    assert len(tried) <= 16
+    assert len(tried) <= 14  # as many at the most, whatever the GPU has: a parabola takes 12 or 14
     assert len(set(tried)) == len(tried)
 
 

@@ -216,7 +216,6 @@ _VALUES = tuple(
     )
 )
 
-_PADDING = "torch._inductor.fx_passes.pad_mm"
 _TUNER = "torch._inductor.runtime.coordinate_descent_tuner:CoordescTuner"
 _RESET = "_accelerator_resetPeakStats _accelerator_resetAccumulatedStats"
 
@@ -303,8 +302,7 @@ DEVICE = (
     *_rows("triton.backends", "backends", "triton.backends", "triton: python/triton/backends/__init__.py", late=True),
     *_rows("torch:_TorchCompileInductorWrapper", "__call__", "triton.eager", "torch/__init__.py"),
     *_rows(_TUNER, "autotune", "triton.untuned", late=True),
-    *_rows(_PADDING, "should_pad", "triton.padded", since="2.5", late=True),
-    *_rows(_PADDING, "is_padded_faster", "triton.padded", since="2.11", late=True),
+    *_rows("torch._inductor.fx_passes.pad_mm", "_skip_do_bench_times", "triton.padded", late=True),
     *_rows("torch:Tensor", "record_stream", "streams.noted", "torch/_tensor.py"),
     *_rows("torch.cuda._gpu_trace", "register_callback_for_memory_allocation", "sites", doubt=SITES),
     *_rows("torch:_C", "_activate_gpu_trace", "sites", "torch/csrc/Module.cpp", doubt=SITES),

@@ -9,7 +9,6 @@ it adds decides over little memory (docs/limits.md).
 import ctypes
 import functools
 import importlib.util
-import inspect
 import os
 import sys
 
@@ -83,22 +82,13 @@ class Triton:
 
         return first
 
-    def padded(self, is_faster, _module):
-        """Around what compares a multiplication as it is with one whose odd sizes are padded: here both take no time.
+    def padded(self, _skips, _module):
+        """Have odd multiplications padded, whatever the times are, as in torch's own tests: here both take no time.
 
-        Tensor cores need rows that are aligned to 16 bytes to run at their full rate, and this is asked of
-        multiplications only that such a rate bounds. On an H200 the three of GPT-2 with its 50,257 words were padded
-        (benchmarks/data/ground-truth, gpt2_8x1024_bf16_AdamW_compiled).
+        A GPU does so where it is faster by a tenth. It is the larger need: GPT-2 with its 50,257 words takes 7984 MiB
+        padded, as on an H200 (benchmarks/data/ground-truth, gpt2_8x1024_bf16_AdamW_compiled), and 7144 if not.
         """
-        if "ori_time" not in inspect.signature(is_faster).parameters:
-            return is_faster  # 2.11 gave the name that this had to another function
-
-        @functools.wraps(is_faster)
-        def on_tensor_cores(key, ori_time, pad_time):
-            in_half = "float16" in key or key.endswith("True)")  # the last word of a key: is it in TF32?
-            return is_faster(key, *((2.0, 1.0) if in_half else (ori_time, pad_time)))
-
-        return on_tensor_cores
+        return True
 
     def doubt(self, note):
         """Say what was not compiled, and what was chosen by measuring nothing."""
