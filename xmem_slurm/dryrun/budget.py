@@ -24,6 +24,10 @@ class Spent(NamedTuple):
         """Return both together."""
         return Spent(self.seconds + other.seconds, self.wall + other.wall)
 
+    def part(self, share: float) -> "Spent":
+        """Return so much of it."""
+        return Spent(self.seconds * share, self.wall * share)
+
     def since(self, earlier: "Spent") -> "Spent":
         """Return what was spent after that."""
         return Spent(self.seconds - earlier.seconds, self.wall - earlier.wall)

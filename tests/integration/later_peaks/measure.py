@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ SECONDS = Budget().seconds
 TOLERANCE = 0.02
 _SEARCH = 0.01
 """So near to the least memory on which a script runs: half of the tolerance."""
+_CLEAR = 0.1
+"""With so much more none may fail: what runs and what does not may take turns, as with fewer fragments kept."""
 _BUILDS = Path(__file__).parents[3] / "build" / "device"
 _PROBE = Path(gpu_environment.__file__).parents[1] / "probe"
 _WHOLE = Path(__file__).with_name("whole.py")
@@ -59,16 +62,26 @@ def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[
     version = str(peaks.pop("torch"))
     peaks.pop("gpu")
     if case.varies:
-        fails, fits = peaks["allocated"] - 1, round_up(peaks["reserved"], 2 * MIB)
-        stride = int(_SEARCH * peaks["allocated"])
-        while fits - fails > _SEARCH * fits:
-            middle = min((fits + fails) // 2, fails + stride)  # it is near to what was allocated
-            if run(str(middle)).returncode == 0:
-                fits = middle
-            else:
-                fails, stride = middle, 2 * stride
-        peaks["fits"] = fits
+        peaks["fits"] = _least(lambda most: run(str(most)).returncode == 0, peaks)
     return version, peaks
+
+
+def _least(runs_on: Callable[[int], bool], peaks: Peaks) -> int:
+    """Return the least memory on which a script runs, and on all tried up to `_CLEAR` more, too."""
+    fails, fits = peaks["allocated"] - 1, round_up(peaks["reserved"], 2 * MIB)
+    stride = int(_SEARCH * peaks["allocated"])
+    while fits - fails > _SEARCH * fits:
+        middle = min((fits + fails) // 2, fails + stride)  # it is near to what was allocated
+        if runs_on(middle):
+            fits = middle
+        else:
+            fails, stride = middle, 2 * stride
+    more, runs = fits, True
+    while more < peaks["reserved"] and (not runs or more < (1 + _CLEAR) * fits):
+        more += int(2 * _SEARCH * fits)
+        was_running, runs = runs, runs_on(more)
+        fits = more if runs and not was_running else fits
+    return fits
 
 
 @dataclass(frozen=True)
