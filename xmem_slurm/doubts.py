@@ -68,11 +68,6 @@ class Doubt(Enum):
     LARGEST_DRAWN = "largest-drawn", LEAST, "batches may differ in size, and the largest of {detail} was trained on"
     VARYING = "varying", LEAST, "{detail}"
     EXTRAPOLATED = "extrapolated", LEAST, "{detail}"
-    DDP_BUCKETS = (
-        "ddp-buckets",
-        0.10,
-        "{detail} may still be in memory while the next are made, as chance has it: where measured, that added 9 %",
-    )
     RANKS = "ranks", 0.10, "{detail} may need more than those that were run (--xmem-ranks names those to run)"
     ARRAY = "array", 0.10, "{detail}"
     NO_TRITON = (
@@ -148,6 +143,8 @@ class Doubt(Enum):
     STAND_IN_DATA = "stand-in-data", None, "{detail} is not on this machine: stand-in data of its shape took its place"
     DATA_REPEATED = "data-repeated", None, "{detail}"
     EPOCHS_ALIKE = "epochs-alike", None, "{detail}"
+    RANKS_ALIKE = "ranks-alike", None, "{detail}"
+    DDP_BUCKETS = "ddp-buckets", None, "{detail} may still be there while the next are made: the need has room for both"
     NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"
     OWN_SCRIPT = "own-script", None, "the job asks Slurm for its own script"
     OWN_ENVIRONMENT = "own-environment", None, "{detail}"

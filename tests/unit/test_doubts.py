@@ -70,6 +70,8 @@ def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
         "both-ways",  # takes a doubt away
         "metrics-read",  # the other course of them is run, too (`dryrun/engines`)
         "epochs-alike",  # those that were whole stand for the rest; said by `explain`
+        "ranks-alike",  # the last needs no more than the first; said by `explain`
+        "ddp-buckets",  # the need has room for them
         "no-optimizer",
         "own-script",
         "own-environment",

@@ -187,8 +187,29 @@ def test_what_nccl_takes_here_is_kept_free_where_the_job_uses_it() -> None:
     together = estimate.estimate([ranks], "h200", measured_here)
     assert alone.largest.outside_allocator_bytes == H200.context_bytes
     assert together.largest.outside_allocator_bytes == H200.context_bytes + 400 * MIB
-    capacity = estimate.estimate([ranks], "h200", without).largest.capacity_on(without)
-    assert capacity - together.largest.capacity_on(measured_here) == 400 * MIB
+    bound = estimate.estimate([ranks], "h200", without).largest
+    assert bound.outside_allocator_bytes == H200.context_bytes + nccl.taken(ranks, without)[0] > 600 * MIB
+    more = bound.outside_allocator_bytes - together.largest.outside_allocator_bytes
+    assert together.largest.capacity_on(measured_here) - bound.capacity_on(without) == more > 0
+
+
+def test_what_may_be_freed_later_is_room_that_the_need_has() -> None:
+    """DDP's first buckets, of 100 MiB of gradients: four of whole pages, and two that may be small."""
+    plain, ddp = (
+        estimate.estimate([changed(doubts=doubts)], "h200", H200).largest
+        for doubts in ([], [Noted(Doubt.DDP_BUCKETS, "DDP's first buckets", 100 * MIB)])
+    )
+    more = (100 + 4 * 2 + 2 * 20) * MIB
+    assert (ddp.fits_in_bytes - plain.fits_in_bytes, ddp.bound_bytes) == (more, more)
+    kept = ddp.margin_bytes - plain.margin_bytes
+    assert plain.capacity_on(H200) - ddp.capacity_on(H200) == more + kept
+    assert estimate.estimate([ddp.trace], "h200", H200).confidence == "high"
+
+
+def test_ranks_that_were_seen_to_be_alike_are_no_reason() -> None:
+    alike = Noted(Doubt.RANKS_ALIKE, "rank 3 of 4 needs no more than rank 0")
+    for doubts, confidence in (([], "medium"), ([alike], "high")):
+        assert estimate.estimate([changed(doubts=doubts, world_size=4)], "h200", H200).confidence == confidence
 
 
 def test_where_nccl_was_measured_with_as_many_ranks_it_is_no_doubt() -> None:

@@ -52,17 +52,26 @@ def test_torch_2_7_and_newer_take_less_and_a_nightly_counts_as_the_release_befor
     assert nccl.taken(run(torch="2.7.0a0+79aa17489c.nv25.04"), H100)[0] == new
 
 
-@pytest.mark.parametrize(
-    "unlike",
-    [{"communicators": 2}, {"nodes": 2}, {"ranks": 4}, {"ranks": 64}, {"torch": "2.12.0"}, {"torch": "2.3.1"}],
-)
-def test_what_was_not_measured_has_the_nearest_figure_and_stays_a_doubt(unlike: dict[str, object]) -> None:
-    taken, known = nccl.taken(run(**unlike), H100)  # type: ignore[arg-type]
-    old = unlike.get("torch") == "2.3.1"
-    assert (taken, known) == (nccl.taken(run(torch="2.6.0" if old else "2.8.0"), H100)[0], False)
+@pytest.mark.parametrize("unlike", [{"communicators": 2}, {"nodes": 2}, {"ranks": 64}])
+def test_what_has_no_bound_has_the_nearest_figure_and_stays_a_doubt(unlike: dict[str, int]) -> None:
+    assert nccl.taken(run(**unlike), H100) == (nccl.taken(run(), H100)[0], False)  # type: ignore[arg-type]
+    blackwell = H100.model_copy(update={"cuda_name": "newer", "capability": "10.0"})
+    assert nccl.taken(run(), blackwell) == (0, False)
 
 
-def test_a_gpu_that_nobody_measured_has_what_its_site_says() -> None:
-    assert nccl.taken(run(), L4) == (0, False)
-    assert nccl.taken(run(), L4.model_copy(update={"nccl_bytes": 7})) == (7, False)
+@pytest.mark.parametrize("unlike", [{"torch": "2.12.0"}, {"torch": "2.3.1"}])
+def test_another_release_has_the_most_of_all_for_a_bound(unlike: dict[str, str]) -> None:
+    """NCCL before 2.22 connected everything at once."""
+    assert nccl.taken(run(**unlike), H100) == (nccl.taken(run(torch="2.6.0"), H100)[0], True)  # type: ignore[arg-type]
+
+
+def test_fewer_ranks_take_no_more() -> None:
+    assert nccl.taken(run(ranks=4), H100) == (nccl.taken(run(), H100)[0], True)
+    assert nccl.taken(run(ranks=1), H100)[0] < nccl.taken(run(), H100)[0]
+
+
+def test_a_gpu_that_nobody_measured_has_the_bound_or_what_its_site_says_of_two_ranks() -> None:
+    site = L4.model_copy(update={"nccl_bytes": 7})
+    assert nccl.taken(run(), L4) == nccl.taken(run(), site) == (nccl.taken(run(torch="2.6.0"), H100)[0], True)
+    assert nccl.taken(run(ranks=2), site) == (7, True)
     assert nccl.taken(dataclasses.replace(run(), doubts=[]), L4) == (0, True)

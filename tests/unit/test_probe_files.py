@@ -20,7 +20,10 @@ for name in ("missing.yaml", "made.txt"):
         pass
 open("made.txt", "w").close()
 open("made.txt").close()
-import os, pathlib, shutil, subprocess, sys
+import glob, os, pathlib, shutil, subprocess, sys
+assert not os.path.exists("asked.json") and not pathlib.Path("asked/after.json").is_file()
+assert not glob.glob("folder/*/deep.json") and not glob.glob("*alked/w.json") and os.path.lexists("data.bin")
+assert os.stat in os.supports_dir_fd and os.stat in os.supports_follow_symlinks
 os.listdir("folder")
 list(pathlib.Path("walked").rglob("*"))
 open("part", "w").close()
@@ -75,7 +78,8 @@ def noted(tmp_path: Path) -> dict[str, tuple[str, int, int]]:
 def test_what_a_script_reads_is_noted(noted: dict[str, tuple[str, int, int]]) -> None:
     kinds = {name: each[0] for name, each in noted.items()}
     expected = {
-        "main.py": "R", "helper.py": "R", "data.bin": "R", "missing.yaml": "A", "made.txt": "A", "folder": "D",
+        "main.py": "R", "helper.py": "R", "data.bin": "R", "missing.yaml": "A", "made.txt": "A", "asked.json": "A",
+        "asked/after.json": "A", "walked/w.json": "A", "folder": "D",
         "walked": "D", "part": "W", "renamed": "W", "low.bin": "R", "child.py": "R", "other.py": "R", "forked.bin": "R",
     }  # fmt: skip
     assert {name: kinds.get(name) for name in expected} == expected

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace, trace_file
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import ranks
-from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.budget import Budget, Spent
 from xmem_slurm.dryrun.exchange import DryRunResult, SharedBudget, drive
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
@@ -97,3 +98,37 @@ def test_a_rank_that_fails_is_no_answer_whatever_the_others_say() -> None:
     dead = replace(STAGE, rank=3, failure=trace_file.failure("ValueError: no"), marks=[])
     with pytest.raises(NoEstimate, match="0 optimizer steps with ValueError"):
         estimate(run(Elsewhere([STAGE], [STAGE, dead])), "h200", H200)
+
+
+END = replace(FIRST, seen=trace.Seen(FIRST.steps, end=True))
+LAST = replace(END, rank=3)
+MORE = replace(LAST, recorded=LAST.recorded | {"reserved_bytes": LAST.recorded["reserved_bytes"] + 1})
+CUT = replace(LAST, doubts=[trace.Noted(Doubt.NOT_REACHED, "the script's own end")])
+
+
+def compare(dry_runs: Elsewhere, took: float = 10.0, order: DryRunOrder = ORDER) -> list[trace.Trace]:
+    budget = SharedBudget(Budget(seconds=30))
+    return list(drive(ranks.compared(order, [END], budget, Spent(took)), dry_runs))
+
+
+@pytest.mark.parametrize(
+    ("last", "confidence", "ran"),
+    [(LAST, "high", [0]), (MORE, "medium", [0, 3]), (CUT, "medium", [0]), (replace(LAST, seen=None), "medium", [0])],
+    ids=["as much", "more", "cut short", "no end"],
+)
+def test_the_last_rank_shows_whether_the_first_stands_for_all(
+    last: trace.Trace, confidence: str, ran: list[int]
+) -> None:
+    dry_runs = Elsewhere([END, last])
+    found = compare(dry_runs)
+    assert (dry_runs.asked, [each.rank for each in found]) == (["0,3/4"], ran)
+    assert estimate(found, "h200", H200).confidence == confidence
+
+
+def test_ranks_are_compared_once_and_where_there_is_time() -> None:
+    assert compare(Elsewhere(), took=10.1) == [END]
+    alike = ranks.on_another_gpu(ORDER, compare(Elsewhere([END, LAST])))
+    assert estimate(compare(Elsewhere(), order=alike), "h200", H200).confidence == "high"
+    unlike = ranks.on_another_gpu(ORDER, [END, MORE])
+    assert unlike.environ["XMEM_RUN_RANKS"] == "0,3/4"
+    assert ranks.on_another_gpu(ORDER, [END]) == ORDER

@@ -117,7 +117,7 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     assert lines == [
         "GPU memory needed: 15.35 GiB = 14.21 GiB peak + 640.00 MiB CUDA context + 530.00 MiB margin",
         "at the peak: activations 8.15 GiB, temporary 3.07 GiB, optimizer state 957.65 MiB, parameters 475.46 MiB",
-        "confidence high: 3 optimizer steps seen; the margin is enough for 96% of runs like the 158 measured",
+        "confidence high: 3 optimizer steps seen; the margin is enough for 96% of runs like the 160 measured",
         (
             "--gres=gpu:h200:1 -> --gres=gpu:l4:1 (line 3 of the script): l4 has 21.95 GiB (6.61 GiB to spare), of 4"
             " options the cheapest on which it fits [XMEM_KEEP_TYPE=1 keeps the type you wrote]"
@@ -446,9 +446,9 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
 @pytest.mark.parametrize(
     ("doubts", "told"),
     [
-        ([trace.Noted(Doubt.NCCL, "")], "medium: NCCL's buffers were not seen"),
+        ([trace.Noted(Doubt.NCCL, "", 2)], "medium: NCCL's buffers were not seen"),
         (
-            [trace.Noted(Doubt.NCCL, ""), trace.Noted(Doubt.NOT_REACHED, "the script's own end (719 steps seen)")],
+            [trace.Noted(Doubt.NCCL, "", 2), trace.Noted(Doubt.NOT_REACHED, "the script's own end (719 steps seen)")],
             "medium: the script's own end (719 steps seen) was not reached (xmem-slurm explain says more)",
         ),
         (

@@ -65,6 +65,11 @@ def folder(tmp_path: Path) -> Path:
             "FILES=(list.txt data.bin)\n[ -f conf.yaml ] && [[ -f out.txt ]]",
             {"list.txt", "data.bin", "conf.yaml", "out.txt"},
         ),
+        (
+            "if [ -f run/last ] || ! test -d $HERE/made || [[ -e $1 ]]; then python train.py; fi",
+            {"last", "made", "train.py"},
+        ),
+        ("[ -n no.txt ] && [ no.txt = other.txt ]", set()),
         ("cat <<E | tee out.txt\ntrain.py\nE", {"out.txt"}),
         ("python >out.txt train.py", {"train.py"}),
         ("x" * 9999, set()),

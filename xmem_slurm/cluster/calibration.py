@@ -15,15 +15,12 @@ from typing import Any
 from xmem_slurm.cluster import client
 from xmem_slurm.errors import SlurmError
 from xmem_slurm.rewriting import dialect
-from xmem_slurm.site.schema import Measured, Site
+from xmem_slurm.site.schema import NCCL_RANKS, Measured, Site
 from xmem_slurm.units import MIB, round_up
 
 _JOB = Path(__file__).resolve().parents[1] / "probe" / "_xmem" / "outside_allocator.py"
 _MINUTES = 5
 """A job's time limit: importing torch from a network file system, and half a minute of work."""
-
-_RANKS = 2
-"""How many processes NCCL is measured with, one a GPU; more take more on some topologies."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def jobs(site: Site, python: str, seconds: int) -> list[CalibrationJob]:
         if option.share is not None or not groups or option.measured is not None:
             continue
         group = max(groups, key=lambda each: each.gpus[name])
-        gpus = min(_RANKS, group.gpus[name])
+        gpus = min(NCCL_RANKS, group.gpus[name])
         words = ["srun", "--job-name=xmem-calibrate", "--nodes=1", "--ntasks=1", f"--time={_MINUTES}"]
         words += [
             f"--immediate={seconds}",

@@ -86,6 +86,8 @@ class DryRunOrder:
     """Whether it is over as soon as training repeats itself: what else the script does was seen in another run."""
     fresh: bool = False
     """Whether it is made even if it is known what it finds."""
+    ranks_alike: bool = False
+    """Whether it was seen, on another kind of GPU, that the first stands for all."""
 
     @classmethod
     def of(cls, job: Job, gpu: Gpu, budget: Budget, asked: Asked = Asked()) -> "DryRunOrder":  # noqa: B008 - frozen

@@ -7,15 +7,21 @@ first, last, and evenly between. Ranks that run together tell each other what de
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from xmem_slurm.doubts import Doubt
+from xmem_slurm.dryrun.array_tasks import peak
+from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
+from xmem_slurm.errors import NoEstimate
 from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 MOST = 8
 """So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
+_TWO_AT_ONCE = 3
+"""Two ranks take twice what one does, and as much as one is left for another kind of GPU."""
 
 
 def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
@@ -30,6 +36,43 @@ def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
         traces = yield from budget.run(together)
     ran = {trace.rank for trace in traces}
     return [_with_missing(trace, ran) for trace in traces]
+
+
+def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, took: Spent) -> Orders[Sequence[Trace]]:
+    """Want the last rank run beside rank 0, which has these traces and `took` so much; say if it needs no more.
+
+    The ranks between are then taken to need no more, too, as the tasks of an array between its ends are. An answer that
+    is nothing new, as the last rank did not come to its end or there was no time for it, leaves the traces as they are.
+    """
+    world = max((trace.world_size for trace in traces), default=1)
+    if world == 1 or {trace.rank for trace in traces} != {0} or len(order.job.gpus) > 1 or order.run_ranks is not None:
+        return traces
+    alike = order.ranks_alike
+    if not alike and budget.left.has_room_for(took.part(_TWO_AT_ONCE)):
+        with suppress(NoEstimate):
+            both = yield from budget.run(replace(order, run_ranks=RunRanks((0, world - 1), world)))
+            last = [trace for trace in both if trace.rank and trace.allocations]
+            if peak(last) > peak(traces):
+                return both
+            alike = bool(last) and all(ended(trace) for trace in last)
+    noted = Noted(Doubt.RANKS_ALIKE, f"rank {world - 1} of {world} needs no more than rank 0")
+    return [replace(trace, doubts=[*trace.doubts, noted]) for trace in traces] if alike else traces
+
+
+def ended(trace: Trace) -> bool:
+    """Whether a process came to its script's own end, or epochs that were seen stand for it."""
+    reached = trace.seen is not None and trace.seen.end and not trace.has(Doubt.NOT_REACHED)
+    return reached and trace.failure is None
+
+
+def on_another_gpu(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder:
+    """Return the order for another kind of GPU, with what these traces show of the ranks."""
+    if any(trace.has(Doubt.RANKS_ALIKE) for trace in traces):
+        return replace(order, ranks_alike=True)
+    ran = sorted({trace.rank for trace in traces if trace.allocations})
+    if len(ran) > 1 and order.run_ranks is None and len(order.job.gpus) == 1:
+        return replace(order, run_ranks=RunRanks(ran, max(trace.world_size for trace in traces)))
+    return order
 
 
 def _with_missing(trace: Trace, ran: set[int]) -> Trace:

@@ -3,7 +3,7 @@
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.trace import Seen, Trace
 
-_SEEN_AS_WELL = frozenset({Doubt.STAND_IN_DATA, Doubt.DATA_REPEATED, Doubt.EPOCHS_ALIKE})
+_SEEN_AS_WELL = frozenset({Doubt.STAND_IN_DATA, Doubt.DATA_REPEATED, Doubt.EPOCHS_ALIKE, Doubt.RANKS_ALIKE})
 """What is no doubt of the size, but of interest to who asks what the estimate rests on."""
 
 

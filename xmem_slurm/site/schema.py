@@ -61,6 +61,10 @@ class Speed(_Strict):
         )
 
 
+NCCL_RANKS = 2
+"""With how many processes, one a GPU, a site measures `nccl_bytes`; more take more on some topologies."""
+
+
 class Gpu(_Strict):
     """One GPU model, or one MIG profile of a model, as CUDA shows it to a job, under the name `cuda_name`.
 

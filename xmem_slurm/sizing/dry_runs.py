@@ -11,7 +11,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.sizing import kernels
+from xmem_slurm.sizing import kernels, nccl
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.trace import Noted, Trace, cannot_start, fail_on_any_gpu
@@ -80,7 +80,7 @@ class DryRunsByKind:
                 traces = yield from self._run_job(self.order.job.as_task(most), name)
             else:
                 traces = yield from self._run_tasks(tasks, name)
-            self.order = ranks.with_others(self.order, traces) or self.order
+            self.order = ranks.on_another_gpu(self.order, traces)
             return [self._with_array(trace) for trace in traces]
         except NoEstimate as error:
             return error
@@ -114,10 +114,15 @@ class DryRunsByKind:
 
     def _run_job(self, job: Job, name: str) -> Orders[Sequence[Trace]]:
         before = self.budget.spent
+        order = replace(self.order, job=job, gpu=self.gpus[name])
         try:
-            return (yield from ranks.run(replace(self.order, job=job, gpu=self.gpus[name]), self.budget))
+            traces = yield from ranks.run(order, self.budget)
         finally:
-            self.longest = max(self.longest, self.budget.spent.since(before))
+            took = self.budget.spent.since(before)
+            self.longest = max(self.longest, took)
+        if _certain_but_for_ranks(traces, order.gpu):
+            traces = yield from ranks.compared(order, traces, self.budget, took)
+        return traces
 
     @property
     def _tasks_not_run(self) -> int:
@@ -139,6 +144,14 @@ def _listed(numbers: Sequence[int]) -> str:
     """Return numbers as people list them."""
     *others, last = map(str, numbers)
     return f"{', '.join(others)} and {last}" if others else last
+
+
+def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
+    """Whether nothing is in doubt of a job but whether its other ranks are like the one that was run."""
+    used = [trace for trace in traces if trace.allocations]
+    known = {Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set()
+    priced = {noted.doubt for trace in used for noted in trace.doubts if noted.doubt.price is not None}
+    return priced <= known and all(map(ranks.ended, used))
 
 
 @dataclass

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from xmem_slurm.allocator.addresses import GRANULARITY
 from xmem_slurm.allocator.config import parse
 from xmem_slurm.allocator.fit import room_for_bounds, smallest_capacity
 from xmem_slurm.allocator.replay import Replay, replay
+from xmem_slurm.allocator.sizes import ROUND_LARGE
 from xmem_slurm.doubts import NO_ESTIMATE, NOT_SEEN, Doubt
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
@@ -40,7 +42,8 @@ class RankEstimate:
     doubts: Sequence[Noted]
     """Everything that the dry run could not see."""
     bound_bytes: int = 0
-    """Of `fits_in_bytes`: what is there in case libraries choose what takes the most (`Trace.bounds`)."""
+    """Of `fits_in_bytes`: what is there in case libraries choose what takes the most (`Trace.bounds`), and what may be
+    freed later than it was here."""
     beside_bytes: int = 0
     """Of what lies outside its allocator: what other processes of the job need on the same GPU at the same time."""
 
@@ -86,7 +89,8 @@ class RankEstimate:
 
     def capacity_on(self, gpu: Gpu) -> int:
         """Bytes that torch's allocator can have on `gpu` if the margin must stay free."""
-        return capacity_for(gpu, self.margin_bytes + self.beside_bytes + nccl.taken(self.trace, gpu)[0])
+        kept = self.margin_bytes + self.beside_bytes + _freed_late(self.trace)
+        return capacity_for(gpu, kept + nccl.taken(self.trace, gpu)[0])
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,24 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Exper
     return Estimate(gpu_name, [_among(rank, ranks) for rank in ranks])
 
 
+_BUCKET_BYTES = 25 * MIB
+"""Gradients in one of DDP's buckets (`bucket_cap_mb`, torch/nn/parallel/distributed.py, 2.4 to 2.15)..."""
+_EDGE_BYTES = 20 * MIB
+"""...and the segment of one with less than 10 MiB, as the first and the last may be (kLargeBuffer in
+c10/cuda/CUDACachingAllocator.cpp)."""
+
+
+def _freed_late(trace: Trace) -> int:
+    """Return the bytes that were free here when others were asked for, and may not be on a GPU: DDP's first buckets.
+
+    Each is a segment of its own, of whole pages.
+    """
+    gradients = sum(noted.count for noted in trace.doubts if noted.doubt is Doubt.DDP_BUCKETS)
+    if not gradients:
+        return 0
+    return round_up(gradients + gradients // _BUCKET_BYTES * ROUND_LARGE + 2 * _EDGE_BYTES, GRANULARITY)
+
+
 def _among(rank: RankEstimate, ranks: Sequence[RankEstimate]) -> RankEstimate:
     """Add what was beside a process. Which of them peak together is not known: each is taken at its peak."""
     others = [each.required_bytes for each in ranks if each is not rank and each.trace.beside(rank.trace)]
@@ -227,7 +249,7 @@ def _rank(trace: Trace, gpu: Gpu, experience: Experience) -> RankEstimate:
     nccl_bytes, nccl_known = nccl.taken(trace, gpu)
     doubts = [noted for noted in _doubts(trace) if not (nccl_known and noted.doubt is Doubt.NCCL)]
     as_seen = smallest_capacity(trace, unlimited)
-    fits_in = room_for_bounds(trace, as_seen)
+    fits_in = room_for_bounds(trace, as_seen) + _freed_late(trace)
     margin = _margin(doubts, engine_of(trace), gpu, experience)
     if experience.ran_out is not None:
         ran_out = Noted(Doubt.RAN_OUT, experience.ran_out.words, share=experience.ran_out.share_of(fits_in))
@@ -289,7 +311,8 @@ def _others_not_run(traces: Sequence[Trace]) -> list[str]:
     worlds = {trace.world_size: set[int]() for trace in traces if trace.world_size > 1}
     for trace in traces:
         worlds.get(trace.world_size, set()).add(trace.rank)
-    return [_ran(sorted(ranks), size) for size, ranks in worlds.items() if len(ranks) < size]
+    alike = {trace.world_size for trace in traces if trace.has(Doubt.RANKS_ALIKE)}
+    return [_ran(sorted(ranks), size) for size, ranks in worlds.items() if len(ranks) < size and size not in alike]
 
 
 def _ran(ranks: Sequence[int], size: int) -> str:

@@ -1,8 +1,14 @@
 """What does NCCL take of a GPU beside the CUDA context? Known where it was measured: kind of GPU, ranks, torch.
 
 `python -m benchmarks.nccl` writes site-config/nccl.toml from measurements. They are of one communicator of all ranks on
-one node, after its first collective. NCCL 2.22 and newer connects what other collectives use when they are first called
-(NCCL_RUNTIME_CONNECT), which is not in it: the margin has to cover that.
+one node, after its first collective.
+
+Note [NCCL's bound]: a communicator's buffers are one set for each channel and each rank that it is connected to by one
+of NCCL's algorithms. Fewer ranks have fewer connections; GPUs have the more channels the more NVLinks they have, and of
+all up to compute capability 9.0 the H100 has the most. NCCL before 2.22 connected all algorithms when it began (later
+ones do so when each is first used, NCCL_RUNTIME_CONNECT): that is the most there was. So where a run is not like those
+measured, the most that was measured of as many ranks or more is a bound. There is none for several nodes or
+communicators, more ranks, and newer GPUs.
 """
 
 import functools
@@ -12,10 +18,12 @@ from dataclasses import dataclass
 
 from xmem_slurm import resources
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.site.schema import Gpu
+from xmem_slurm.site.schema import NCCL_RANKS, Gpu
 from xmem_slurm.trace import Trace
 
 FILE = "nccl.toml"
+_BOUNDED = (9, 0)
+"""The last compute capability of which as much is measured as it can take."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +54,22 @@ def generation(torch_version: str) -> tuple[int, int]:
 
 
 def taken(trace: Trace, gpu: Gpu) -> tuple[int, bool]:
-    """Return the bytes that NCCL takes, as far as they are known, and whether they are.
+    """Return the bytes that NCCL takes at the most, and whether more is ruled out: see Note [NCCL's bound].
 
-    Of a site's own figure (two ranks) and those of this kind of GPU with as many ranks or the next more, the larger.
+    A site's own figure, which is of two ranks, goes before all others for so many, and is the least for more.
     """
     communicators = sum(noted.count for noted in trace.doubts if noted.doubt is Doubt.NCCL)
-    of_kind = [each for each in measured() if each.gpu == gpu.cuda_name]
-    if not communicators or not of_kind:
-        return (gpu.nccl_bytes or 0) if communicators else 0, not communicators
-    now, ranks = generation(trace.torch_version), trace.world_size
-    enough = min((each.ranks for each in of_kind), key=lambda count: (count < ranks, abs(count - ranks)))
-    by_age = [each for each in of_kind if each.ranks == enough]
-    nearest = next((each for each in by_age if now <= each.until), by_age[-1])
-    like_it = (enough, 1, 1) == (ranks, trace.nodes, communicators)
-    return max(nearest.bytes, gpu.nccl_bytes or 0), like_it and nearest.since <= now <= nearest.until
+    if not communicators:
+        return 0, True
+    now, ranks, own = generation(trace.torch_version), trace.world_size, gpu.nccl_bytes
+    is_one = communicators == 1 == trace.nodes
+    if own is not None and is_one and ranks <= NCCL_RANKS:
+        return own, True
+    enough = min((each.ranks for each in measured()), key=lambda count: (count < ranks, abs(count - ranks)))
+    as_many = [each for each in measured() if each.ranks == enough]
+    of_kind = [each for each in as_many if each.gpu == gpu.cuda_name]
+    of_release = [each for each in of_kind if each.since <= now <= each.until]
+    if is_one and ranks <= enough and (of_release or generation(gpu.capability) <= _BOUNDED):
+        return max([own or 0, *[each.bytes for each in of_release or as_many]]), True
+    nearest = [each for each in of_kind if now <= each.until] or of_kind[-1:]
+    return max([own or 0, *[each.bytes for each in nearest[:1]]]), False

@@ -2,7 +2,8 @@
 
 Every word that names a file counts, from each folder that the script may be in by then, variables replaced by what the
 environment and the script say of them; shell scripts are read in turn. What is written to does not count. A script that
-cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown.
+cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown. Of files that are not there
+those count that would be sourced or run, and those that a test asks after.
 
 Scripts that set up an environment (a shell's start-up files, conda's and venv's `activate`, those of modules) count as
 what they are, with what can be told of what they read. What cannot is the doing of programs of the site, which change
@@ -12,6 +13,7 @@ as seldom as its modules.
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,9 @@ DEPTH = 4
 """How deep scripts may run each other."""
 
 _SOURCE = ("source", ".")
+_TESTS = ("test", "[", "[[")
+_FILE_TEST = re.compile("-[a-hkprsuwxGLNOS]")
+"""What asks after a file: bash(1), "CONDITIONAL EXPRESSIONS"."""
 _CHANGE_FOLDER = ("cd", "pushd")
 _WITH_VALUE = ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
 """Options of bash whose value is the next word."""
@@ -93,6 +98,8 @@ def _read_command(
     if command in _CHANGE_FOLDER:
         folders += _folders(expanded[-1], folders)
         return
+    if command in _TESTS:
+        reads.files.update(_asked_after(expanded, folders))
     files = [_files(word, folders, known) for word in expanded]
     run = 1 if command in _SOURCE else given_to_a_shell(words)
     if isinstance(run, bytes):
@@ -107,6 +114,12 @@ def _read_command(
         reads.scripts[file] = file.read_bytes()
         lenient = sets_up or _SET_UP.search(str(file)) is not None
         _read(reads.scripts[file], folders, known, reads, depth - 1, sets_up=lenient)
+
+
+def _asked_after(expanded: Sequence[str], folders: Sequence[Path]) -> list[Path]:
+    """Return which of the files that a test asks after are not there: the job is another once they are."""
+    names = [name for test, name in pairwise(expanded) if _FILE_TEST.fullmatch(test) and not _LEFT.search(name)]
+    return [folder / name for folder in folders for name in names if not (folder / name).exists()]
 
 
 def _absent(words: Sequence[str], expanded: Sequence[str], run: int, folders: Sequence[Path]) -> list[Path]:

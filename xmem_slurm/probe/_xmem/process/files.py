@@ -5,7 +5,8 @@ meets a path, written at once, as a process may be ended at any time. A line is 
 
     R   was there when it was opened for reading (or loaded as an extension module); its size and time as of then
     D   a folder that was listed; by the import system: only where packages are installed
-    A   was not there, or is a folder that was made: what is read below it is the job's own
+    A   was not there when it was opened or asked after, or is a folder that was made: what is read below that is the
+        job's own
     I   a container's image: for SIZE the number of its header (dryrun/containers/images.py), beside its own line
     W   opened for writing, or renamed to: what is read there later is the job's own
     T   there were too many: what follows is not noted
@@ -13,10 +14,11 @@ meets a path, written at once, as a process may be ended at any time. A line is 
 In a container only what lies outside of its image is noted, under its path there; the image itself was noted by who
 started it.
 
-The limits of Python's audit events: what native code opens itself (a tokenizer in Rust), and os.path.exists, which has
-none.
+The limits of Python's audit events: what native code opens itself (a tokenizer in Rust). They have none for what
+os.path.exists and its like ask: so `os.stat` and `os.lstat`, by which they do, are watched for what is not there.
 """
 
+import functools
 import json
 import os
 import re
@@ -31,6 +33,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 _IMPORTING = ("<frozen importlib", "/importlib/", "importlib_metadata", "pkgutil", "pkg_resources", "setuptools")
 """What lists the folders of sys.path in search of modules; a training script's own folder changes with every job."""
 _UNSTEADY = ("/proc/", "/sys/", "/dev/")
+_stat = os.stat
 
 
 def _has_packages(folder):
@@ -113,6 +116,20 @@ class _Notes:
         except Exception:  # whatever a script gave to mkdir() is its own affair
             return
 
+    def missing(self, look):
+        """Return what takes the place of `os.stat` or `os.lstat`, and notes what is not there."""
+
+        @functools.wraps(look)
+        def noted_look(*args, **kwargs):
+            try:
+                return look(*args, **kwargs)
+            except (FileNotFoundError, NotADirectoryError):
+                if kwargs.get("dir_fd") is None:
+                    self._note(args[0] if args else kwargs["path"], "R")
+                raise
+
+        return noted_look
+
     def _is_own(self, path):
         """Whether a path is below a folder that the job has made."""
         while self._made and len(path) > 1:
@@ -154,7 +171,7 @@ def _line(kind, path, outside=None):
     size = mtime = 0
     if kind != "W":
         try:
-            status = os.stat(path)
+            status = _stat(path)
             if kind == "R" and stat.S_ISDIR(status.st_mode):  # what is opened of a folder are no names
                 return None
             size, mtime = status.st_size, status.st_mtime_ns
@@ -172,3 +189,10 @@ def install(folder, audit):
     audit.take(("os.listdir", "os.scandir"), notes.listed)
     audit.take(("os.rename",), notes.renamed)
     audit.take(("os.mkdir",), notes.made)
+    for name in ("stat", "lstat"):
+        look = getattr(os, name)
+        watched = notes.missing(look)
+        setattr(os, name, watched)
+        for can in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):  # as shutil.rmtree asks
+            if look in can:
+                can.add(watched)

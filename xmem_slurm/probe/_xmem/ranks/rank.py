@@ -42,6 +42,7 @@ class LoneRank:
     def __init__(self, torch, leave, known, level):
         self._torch, self._level = torch, level
         self._waits, self._at_rest = _WAITS, 0
+        self._bucket_bytes = 0  # of the gradients of all that was trained with DDP at once
         self._left = []  # (rank, world size) of the groups of all ranks that were destroyed
         self._stores = []  # torch's C++ holds a store that was written in Python only as long as Python does
         self.collectives = Collectives(torch, known)
@@ -108,9 +109,22 @@ class LoneRank:
         missing = int(os.environ.get("XMEM_TASKS_NOT_RUN") or 0)
         if missing:
             note("tasks", "%d more tasks share the GPUs than a dry run starts at once" % missing, missing)
+        if self._bucket_bytes:
+            note("ddp-buckets", "DDP's first buckets", self._bucket_bytes)
+
+    def _first_buckets(self):
+        """Return the bytes in buckets that are made anew after a first step (`should_rebuild_buckets` in reducer.hpp).
+
+        So it is unless parameters may be unused, and the graph be another each time.
+        """
         parallel = sys.modules.get("torch.nn.parallel.distributed")
-        if alive.any_made(getattr(parallel, "DistributedDataParallel", None)):
-            note("ddp-buckets", "DDP's first buckets")
+        return sum(
+            each.nbytes
+            for model in alive.made(getattr(parallel, "DistributedDataParallel", None))
+            if model.static_graph or not model.find_unused_parameters
+            for each in model.module.parameters()
+            if each.requires_grad
+        )
 
     # -- what takes the place of torch's own (`patches`) ---------------------------------------------------------------
 
@@ -178,11 +192,16 @@ class LoneRank:
     def let_watchdog_pass(self, register, _owner):
         """Give the watchdog its turn: here a step takes no time, and the tensors of many steps would live at once.
 
-        Where no more is allocated than after it last had its turn, there are none that it would let go of.
+        Where no more is allocated than after it last had its turn, there are none that it would let go of. On a GPU it
+        is a matter of milliseconds whether DDP's first buckets are still there while the next are made: here they never
+        are, and what they may take is noted.
         """
 
         def after_step(_optimizer, _args, _kwargs):
-            if self.rank_and_size()[1] > 1 and (self._waits or self._level() > self._at_rest):
+            if self._joined() is not None and (self._waits or self._level() > self._at_rest):
+                self._bucket_bytes = max(self._bucket_bytes, self._first_buckets())
+                if self._waits and self._bucket_bytes:
+                    self._catch_up()
                 self._waits = max(self._waits - 1, 0)
                 _wait_for_watchdog()
                 self._at_rest = self._level()
