@@ -658,6 +658,16 @@ def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
     assert filtered.sbatch("--wrap=true", cwd=folder).returncode == 0
 
 
+def test_a_user_may_want_a_job_refused_that_cannot_run(filtered: Filtered, folder: Path, python: Path) -> None:
+    filtered.install(rewriting())
+    job = ("--gres=gpu:h200:1", f"--wrap={python} no-such-file.py")
+    refused = filtered.sbatch(*job, cwd=folder, XMEM_STRICT="1")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "not submitted" in refused.stderr
+    assert "submitted as written" not in refused.stderr
+    as_written(filtered, filtered.sbatch(*job, cwd=folder))
+
+
 def test_an_array_keeps_its_indexes(filtered: Filtered, folder: Path) -> None:
     filtered.install(rewriting(), program=shell("echo gres=gpu:1g.18gb:1; echo end"))
     done = filtered.sbatch("--array=2-5%2", "job.sh", cwd=folder)

@@ -158,3 +158,16 @@ def test_plain_values_that_come_and_go_do_not_pile_up(monkeypatch: pytest.Monkey
     numbers = {known.contents(each, (), (each,))[0] for each in range(3 * surroundings.MOST_REMEMBERED)}
     assert len(numbers) == 3 * surroundings.MOST_REMEMBERED
     assert len(known._known) <= surroundings.MOST_REMEMBERED
+
+
+def test_steps_are_made_to_compare_ever_less_often_and_early_in_each_loop(events: ModuleType) -> None:
+    assert events
+    checks = importlib.import_module("_xmem.repeat.checks").Checks()
+    made = []
+    for interval in range(100_000):
+        checks.come_to(interval, loops=1 + interval // 50_000)
+        checks.come_to(interval, loops=1 + interval // 50_000)
+        made += [interval] if checks.now else []
+    assert made[:4] == [9, 26, 43, 60]
+    assert 50_000 in made
+    assert len(made) < 60

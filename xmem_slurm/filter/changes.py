@@ -32,6 +32,7 @@ from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Tell, Wishes, own_words
 from xmem_slurm.submission.answer import answer as answer_to
 from xmem_slurm.submission.submit import tell as tell_user
+from xmem_slurm.submission.submit import unknown_words
 
 _SETTABLE = ("constraint", *GPU_OPTIONS, *MEMORY_OPTIONS)
 _PREFIX = "xmem-slurm: "
@@ -115,7 +116,7 @@ def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Table
     job = caller.submission
     found, complaints = settings.effective(job)
     wanted = {field: value for field, value in settings.values(found).items() if field in _OF_THE_USER}
-    _tell(*complaints)
+    _tell(*complaints, *unknown_words(job))
     name = answers.key(job, ["filter", site_file, caller.command, sorted(wanted.items())])
     kept = None if _is_set(job, "XMEM_FRESH") else answers.look_up(name, job)
     if kept is not None:

@@ -78,7 +78,6 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "seconds": seconds,
         "command": _WAITING.format(answering=answering, timeout=_TIMEOUT, seconds=seconds),
         "every_job": site.policy.unasked != "leave",
-        "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused, site.policy.cannot_run),
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],
     }

@@ -65,7 +65,9 @@ _UNITS = {"shard": "shards", "mps": "units of MPS"}
 def brief_line(sizing: Sizing) -> str:
     """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
     estimate, asked = sizing.estimate, sizing.asked
-    told = list(filter(None, (estimate.first_reason, _set_up_failed(estimate))))
+    failed = _set_up_failed(estimate)
+    first = "" if failed and estimate.first_reason.startswith(_LINE_FAILED) else estimate.first_reason
+    told = list(filter(None, (first, failed)))
     more = " (xmem-slurm explain says more)" if len(estimate.reasons) > len(told) else ""
     why = f": {'; '.join(told)}{more}" if told else _cut(estimate)
     needed = human(estimate.required_bytes)
@@ -87,7 +89,10 @@ def _set_up_failed(estimate: Estimate) -> str:
     if failed is None:
         return ""
     found = estimate.largest.trace.torch_version
-    return f"a line of the script failed in the dry run, which found torch {found} ({failed})"
+    return f"{_LINE_FAILED}, which found torch {found} ({failed})"
+
+
+_LINE_FAILED = "a line of the script failed in the dry run"
 
 
 def _takes(estimate: Estimate) -> str:
@@ -104,7 +109,9 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     is_peak = rank.fits_in_bytes == rank.peak_reserved_bytes
     inside = f"{human(rank.fits_in_bytes)} {'peak' if is_peak else 'that it runs in'}"
     if rank.bound_bytes:
-        inside += f" ({human(rank.bound_bytes)} of it in case cuDNN chooses larger plans)"
+        cases = ["cuDNN chooses larger plans"] if rank.trace.bounds else []
+        cases += ["DDP's first buckets are freed late"] if rank.trace.has(Doubt.DDP_BUCKETS) else []
+        inside += f" ({human(rank.bound_bytes)} of it in case {', or '.join(cases)})"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
     sure = "; ".join([seen_words(rank.trace), promise(rank), *estimate.reasons])

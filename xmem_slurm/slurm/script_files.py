@@ -2,8 +2,8 @@
 
 Every word that names a file counts, from each folder that the script may be in by then, variables replaced by what the
 environment and the script say of them; shell scripts are read in turn. What is written to does not count. A script that
-cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown. Of files that are not there
-those count that would be sourced or run, and those that a test asks after.
+cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown. Of files that are not
+there those count that would be sourced or run, and those that a test asks after.
 
 Scripts that set up an environment (a shell's start-up files, conda's and venv's `activate`, those of modules) count as
 what they are, with what can be told of what they read. What cannot is the doing of programs of the site, which change

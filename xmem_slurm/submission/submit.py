@@ -166,7 +166,7 @@ def _tell_of(decision: Decision, wishes: Wishes) -> None:
     written = decision.written
     quiet, refused = written.command_line.has("quiet"), decision.kind is Kind.REFUSED
     if not (quiet or refused):
-        tell(_unknown_words(written))
+        tell(unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
         tell(decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose))
@@ -227,7 +227,8 @@ def _is_readable(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_size <= client.MOST_SCRIPT_BYTES and os.access(path, os.R_OK)
 
 
-def _unknown_words(job: Submission) -> list[str]:
+def unknown_words(job: Submission) -> list[str]:
+    """Return what is to be said of #XMEM words that mean nothing."""
     if job.script is None or b"#XMEM" not in job.script or refusal(job) is not None:
         return []
     words = own_words(job)

@@ -165,7 +165,7 @@ class History:
     @property
     def repeats(self):
         """Whether the last interval was like the one before it, and intervals that are not new are thrown away."""
-        return self.folds and self._repeated[0] is not None
+        return self.folds and any(piece.repeats for piece in self._repeated[1])
 
     def boundary(self, counts, totals, peaks, level):
         """An interval has ended: keep it, or forget it. Return whether one before it asked for as much.

@@ -64,6 +64,8 @@ class Recorder(ProbeEngine):
         self._journal = Journal()
         self._served, self._streams, self._reads, self._garbage = Served(self._journal), Streams(), Reads(), Garbage()
         self._calls = self._known = self._rank = self._triton = self._advice = self._training = None
+        self.loops = 0
+        """How many evaluations, and loops over data, the script has begun."""
         super().__init__(environ)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
@@ -244,6 +246,7 @@ class Recorder(ProbeEngine):
 
     def measures(self, *, shown=True):
         """The script begins to evaluate, or another loop over data, as it has `shown` or not."""
+        self.loops += shown
         self._known.metrics.measured(self.steps_made(), shown=shown)
 
     def steps_made(self):

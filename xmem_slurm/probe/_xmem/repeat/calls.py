@@ -6,10 +6,14 @@ place stand its events (`journal`), tensors like its outputs, and one node in th
 stands for that of the call. All else is the script's own Python, run as it is: loops, counters, callbacks, schedules,
 samplers. So it comes to its own end, and nothing about it is guessed.
 
+Now and then they are made all the same (`checks`). If one does something else than those before it, something has
+changed that is not of its kind: that is a doubt, and no call of that module is skipped any more.
+
 Not skipped, each for itself or for good: calls that change an attribute of a module (but for the weights that torch's
 weight_norm and spectral_norm make anew: those are given, too), that read values or draw numbers on the host, that write
-to their arguments or give them back, that give values which are known, or anything but tensors and plain values; where
-hooks are on a module; where somebody traces, captures or looks on. Then their parts may be.
+to their arguments or give them back, that give values which are known, or anything but tensors and plain values; from
+which something lives on that was not given; where hooks are on a module; where somebody traces, captures or looks on.
+Then their parts may be.
 """
 
 import contextlib
@@ -18,6 +22,7 @@ import threading
 import weakref
 
 from _xmem.repeat import kinds
+from _xmem.repeat.checks import Checks
 from _xmem.repeat.events import freeing
 from _xmem.repeat.forms import NoFormError, put_together, taken_apart
 from _xmem.repeat.kinds import Kinds
@@ -82,6 +87,7 @@ class Calls:
         self._own_hooks = 0  # on tensors; of those no module has to be looked at anew
         self._changed, self._forgotten = [], 0  # ids of modules that were changed, and how often those were forgotten
         self._recorded = []
+        self.checks = Checks()
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
         self._doubts = set()
         self.failed = False
@@ -238,8 +244,9 @@ class Calls:
             return self._made_by(state)
         known = self._known(state, leaves, (of_leaves, form), parameters)
         known.round = self._process.again(known.round, evaluates)
-        if not known.ready:
-            tried = known.is_tried(len(state.known) > MANY_KINDS)
+        self.checks.come_to(known.round, self._process.loops)
+        if not known.ready or self.checks.now:
+            tried = known.ready or known.is_tried(len(state.known) > MANY_KINDS)
             return functools.partial(self._record, state, known, leaves) if tried else self._made_by(state)
         state.small = known.small
         if state.small or (self._torch.is_grad_enabled() and not self._process.is_counted() and known.is_spared()):
@@ -254,6 +261,15 @@ class Calls:
             state.refuse()
         self._trust(state.surroundings.changed_unseen)
         return found
+
+    def step_differs(self):
+        """A step that could have been skipped has not done what is known of it."""
+        self._doubts.add("a later step does not do what earlier ones did")
+
+    def _differs(self, state, name):
+        """A call that could have been skipped has not done what is known of it: none of that module is any more."""
+        state.refuse()
+        self._doubts.add("a later call of %s does not do what earlier ones did" % name)
 
     def _trust(self, changed):
         if changed:
@@ -363,7 +379,8 @@ class Calls:
         before, references = self._state(state, modules, tensors), [_references(torch, each) for each in tensors]
         sequence = torch._C._autograd._get_sequence_nr
         casts = self._kinds.keeps_casts()
-        recorded = RecordedCall(known, needs, self.position(), sequence(), casts, refuse=state.refuse)
+        differs = functools.partial(self._differs, state, type(modules[0]).__name__)
+        recorded = RecordedCall(known, needs, self.position(), sequence(), casts, refuse=state.refuse, differs=differs)
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
             out = self._inside_of(make)
@@ -378,6 +395,8 @@ class Calls:
             return out
         if not fit or reads is None:
             state.refused += 1
+            if known.ready:
+                differs()
             return out
         if not self._has_read_before(state, *reads):
             return out

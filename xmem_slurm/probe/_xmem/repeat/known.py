@@ -11,6 +11,8 @@ TRIES = 8
 """After so many that were recorded and not alike, or lost, those of a kind are made, and not recorded."""
 SPARED = 64
 """Calls that are made in the first steps of training, for what those have the GPU do."""
+MOST_MET = 8
+"""Ways of doing it that are remembered of a kind."""
 WORTH = 24
 """Events of a call, and of its backward pass, from which on it costs less to skip it than to make it."""
 
@@ -52,7 +54,7 @@ class Known:
         self.forward = self.gave = None
         self.held, self.casts = (), ()
         """Which of its arguments the graph holds, by their places among all; blocks left in autocast's cache."""
-        self._backward = {}
+        self._backward, self._met = {}, []
         self._tried = self._spared = 0
         self.round = None
         """In which round of the script the last one came."""
@@ -78,6 +80,16 @@ class Known:
         most = max((len(each.events.entries) for each in self._backward.values()), default=0)
         return len(self.forward.entries) + most < WORTH
 
+    def did(self, recorded):
+        """Whether some call of this kind did what one did that was recorded now, as far as its backward pass.
+
+        That is another if it is not alone: gradients of several calls are added up by some of them.
+        """
+        return any(
+            alike(forward, recorded.forward) and gave.same(recorded.gave) and casts == recorded.casts
+            for forward, gave, casts in self._met
+        )
+
     def learn(self, recorded):
         """Take what was recorded of one."""
         back = recorded.back
@@ -89,6 +101,8 @@ class Known:
             and self.casts == recorded.casts
             and (back is None or (before is not None and before.same(back)))
         )
+        if not self.did(recorded) and len(self._met) < MOST_MET:
+            self._met.append((recorded.forward, recorded.gave, recorded.casts))
         self._times = self._times + 1 if same else 1
         self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
         self.casts = recorded.casts

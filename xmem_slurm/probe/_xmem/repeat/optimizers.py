@@ -1,7 +1,7 @@
 """Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
 
-A step is of the kind of another where the same parameters have gradients, as many have state, and the groups' options
-are alike but for rates. Others' optimizers are not skipped: they count in Python, and may decide by it.
+A step is of the kind of another where the same parameters have gradients, each has as much state, and the groups'
+options are alike but for rates. Others' optimizers are not skipped: they count in Python, and may decide by it.
 """
 
 import functools
@@ -27,8 +27,8 @@ class RecordedStep:
 
     awaits_backward = False
 
-    def __init__(self, kind, begin):
-        self._kind, self.region = kind, Region(begin)
+    def __init__(self, kind, begin, differs):
+        self._kind, self.region, self._differs = kind, Region(begin), differs
         self.gave = StorageLayout([])
 
     def read(self, notes, first):
@@ -37,6 +37,8 @@ class RecordedStep:
         if mine is not None:
             found, _ = events(mine, {}, self.gave.pointers, 0)
             same = kind.events is not None and alike(kind.events, found) and not found.left
+            if kind.times >= TIMES and not same:
+                self._differs()
             kind.times, kind.events, kind.gave = kind.times + 1 if same else 1, found, self.gave
         return True
 
@@ -81,9 +83,9 @@ class OptimizerSteps:
 
 def skip_or_make(calls, known, make):
     """Skip a step of a kind that is known, or make it and have it read; return what it gives, nothing or a tensor."""
-    if known.times >= TIMES:
+    if known.times >= TIMES and not calls.checks.now:
         return calls.gives(known.gave, known.events)
-    recorded = RecordedStep(known, calls.position())
+    recorded = RecordedStep(known, calls.position(), calls.step_differs)
     try:
         given = make()
     finally:
@@ -100,4 +102,6 @@ def _kind(optimizer):
         options += [(name, value) for name, value in group.items() if name not in _RATES]
         options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
         gradients += [tuple(map(id, group["params"])), tuple([each.grad is None for each in group["params"]])]
-    return str(options), tuple(gradients), len(optimizer.state)
+    state = optimizer.state
+    states = [len(state.get(each, ())) for group in optimizer.param_groups for each in group["params"]]
+    return str(options), tuple(gradients), len(state), tuple(states)

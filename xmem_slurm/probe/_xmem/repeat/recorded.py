@@ -39,8 +39,9 @@ class BackwardCall(NamedTuple):
 class RecordedCall:
     """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
 
-    def __init__(self, known, parameters, position, sequence, casts, *, refuse):
-        self._known, self._parameters, self._refuse = known, parameters, refuse
+    def __init__(self, known, parameters, position, sequence, casts, *, refuse, differs):
+        self._known, self._parameters, self._refuse, self._differs = known, parameters, refuse, differs
+        self._is_check = known.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave = None
@@ -105,9 +106,16 @@ class RecordedCall:
             self._follow(notes, first, first + len(notes))
         whole = self._back is not None or self.gone is True or not self.gave.differentiable
         lives_on = self.casts if self.gave.differentiable else self.forward.left
-        if whole and not (lives_on and not self._casts):
+        if whole and self._is_check:
+            if (lives_on and not self._casts) or not self._known.did(self):
+                self._differs()
+        elif whole and (self._casts or not (lives_on or self._is_held_elsewhere())):
             self._known.learn(self)
         return whole or self.gone is None or self._boundaries >= BOUNDARIES
+
+    def _is_held_elsewhere(self):
+        """Whether something of the call is left after a backward pass that keeps no graph: the script has it, maybe."""
+        return self.back is not None and not self._kind[0] and bool(self.back.events.left)
 
     def _follow(self, notes, first, end):
         """Take what is given back of its blocks up to position `end`, where its graph still stands."""

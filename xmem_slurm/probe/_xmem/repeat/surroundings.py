@@ -13,12 +13,15 @@ any more.
 """
 
 import collections
+import contextvars
+import ctypes
 import dis
 import functools
 import itertools
 import operator
 import random
 import sys
+import threading
 import types
 import weakref
 
@@ -37,8 +40,15 @@ Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
 OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
 OF_ALL = Limits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
 _NOT_FOLLOWED = {"torch", "numpy", "triton", "_xmem", *getattr(sys, "stdlib_module_names", sys.builtin_module_names)}
-_OPAQUE = {"torch", "logging", "threading", "_thread"}
+_OPAQUE = {"torch", "logging", "threading"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
+_HOLDERS = {
+    threading.local: vars,  # what this thread has
+    contextvars.ContextVar: lambda variable: variable.get(None),
+    weakref.ref: lambda reference: reference(),
+    ctypes._SimpleCData: lambda number: number.value,  # multiprocessing.Value
+}
+"""Of classes that have one thing, and no attribute for it: how it is asked for."""
 _SIMPLE = frozenset((bool, int, float, str, bytes, type(None)))
 _WHOLE = frozenset((list, tuple, dict, set))
 _SEQUENCES = (list, tuple, collections.deque)
@@ -59,7 +69,9 @@ class CallSurroundings:
         """
         self._torch, self._within = torch, frozenset(map(id, modules))
         classes = frozenset(map(type, modules))
-        own = [function for module in modules for value in vars(module).values() for function in _functions(value)]
+        values = [value for module in modules for value in vars(module).values()]
+        own = [function for value in values for function in _functions(value)]
+        classes |= frozenset([kind for kind in set(map(type, values)) if _is_followed(kind.__module__)])
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of and not any(each.__closure__ for each in own)
         self._reached = before._reached if same else _reached(classes, own)
@@ -70,7 +82,7 @@ class CallSurroundings:
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
-            if name in names and (look.may_change(value) or _moves(value))
+            if name in names and (look.may_change(value) or _moves(type(value)))
         ]
         self._all = None  # the number of all of it, where a call does not look at all, of so many values:
         self._size = self._calls = 0  # and how many calls there were since then that did not look at all
@@ -117,7 +129,7 @@ class CallSurroundings:
         values = [of.get(name) for of, name in self._reached[1]]
         values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
         found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations))
-        self.is_told &= not any(map(_moves, values))
+        self.is_told &= not look.moves
         return found, look
 
 
@@ -166,12 +178,14 @@ class Contents:
 class Look:
     """A look at values, as far as the limits go: `left` values more, and `is_cut` where that was not all.
 
+    `moves` is whether there is something that moves on by itself where nobody sees it.
+
     What modules `within` have is noticed elsewhere. Plain values that are `known` are told in short.
     """
 
     def __init__(self, torch, within, limits, known=None):
         self._tensor, self._within, self._limits, self._plain_values = torch.Tensor, within, limits, known
-        self.left, self._met, self.is_cut = limits.values, {}, False
+        self.left, self._met, self.is_cut, self.moves = limits.values, {}, False, False
 
     def may_change(self, value):
         """Whether the value of an attribute may change without the attribute: plain ones are noticed elsewhere."""
@@ -185,6 +199,7 @@ class Look:
         if type(value) in _SIMPLE:
             return type(value), value
         self.left -= 1
+        self.moves = self.moves or _moves(type(value))
         if not self.may_change(value):
             return id(value)
         if id(value) in self._met:
@@ -199,6 +214,8 @@ class Look:
     def _into(self, value, deep):
         """Return what is in a value that can change."""
         sort = _sort(type(value), self._tensor)
+        if sort in _HOLDERS:
+            return self.at(_HOLDERS[sort](value), deep)
         if sort == "tensor":
             return id(value), None if value.is_inference() else value._version
         if sort == "array":
@@ -210,10 +227,10 @@ class Look:
             return len(value), frozenset(map(_of_key, self._some(value, value)))
         if sort == "sequence":
             return len(value), self.elements(id(value), (), self._some(value, value), deep)
-        of = value if sort == "dict" else _attributes(value)
+        of = value if sort == "dict" else _in_slots(value) if sort == "slots" else _attributes(value)
         # By dict's own methods: a class of its own may import all that it can give.
         keys = tuple(itertools.islice(dict.keys(of), self._limits.of_one))
-        return len(of), self.elements(id(of), keys, self._some(of, dict.values(of)), deep)
+        return len(of), self.elements(id(value), keys, self._some(of, dict.values(of)), deep)
 
     def elements(self, of, keys, elements, deep):
         """Return what elements are now, of a container that is known as `of`."""
@@ -252,14 +269,26 @@ def _sort(kind, tensor):
         found = "sequence"
     elif kind.__module__ == "numpy" and hasattr(kind, "tobytes"):
         found = "array"
+    elif issubclass(kind, tuple(_HOLDERS)):
+        found = next(each for each in _HOLDERS if issubclass(kind, each))
+    elif not kind.__dictoffset__ and _slots(kind) and _is_followed(kind.__module__):
+        found = "slots"
     elif kind.__dictoffset__ and not issubclass(kind, (*_CODE, types.ModuleType)):
         found = None if _root(kind.__module__) in _OPAQUE else "object"
     return found
 
 
-def _moves(value):
-    """Whether something moves on by itself where nobody sees it, as iterators and random number generators do."""
-    kind = type(value)
+@functools.lru_cache(maxsize=8192)
+def _slots(kind):
+    """Return the names of what objects of a class have in slots."""
+    found = [vars(base).get("__slots__", ()) for base in kind.__mro__]
+    names = [name for each in found for name in ((each,) if isinstance(each, str) else each)]
+    return tuple(name for name in names if not name.startswith("__"))
+
+
+@functools.lru_cache(maxsize=8192)
+def _moves(kind):
+    """Whether what is of a class moves on by itself where nobody sees it, as iterators and random generators do."""
     of_torch = kind.__module__ == "torch._C" and hasattr(kind, "get_state")
     of_numpy = kind.__module__.startswith("numpy.random")
     return of_torch or of_numpy or hasattr(kind, "__next__") or issubclass(kind, random.Random)
@@ -268,6 +297,10 @@ def _moves(value):
 def _attributes(value):
     """Return the attributes of an object; its class may have a way of its own to give them, which is not asked."""
     return object.__getattribute__(value, "__dict__")
+
+
+def _in_slots(value):
+    return {name: getattr(value, name, None) for name in _slots(type(value))}
 
 
 class _Plain:
@@ -287,44 +320,80 @@ def _of_key(key):
 
 
 def _reached(classes, own):
-    """Return (names of attributes, [(what has it, name)]): what code of these modules can reach, what of it is data.
+    """Return (names of attributes, [(what has it, name)]): what code of these classes can reach, what of it is data.
 
     `own` are functions that the modules have themselves. What has data are the globals of a Python module, the
-    attributes of a class, or a variable of an enclosing function.
+    attributes of a class or a function, or a variable of an enclosing function.
     """
-    bases = {base for each in classes for base in each.__mro__ if _is_followed(base.__module__)}
-    waiting = [*own, *[function for base in bases for function in _functions(vars(base).get("forward"))]]
-    met, names, found = set(), set(), {}
-    while waiting and len(met) < MOST_FUNCTIONS:
-        function = waiting.pop()
-        if function in met or not _is_followed(function.__module__):
-            continue
-        met.add(function)
-        attributes = _names(function.__code__)[1] - names
-        for of, name in (*_variables(function), *[(vars(base), each) for each in attributes for base in bases]):
+    spaces = _Spaces()
+    for each in classes:
+        spaces.add(each)
+    waiting = [*own, *[function for space in spaces.all for function in _functions(space.get("forward"))]]
+    met, names, found, looked_at = set(), set(_CALLED), {}, len(spaces.all)
+    while (waiting or looked_at < len(spaces.all)) and len(met) < MOST_FUNCTIONS:
+        function, new_names, places = waiting.pop() if waiting else None, set(), []
+        if function is not None and function not in met and _is_followed(function.__module__):
+            met.add(function)
+            spaces.add(function)
+            new_names = _names(function.__code__)[1] - names
+            names |= new_names
+            places = _variables(function)
+        places += [(space, name) for space in spaces.all[:looked_at] for name in new_names if name in space]
+        places += [(space, name) for space in spaces.all[looked_at:] for name in names if name in space]
+        looked_at = len(spaces.all)
+        for of, name in places:
             value = of.get(name, types)  # a module is no data
             functions = _functions(value)
-            waiting += functions
+            waiting += [*functions, *_within(value)]
+            spaces.add(value)
             if not functions and not isinstance(value, (*_CODE, types.ModuleType)):
                 found[id(of), name] = of, name
-        names |= attributes
     return names, list(found.values())
 
 
+_CALLED = ("forward", "backward", "setup_context", "__call__", "__init__")
+"""What is called of a class, or of what is made of it, without its name."""
+MOST_WITHIN = 256
+"""Elements of a container that are asked for functions: a registry."""
+
+
+class _Spaces:
+    """What has names: `all` are the attributes of Python modules, classes (and of what is made of these), functions."""
+
+    def __init__(self):
+        self.all, self._met = [], set()
+
+    def add(self, value):
+        """Add those of a value, if they are not torch's, numpy's or Python's own."""
+        if isinstance(value, types.ModuleType):
+            self._add(value, vars(value).get("__name__"))
+        elif isinstance(value, types.FunctionType):
+            self._add(value, value.__module__)
+        else:
+            for base in (value if isinstance(value, type) else type(value)).__mro__:
+                self._add(base, base.__module__)
+
+    def _add(self, of, module):
+        if id(of) not in self._met and _is_followed(module):
+            self._met.add(id(of))
+            self.all.append(vars(of))
+
+
+def _within(value):
+    """Return the functions in a container."""
+    if type(value) not in _WHOLE:
+        return []
+    elements = value.values() if type(value) is dict else value
+    return [function for each in itertools.islice(elements, MOST_WITHIN) for function in _functions(each)]
+
+
 def _variables(function):
-    """Yield (what has it, name) of each variable that a function may load from outside of itself, and of defaults."""
-    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        if type(value) not in _SIMPLE:
-            yield {"default": value}, "default"
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - since Python 3.10
-        yield _Cell(cell), name
-    of_globals, of_attributes = _names(function.__code__)
-    for name in of_globals:
-        yield function.__globals__, name
-        module = function.__globals__.get(name)
-        if isinstance(module, types.ModuleType) and _is_followed(vars(module).get("__name__")):
-            for attribute in of_attributes:
-                yield vars(module), attribute
+    """Return [(what has it, name)] of each variable that a function may load from outside, and of its defaults."""
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    found = [({"default": value}, "default") for value in defaults if type(value) not in _SIMPLE]
+    cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - since Python 3.10
+    found += [(_Cell(cell), name) for name, cell in cells]
+    return found + [(function.__globals__, name) for name in _names(function.__code__)[0]]
 
 
 class _Cell:

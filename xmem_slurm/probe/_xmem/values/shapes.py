@@ -85,6 +85,8 @@ class Shapes:
         known, given = self._values.seen(tensor), self._values.on_host((weights,))
         weighed = given[0] if given else None
         counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
+        if known is None and minlength:  # a script that names the number of classes has no more
+            return tensor.new_empty((minlength,), dtype=self._counts(weights))
         if counted is None or not known.numel():
             return real(tensor, weights, minlength)
         mark = self._values.mark((tensor, weights))
@@ -92,8 +94,13 @@ class Shapes:
             self._assumed.shaped(mark)
         if given:
             return self._values.on_device(counted, tensor.device, mark)
-        kept = weights.dtype is self._torch.float
-        return tensor.new_empty(counted.shape, dtype=self._torch.float if kept else self._torch.double)
+        return tensor.new_empty(counted.shape, dtype=self._counts(weights))
+
+    def _counts(self, weights):
+        """Return the type of counts (aten/src/ATen/native/cuda/SummaryOps.cu, `_bincount_cuda`)."""
+        if weights is None:
+            return self._torch.long
+        return self._torch.float if weights.dtype is self._torch.float else self._torch.double
 
     def repeat_interleave(self, real, repeats, *, output_size=None):
         if not repeats.is_cuda:

@@ -1,0 +1,28 @@
+"""When are calls made that could be skipped, to see whether they still do what is known of them?
+
+Note [Checks]: a kind holds all that is known to change what a call asks for, and no list of such things is complete. So
+from time to time an interval of the script, a step or a batch, is made as it is, calls and steps of optimizers, and
+compared with what is known of these. A change that lasts is noticed so, at the latest after a quarter more of all
+intervals so far, and soon where another loop over data begins.
+"""
+
+EACH, PART = 16, 4
+"""One is made after so many, and once more are over, after one in so many of all of them."""
+FEW = 8
+"""Where another loop over data, or an evaluation, has begun since, one is made after so many."""
+
+
+class Checks:
+    """Those of one process; `now` is whether the interval at hand is made as it is."""
+
+    def __init__(self):
+        self.now = False
+        self._interval, self._last, self._loops = None, 0, 0
+
+    def come_to(self, interval, loops):
+        """The script is in this interval, by its number, and has begun so many loops over data."""
+        if interval != self._interval:
+            self._interval, since = interval, interval - self._last
+            self.now = since > max(EACH, interval // PART) or (loops != self._loops and since > FEW)
+            if self.now:
+                self._last, self._loops = interval, loops
