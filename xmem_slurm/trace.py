@@ -202,6 +202,8 @@ class Seen:
     """Steps that differed from those before them, the first of them."""
     whole_until: int | None = None
     """How many of the trace's allocations come before the first step that is left out; None: none is."""
+    skipped: int = 0
+    """Calls that were not run, as they looked like earlier ones: torch itself has allocated nothing for them."""
 
 
 class Training(NamedTuple):

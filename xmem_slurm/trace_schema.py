@@ -96,6 +96,7 @@ class _SeenForm(BaseModel):
     checkpoints: Count
     phases: list[_PhaseForm]
     whole_until: Count | None
+    skipped: Count = 0
 
 
 class _TrainingForm(BaseModel):

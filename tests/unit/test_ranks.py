@@ -102,7 +102,7 @@ def test_a_rank_that_fails_is_no_answer_whatever_the_others_say() -> None:
 
 END = replace(FIRST, seen=trace.Seen(FIRST.steps, end=True))
 LAST = replace(END, rank=3)
-MORE = replace(LAST, recorded=LAST.recorded | {"reserved_bytes": LAST.recorded["reserved_bytes"] + 1})
+MORE = replace(LAST, allocations=[each._replace(size=2 * each.size) for each in LAST.allocations])
 CUT = replace(LAST, doubts=[trace.Noted(Doubt.NOT_REACHED, "the script's own end")])
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import Doubt
-from xmem_slurm.dryrun.array_tasks import peak
 from xmem_slurm.dryrun.budget import Spent
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
@@ -22,6 +22,8 @@ MOST = 8
 """So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
 _TWO_AT_ONCE = 3
 """Two ranks take twice what one does, and as much as one is left for another kind of GPU."""
+_ALIKE = 1.01
+"""Needs that differ by less are as good as the same, as where data decide; the larger counts."""
 
 
 def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
@@ -52,11 +54,15 @@ def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, 
         with suppress(NoEstimate):
             both = yield from budget.run(replace(order, run_ranks=RunRanks((0, world - 1), world)))
             last = [trace for trace in both if trace.rank and trace.allocations]
-            if peak(last) > peak(traces):
-                return both
-            alike = bool(last) and all(ended(trace) for trace in last)
+            alike = bool(last) and all(map(ended, last)) and _need(last) <= _ALIKE * _need(traces)
+            traces = both if _need(last) > _need(traces) else traces
     noted = Noted(Doubt.RANKS_ALIKE, f"rank {world - 1} of {world} needs no more than rank 0")
     return [replace(trace, doubts=[*trace.doubts, noted]) for trace in traces] if alike else traces
+
+
+def _need(traces: Sequence[Trace]) -> int:
+    """Return the most bytes that a process reserves."""
+    return max((replay(trace).peak_reserved_bytes for trace in traces if trace.allocations), default=0)
 
 
 def ended(trace: Trace) -> bool:

@@ -23,7 +23,8 @@ DEPTH = 4
 """How deep scripts may run each other."""
 
 _SOURCE = ("source", ".")
-_TESTS = ("test", "[", "[[")
+_TESTS = ("test", "")
+"""`[` and `[[` come as "" (`body.commands`)."""
 _FILE_TEST = re.compile("-[a-hkprsuwxGLNOS]")
 """What asks after a file: bash(1), "CONDITIONAL EXPRESSIONS"."""
 _CHANGE_FOLDER = ("cd", "pushd")
@@ -118,7 +119,7 @@ def _read_command(
 
 def _asked_after(expanded: Sequence[str], folders: Sequence[Path]) -> list[Path]:
     """Return which of the files that a test asks after are not there: the job is another once they are."""
-    names = [name for test, name in pairwise(expanded) if _FILE_TEST.fullmatch(test) and not _LEFT.search(name)]
+    names = [name for test, name in pairwise(expanded) if _FILE_TEST.fullmatch(test) and "$" not in name]
     return [folder / name for folder in folders for name in names if not (folder / name).exists()]
 
 

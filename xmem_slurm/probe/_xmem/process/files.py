@@ -33,7 +33,6 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 _IMPORTING = ("<frozen importlib", "/importlib/", "importlib_metadata", "pkgutil", "pkg_resources", "setuptools")
 """What lists the folders of sys.path in search of modules; a training script's own folder changes with every job."""
 _UNSTEADY = ("/proc/", "/sys/", "/dev/")
-_stat = os.stat
 
 
 def _has_packages(folder):
@@ -171,7 +170,7 @@ def _line(kind, path, outside=None):
     size = mtime = 0
     if kind != "W":
         try:
-            status = _stat(path)
+            status = os.stat(path)
             if kind == "R" and stat.S_ISDIR(status.st_mode):  # what is opened of a folder are no names
                 return None
             size, mtime = status.st_size, status.st_mtime_ns

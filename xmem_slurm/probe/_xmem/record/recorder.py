@@ -415,6 +415,7 @@ class Recorder(ProbeEngine):
             "steps": self._steps.number,
             "end": self._course.script_ended,
             "whole_until": self._history.whole_until(device),
+            "skipped": self._journal.numbers,
         }
 
     def _rank_and_size(self):

@@ -82,10 +82,11 @@ class Shapes:
         return self._shape(real, args, getattr(self._torch.ops.aten, name).default, upper)
 
     def bincount(self, real, tensor, weights=None, minlength=0):
+        """What is not known is below `minlength`, where a script names that: it has no more classes."""
         known, given = self._values.seen(tensor), self._values.on_host((weights,))
         weighed = given[0] if given else None
         counted = None if known is None else computed(self._torch.bincount, known, weighed, minlength)
-        if known is None and minlength:  # a script that names the number of classes has no more
+        if known is None and minlength:
             return tensor.new_empty((minlength,), dtype=self._counts(weights))
         if counted is None or not known.numel():
             return real(tensor, weights, minlength)
