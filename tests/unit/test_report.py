@@ -29,6 +29,7 @@ from xmem_slurm.site.schema import Share
 from xmem_slurm.sizing.estimate import estimate
 from xmem_slurm.sizing.placement import Placement, Verdict
 from xmem_slurm.sizing.sizing import Advice, Sizing
+from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, human
 
 ROOT = Path(__file__).parents[2]
@@ -474,3 +475,22 @@ def test_an_option_that_context_and_margin_fill_says_so() -> None:
     (small, *_) = outlooks(on_gpu_of(1 * GIB))
     assert small.allocator_bytes == 0
     assert "CUDA context and margin alone are more than it has" in "\n".join(terminal.option_lines([small], None))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--mem=8G",), "it asks for 8.00 GiB on each node, and holds 2 x 6.00 GiB there"),
+        (("--mem-per-cpu=2G", "--cpus-per-task=2"), "it asks for 4.00 GiB on each node"),
+        (("--mem-per-gpu=3G", "--gres=gpu:2"), "it asks for 6.00 GiB on each node"),
+        (("--mem=16G",), ""),
+        ((), ""),
+    ],
+)
+def test_a_job_is_told_that_it_asks_for_less_host_memory_than_it_holds(options: tuple[str, ...], told: str) -> None:
+    found = estimate([dataclasses.replace(GPT2, host_bytes=6 << 30, world_size=4, nodes=2)], "l4", GPUS["l4"])
+    said = terminal.lacks_host_memory(found, Submission((*options, "job.sh"), {}, b"#!/bin/sh\n").request)
+    assert told in said
+    assert bool(said) == bool(told)
+    small = estimate([dataclasses.replace(GPT2, host_bytes=1 << 30)], "l4", GPUS["l4"])
+    assert not terminal.lacks_host_memory(small, Submission(("--mem=1M", "job.sh"), {}, b"#!/bin/sh\n").request)

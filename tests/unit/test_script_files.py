@@ -44,6 +44,7 @@ def folder(tmp_path: Path) -> Path:
         ("srun -n1 bash -o pipefail run.sh train.py", {"run.sh", "train.py"}),
         ("time bash -lc 'cat conf.yaml; ./run.sh'", {"conf.yaml", "run.sh", "train.py"}),
         ("cd sub && bash run.sh", {"run.sh", "train.py", "inner.txt"}),
+        ("cd nowhere || exit 1\npython train.py", {"nowhere", "train.py"}),
         ("bash $SLURM_SUBMIT_DIR/run.sh", {"run.sh", "train.py"}),
         ('exec "$@"', set()),
         ("./run.sh", {"run.sh", "train.py"}),

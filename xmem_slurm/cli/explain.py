@@ -44,8 +44,8 @@ def explain(
 
         if not explain_job(script, as_json=as_json):
             raise UsageError(
-                f"job {script}: nothing is known of it here; `xsbatch --xmem-record` records what a job uses,"
-                " and its Python writes that as it ends"
+                f"job {script}: nothing is known of it here: it was not recorded (`xsbatch --xmem-record`), used no"
+                " GPU, or was killed before its first line"
             )
         return
     last = last_of(script)

@@ -180,7 +180,9 @@ class _Line:
             left = until - time.monotonic()
             spare = left - SHORTEST_SECONDS * ((self.place - self.most) // self.most)
             if spare <= 0:
-                raise Busy(f"after {time.monotonic() - began:.0f} s it was not its turn: {self._ahead()}")
+                waited = time.monotonic() - began
+                late = f"after {waited:.0f} s" if left <= 0 else f"within the {left:.0f} s that are left"
+                raise Busy(f"{late} it is not its turn: {self._ahead()}")
             if not told:
                 tell(f"waiting for its dry run's turn: {self._ahead()}; for {left:.0f} s at most")
                 told = True

@@ -250,7 +250,7 @@ class _Recorder:
         for folder in environ.get("XMEM_RECORD_TO", "").split(os.pathsep):
             _quietly(_append, os.path.join(folder, "%d-%s.jsonl" % (os.getuid(), _host())), text)
         if state != "running" and environ.get("XMEM_SUMMARY") and not line["rank"] and line["prediction"]:
-            _say(line["prediction"], devices)
+            _say(line["prediction"], devices, ran_out=state == "oom")
 
 
 def _host():
@@ -282,11 +282,14 @@ def _append(path, line):
         os.close(descriptor)
 
 
-def _say(predicted, devices):
+def _say(predicted, devices, ran_out):
     most = max(devices, key=lambda device: device["reserved"])
     figures = predicted["uses_bytes"], most.get("used") or most["reserved"], most["total"]
     estimated, used, total = ("%.1f" % (figure / 2**30) for figure in figures)
-    sys.stderr.write("xmem-slurm: estimated %s GiB of GPU memory, used %s of %s GiB\n" % (estimated, used, total))
+    end = ", and ran out" if ran_out else ""
+    sys.stderr.write(
+        "xmem-slurm: estimated %s GiB of GPU memory, used %s of %s GiB%s\n" % (estimated, used, total, end)
+    )
 
 
 def _chain():

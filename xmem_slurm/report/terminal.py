@@ -17,6 +17,7 @@ from xmem_slurm.report.largest import Group
 from xmem_slurm.report.options import Failure, OptionOutlook, Remedy
 from xmem_slurm.report.seen import seen_words
 from xmem_slurm.rewriting.rewrite import Change
+from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
 from xmem_slurm.sizing.placement import Placement
 from xmem_slurm.sizing.sizing import Advice, Sizing
@@ -126,13 +127,28 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
 
 def _on_host(estimate: Estimate) -> list[str]:
     """Say what host memory processes hold in large pieces, where that is more than any process of torch does."""
-    each = max(rank.trace.host_bytes for rank in estimate.ranks)
+    each, processes = _host_bytes(estimate)
     if each < _MUCH_HOST_BYTES:
         return []
-    trace = estimate.largest.trace
-    processes = -(-trace.world_size // max(1, trace.nodes))
     held = "weights before they are on the GPU, or what is offloaded"
-    return [f"host memory on each node: {processes} x {human(each)} of {held}; --mem is to have room for it"]
+    return [f"host memory on each node: {processes} x {human(each)} of {held}; --mem must have room for it"]
+
+
+def _host_bytes(estimate: Estimate) -> tuple[int, int]:
+    """Return what a process holds in large pieces on the host, in bytes, and how many of them a node has."""
+    trace = estimate.largest.trace
+    return max(rank.trace.host_bytes for rank in estimate.ranks), -(-trace.world_size // max(1, trace.nodes))
+
+
+def lacks_host_memory(estimate: Estimate, request: Request) -> str:
+    """Say that a job asks for less host memory than it holds in large pieces; nothing where it does not."""
+    (each, processes), asked = _host_bytes(estimate), memory_per_node(request)
+    if each < _MUCH_HOST_BYTES or not 0 < asked < each * processes:
+        return ""
+    holds = f"{processes} x {human(each)}" if processes > 1 else human(each)
+    return (
+        f"this job may be killed for its host memory: it asks for {human(asked)} on each node, and holds {holds} there"
+    )
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:
@@ -260,6 +276,7 @@ def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = F
         for index, part in sorted(decision.parts.items())
         for line in [
             *filter(None, [runs_out(part.kind, part.sizing)]),
+            *filter(None, [lacks_host_memory(part.sizing.estimate, request.components[index])]),
             *([brief_line(part.sizing)] if brief else estimate_lines(part.sizing.estimate)),
             *filter(None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)),
             _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),

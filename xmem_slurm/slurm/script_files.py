@@ -97,6 +97,9 @@ def _read_command(
     expanded = [_expanded(word.rpartition("=")[2] if word.startswith("-") else word, known) for word in words]
     _check_told(command, words, expanded)
     if command in _CHANGE_FOLDER:
+        there = [folder / expanded[-1] for folder in folders]
+        if not any(map(Path.is_dir, there)):
+            reads.files.update(there)
         folders += _folders(expanded[-1], folders)
         return
     if command in _TESTS:
