@@ -112,6 +112,7 @@ class Doubt(Enum):
     SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
     SET_UP = "set-up", LEAST, "a line of the script failed in the dry run, which went on without it: {detail}"
     RAN_OUT = "ran-out", LEAST, "{detail}"
+    THREADS = "threads", 0.10, "{detail}: on a GPU they may be further ahead, and need more"
     SKIPPED = (
         "skipped",
         0.10,

@@ -1010,3 +1010,21 @@ for _ in range(3):
         assert exact(trace)
         assert [a.size for a in trace.allocations if a.category is Category.PARAM] == [256 * 256 * 4, 256 * 4]
         assert len([a for a in trace.allocations if a.category is Category.OPT]) == 2
+
+
+def test_a_thread_that_works_ahead_of_the_steps_fills_its_queue(run: Run) -> None:
+    ahead = """
+import queue
+batches = queue.Queue(8)
+def work():
+    for _ in range(40):
+        time.sleep(0.02)
+        batches.put(torch.zeros(1 << 20, device="cuda"))
+threading.Thread(target=work, daemon=True).start()
+for _ in range(40):
+    batches.get()
+    step()
+"""
+    found = run(TRAIN + ahead, seconds=HANG_SECONDS).trace
+    assert replay(found).peak_allocated_bytes > 9 * (4 << 20)
+    assert "threads" in {noted.code for noted in found.doubts}

@@ -11,6 +11,7 @@ from _xmem.advice import JobChange
 from _xmem.course.course import Course
 from _xmem.engine import ProbeEngine
 from _xmem.process import alive, description, ends, network, stand_ins
+from _xmem.process.threads import OtherThreads
 from _xmem.ranks import checkpoints, launch, rank
 from _xmem.ranks.rank import LoneRank
 from _xmem.record.garbage import Garbage
@@ -77,7 +78,7 @@ class Recorder(ProbeEngine):
         self._sites = Sites(self._journal)
         self._served.clear()
         self._tags = Tags(self._sites, self._served)
-        self._host = HostMemory()
+        self._host, self._others = HostMemory(), OtherThreads()
         self._history = History(self._sites, self._ends, self._journal)
 
     # -- around `import torch` -----------------------------------------------------------------------------------------
@@ -198,6 +199,7 @@ class Recorder(ProbeEngine):
         if self._steps.number < TAGGED_STEPS or not self._steps.number % HOST_STEPS:
             self._look_at_host()
         self._exit = None  # whoever called sys.exit was not heeded
+        self._others.go_on(self._served.look)
         counts, now = self._served.look(), self._course.clock.now()
         first, most, grew = self._steps.number == 0, self._steps.number, self._served.grew()
         number = self._steps.stepped(optimizer, grew, now)
@@ -380,7 +382,9 @@ class Recorder(ProbeEngine):
         """Return the trace of one device (form: xmem_slurm/trace.py)."""
         settings = ",".join(filter(None, self._settings.values()))
         hooked = [
-            part for part in (self._rank, self._triton, self._streams, self._calls, self._known) if part is not None
+            part
+            for part in (self._rank, self._triton, self._streams, self._calls, self._known, self._others)
+            if part is not None
         ]
         self._course.script_ended = state == "exit" and self._error is None
         return {
