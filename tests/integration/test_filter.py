@@ -660,9 +660,10 @@ def test_a_site_may_refuse_jobs_that_use_no_gpu_or_ask_for_none(
 
 def test_a_user_may_want_a_job_refused_that_cannot_run(filtered: Filtered, folder: Path, python: Path) -> None:
     filtered.install(rewriting())
-    job = ("--gres=gpu:h200:1", f"--wrap={python} no-such-file.py")
+    (folder / "broken.py").write_text("import torch\ndef (")
+    job = ("--gres=gpu:h200:1", f"--wrap={python} broken.py")
     refused = filtered.sbatch(*job, cwd=folder, XMEM_STRICT="1")
-    assert (refused.returncode, refused.stdout) == (1, "")
+    assert (refused.returncode, refused.stdout) == (1, ""), refused.stderr
     assert "not submitted" in refused.stderr
     assert "submitted as written" not in refused.stderr
     as_written(filtered, filtered.sbatch(*job, cwd=folder))

@@ -25,7 +25,9 @@ from xmem_slurm.dryrun.exchange import SharedBudget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import DryRuns
+from xmem_slurm.sizing.dry_runs import DryRunsByKind
 from xmem_slurm.sizing.estimate import estimate
 
 pytestmark = [pytest.mark.torch, OF_FOUR]
@@ -244,6 +246,38 @@ def test_the_largest_shard_is_run_beside_rank_0(warm_python: Path, tmp_path: Pat
     more = other.breakdown[trace.Category.OPT] - first.breakdown[trace.Category.OPT]
     assert more == pytest.approx(2 * 4 * 900 * 1000, rel=0.01)  # AdamW's two moments
     assert "of 4 ranks 0, 1 were run; the largest stands for all" in found.reasons
+
+
+DDP = """
+import os, torch
+torch.distributed.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1024, 1024).cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(5):
+    rows = 64 if torch.distributed.get_rank() < 3 else ROWS
+    model(torch.zeros(rows, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.usefixtures("without_sandbox")
+@pytest.mark.parametrize(("rows", "confidence"), [(64, "high"), (65536, "medium")])
+def test_the_last_rank_is_run_where_nothing_else_is_in_doubt(
+    rows: int, confidence: str, warm_python: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(DDP.replace("ROWS", str(rows)))
+    environ = {"HOME": str(tmp_path), "PATH": f"{warm_python.parent}:/usr/bin:/bin"}
+    script = f"#!/bin/bash\ntorchrun --nproc-per-node={RANKS} train.py\n"
+    with_nvlink = load_catalogue()["h100-sxm5-80gb"]
+    order = DryRunOrder.of(Job(script.encode(), (), tmp_path, environ, (RANKS,)), with_nvlink, Budget(seconds=60))
+    dry_runs = DryRunsByKind(order, {"h100": with_nvlink}, SharedBudget(order.budget))
+    found = estimate(dispatch.one(dry_runs.on("h100"), DryRuns()), "h100", with_nvlink)
+    assert found.confidence == confidence, found.reasons
+    assert (dry_runs.order.ranks_alike, found.largest.trace.rank) == ((True, 0) if rows == 64 else (False, 3))
+    gradients = 4 * (1024 * 1024 + 1024)
+    assert [noted.count for noted in found.largest.doubts if noted.code == "ddp-buckets"] == [gradients]
 
 
 ONE_EACH = """

@@ -70,8 +70,11 @@ def test_fewer_ranks_take_no_more() -> None:
     assert nccl.taken(run(ranks=1), H100)[0] < nccl.taken(run(), H100)[0]
 
 
-def test_a_gpu_that_nobody_measured_has_the_bound_or_what_its_site_says_of_two_ranks() -> None:
+def test_a_gpu_that_nobody_measured_has_the_bound_where_it_has_nvlink_or_what_its_site_says() -> None:
+    a100 = load_catalogue()["a100-sxm4-80gb"]
+    assert nccl.taken(run(), a100) == (nccl.taken(run(torch="2.6.0"), H100)[0], True)
     site = L4.model_copy(update={"nccl_bytes": 7})
-    assert nccl.taken(run(), L4) == nccl.taken(run(), site) == (nccl.taken(run(torch="2.6.0"), H100)[0], True)
+    assert nccl.taken(run(), L4) == (0, False)
+    assert nccl.taken(run(), site) == (7, False)
     assert nccl.taken(run(ranks=2), site) == (7, True)
     assert nccl.taken(dataclasses.replace(run(), doubts=[]), L4) == (0, True)

@@ -2,7 +2,7 @@
 
 Slurm's cli_filter hook (`templates/hooks/cli_filter.lua.j2`) runs inside those and calls `start`, which calls
 `main`. The answer is lines `option=value` for the hook to set, and a last line `end`; or `refuse`,
-where the site wants no such job.
+where the site wants no such job, and `strict`, where its user wants none that cannot run.
 
 Not looked at: what `caller` has no job for, heterogeneous jobs (the hook is called for each component, with no word of
 the others), `--test-only`, jobs of other users (`--uid`), and what sbatch will refuse. An answer that is kept (`known`)
@@ -123,9 +123,10 @@ def _answer(site_file: str, caller: Caller, process: int, tables: coverage.Table
         return _by_options(kept)
 
     def find(tell: Tell) -> Answer:
-        return _whatever_happens(
+        answer = _whatever_happens(
             lambda: _by_options(answer_to(job, _wishes(site_file, caller, tables, until, wanted), tell, name))
         )
+        return answer._replace(last="strict") if answer.last == "refuse" and wanted.get("strict") else answer
 
     return detached.ask(find, process, until - _LAST_SECONDS, _tell) or _late(job)
 

@@ -26,7 +26,7 @@ NICENESS = 5
 
 
 class Answer(NamedTuple):
-    """Options to set, "" for one to take away, lines for the user's stderr, and the last word: "end" or "refuse".
+    """Options to set, "" for one to take away, lines for the user's stderr, and the last word (`changes`).
 
     `outcome` is for the site's record.
     """

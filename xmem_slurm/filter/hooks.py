@@ -37,7 +37,7 @@ except Exception as error:
 _WAITING = """
 read -r began _ </proc/uptime;
 {{ ( exec </dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; {answering} ) & }} |
-PATH=/usr/bin:/bin exec {timeout} {seconds} sed -u "/^end$/q;/^refuse$/q"
+PATH=/usr/bin:/bin exec {timeout} {seconds} sed -u "/^end$/q;/^refuse$/q;/^strict$/q"
 """.strip().replace("\n", " ")
 """What the hook waits for is a sed of this machine: it hands on the answer, and ends with it, or when its time is up.
 
@@ -78,6 +78,7 @@ def render(site_file: Path, site: Site, program: Sequence[str] | None = None) ->
         "seconds": seconds,
         "command": _WAITING.format(answering=answering, timeout=_TIMEOUT, seconds=seconds),
         "every_job": site.policy.unasked != "leave",
+        "may_refuse": "refuse" in (site.policy.unasked, site.policy.unused, site.policy.cannot_run),
         "mode": site.job_submit.mode,
         "types": [site.option[name].type for name in site.job_submit.reason_for],
     }

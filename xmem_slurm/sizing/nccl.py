@@ -7,8 +7,9 @@ Note [NCCL's bound]: a communicator's buffers are one set for each channel and e
 of NCCL's algorithms. Fewer ranks have fewer connections; GPUs have the more channels the more NVLinks they have, and of
 all up to compute capability 9.0 the H100 has the most. NCCL before 2.22 connected all algorithms when it began (later
 ones do so when each is first used, NCCL_RUNTIME_CONNECT): that is the most there was. So where a run is not like those
-measured, the most that was measured of as many ranks or more is a bound. There is none for several nodes or
-communicators, more ranks, and newer GPUs.
+measured, the most that was measured of as many ranks or more is a bound for GPUs with NVLink. There is none for several
+nodes or communicators, more ranks, and newer GPUs; and for those that PCIe connects, which have a few channels only, it
+would be many times what they take.
 """
 
 import functools
@@ -69,7 +70,13 @@ def taken(trace: Trace, gpu: Gpu) -> tuple[int, bool]:
     as_many = [each for each in measured() if each.ranks == enough]
     of_kind = [each for each in as_many if each.gpu == gpu.cuda_name]
     of_release = [each for each in of_kind if each.since <= now <= each.until]
-    if is_one and ranks <= enough and (of_release or generation(gpu.capability) <= _BOUNDED):
+    if is_one and ranks <= enough and (of_release or _is_bounded(gpu)):
         return max([own or 0, *[each.bytes for each in of_release or as_many]]), True
     nearest = [each for each in of_kind if now <= each.until] or of_kind[-1:]
     return max([own or 0, *[each.bytes for each in nearest[:1]]]), False
+
+
+def _is_bounded(gpu: Gpu) -> bool:
+    """Whether it can take no more than those that were measured, and has links like theirs."""
+    has_links = gpu.speed is not None and gpu.speed.nvlink_gb_per_second > 0
+    return has_links and generation(gpu.capability) <= _BOUNDED
