@@ -21,7 +21,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -273,24 +273,25 @@ def page() -> str:
     tried = [(script, found[script.key]) for script in listed if script.key in found]
     numbers = sorted({script.list for script, _ in tried})
     newest = max(result.date for _, result in tried)
+    since = (date.fromisoformat(newest) - timedelta(days=1)).isoformat()  # all of it takes a night
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(
         TEMPLATE.read_text(encoding="utf-8")
     )
     return template.render(
-        lists=[_list([each for each in tried if each[0].list == number], newest) for number in numbers],
+        lists=[_list([each for each in tried if each[0].list == number], since) for number in numbers],
         newest=newest,
-        reasons="\n".join(markdown_table(REASONS, _reasons([result for _, result in tried if result.date == newest]))),
+        reasons="\n".join(markdown_table(REASONS, _reasons([result for _, result in tried if result.date >= since]))),
         cost="\n".join(markdown_table(dryrun_cost.HEADINGS, dryrun_cost.rows())),
         commits=sorted({f"{script.repository} {result.commit[:10]}" for script, result in tried}),
     )
 
 
-def _list(tried: Sequence[tuple[Script, Result]], newest: str) -> dict[str, object]:
+def _list(tried: Sequence[tuple[Script, Result]], since: str) -> dict[str, object]:
     """Return what the page says of one list: counts, the median of seconds, and its table.
 
-    What `can` run is counted of those that were tried at the `newest` date; what was tried earlier is in the table.
+    What `can` run is counted of those that were tried `since` that date; what was tried earlier is in the table.
     """
-    can = [result for script, result in tried if result.date == newest and not (script.broken and not result.ran)]
+    can = [result for script, result in tried if result.date >= since and not (script.broken and not result.ran)]
     ran = [result for result in can if result.ran]
     return {
         "tried": len(tried),
@@ -301,7 +302,7 @@ def _list(tried: Sequence[tuple[Script, Result]], newest: str) -> dict[str, obje
         "ends": sum(result.reached_end for result in ran),
         "high": sum(result.confidence == "high" for result in ran),
         "median": sorted(result.seconds for result in ran)[len(ran) // 2] if ran else 0,
-        "table": "\n".join(markdown_table(HEADINGS, [_row(script, result, newest) for script, result in tried])),
+        "table": "\n".join(markdown_table(HEADINGS, [_row(script, result, since) for script, result in tried])),
     }
 
 
@@ -311,13 +312,13 @@ def _reasons(measured: Sequence[Result]) -> list[list[str]]:
     return [[kind.replace("|", "\\|"), str(count)] for kind, count in counts.most_common()]
 
 
-def _row(script: Script, result: Result, newest: str) -> list[str]:
+def _row(script: Script, result: Result, since: str) -> list[str]:
     where = "" if script.folder == "." else f" ({script.folder})"
     notes = f"{where}{' [data]' if script.data else ''}{script.packages and f' with {script.packages}'}"
     command = f"`{script.command}`{notes}".replace("|", "\\|")
     peak = f"{result.peak_bytes / 2**20:.0f}" if result.peak_bytes is not None else ""
     said = "; ".join(result.reasons) if result.ran else f"{result.why_not}{script.broken and f' ({script.broken})'}"
-    if result.date != newest:
+    if result.date < since:
         said = f"{result.date}: {said}"
     outcome = "yes" if result.ran else "nor on a GPU" if script.broken else "no"
     ended = ("yes" if result.reached_end else "no") if result.ran else ""

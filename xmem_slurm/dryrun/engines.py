@@ -44,10 +44,6 @@ USUAL_PATIENCE = 101
 """After more turns than this a script that was never given a better one does not wait for it any more. By default
 transformers waits for one (EarlyStoppingCallback), Lightning for 3 (EarlyStopping), YOLO for 100 (`patience` in
 ultralytics/cfg/default.yaml, 8.3): the longest known, after a first one."""
-OTHER_COURSE = 1 / 3
-"""What must be left for the other course, as a share of what the first took: where epochs are alike it cuts them short
-(probe/_xmem/course/epochs.py), so that it may come to the end in less. An end that it does not come to counts for
-nothing."""
 _ONE_COURSE = (
     "its losses and scores were taken to get no better, and it was not run to an end with others: if it ends early by"
     " them, it may need more (--xmem-budget=300 runs both)"
@@ -116,7 +112,7 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     turns = 0 if order.brief or order.change else _turns(traces)
     if turns < TURNS:
         return traces
-    again = yield from _if_room(replace(order, numbers="turns"), budget, OTHER_COURSE)
+    again = yield from _if_room(replace(order, numbers="turns"), budget)
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
     met = {noted.detail for trace in again for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
@@ -127,9 +123,9 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
 
 
-def _if_room(order: DryRunOrder, budget: SharedBudget, share: float = 1.0) -> Orders[Sequence[Trace]]:
-    """Want another run if `share` of what was spent is left; return no traces if it is not, or it has none."""
-    if budget.left.has_room_for(budget.spent.part(share)):
+def _if_room(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want another run if as much is left as was spent; return no traces if it is not, or it has none."""
+    if budget.left.has_room_for(budget.spent):
         with suppress(NoEstimate):
             return (yield from budget.run(order))
     return ()
