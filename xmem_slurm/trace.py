@@ -203,7 +203,7 @@ class Seen:
     whole_until: int | None = None
     """How many of the trace's allocations come before the first step that is left out; None: none is."""
     skipped: int = 0
-    """Calls that were not run, as they looked like earlier ones: torch itself has allocated nothing for them."""
+    """Calls of models that were not run, as they looked like earlier ones: torch itself allocated nothing for them."""
 
 
 class Training(NamedTuple):

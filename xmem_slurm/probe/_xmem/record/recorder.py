@@ -246,6 +246,11 @@ class Recorder(ProbeEngine):
         if self._ends and self._steps.number == 0 and self._history.folds and not self._accumulates():
             self._end_if_enough()
 
+    @property
+    def interval(self):
+        """The number of the step, or the batch, that the script is in."""
+        return self._history.intervals
+
     def measures(self, *, shown=True):
         """The script begins to evaluate, or another loop over data, as it has `shown` or not."""
         self.loops += shown
@@ -419,7 +424,7 @@ class Recorder(ProbeEngine):
             "steps": self._steps.number,
             "end": self._course.script_ended,
             "whole_until": self._history.whole_until(device),
-            "skipped": self._journal.numbers,
+            "skipped": 0 if self._calls is None else self._calls.skipped,
         }
 
     def _rank_and_size(self):

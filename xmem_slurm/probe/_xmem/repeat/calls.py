@@ -90,6 +90,8 @@ class Calls:
         self.checks = Checks()
         self._casts, self._left_casts = 0, []  # regions of autocast so far, and calls that left casts in its cache
         self._doubts = set()
+        self.skipped = 0
+        """How many were."""
         self.failed = False
         """Whether an error has left a call of a module, whoever caught it then."""
 
@@ -244,8 +246,7 @@ class Calls:
             return self._made_by(state)
         known = self._known(state, leaves, (of_leaves, form), parameters)
         known.round = self._process.again(known.round, evaluates)
-        self.checks.come_to(known.round, self._process.loops)
-        if not known.ready or self.checks.now:
+        if not known.ready or self.compares:
             tried = known.ready or known.is_tried(len(state.known) > MANY_KINDS)
             return functools.partial(self._record, state, known, leaves) if tried else self._made_by(state)
         state.small = known.small
@@ -261,6 +262,12 @@ class Calls:
             state.refuse()
         self._trust(state.surroundings.changed_unseen)
         return found
+
+    @property
+    def compares(self):
+        """Whether what could be skipped is made just now, to compare it."""
+        self.checks.come_to(self._process.interval, self._process.loops)
+        return self.checks.now
 
     def step_differs(self):
         """A step that could have been skipped has not done what is known of it."""
@@ -500,6 +507,7 @@ class Calls:
     def _skip(self, state, known, leaves, parameters):
         """Return what a call gives, without making it."""
         torch, gave, number = self._torch, known.gave, self.journal.number()
+        self.skipped += 1
         state.last, state.surroundings.relied_on = number, True
         for module, name in state.recomputed:
             vars(module())[name] = None  # what it was ends before there is another

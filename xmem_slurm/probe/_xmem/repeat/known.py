@@ -83,10 +83,11 @@ class Known:
     def did(self, recorded):
         """Whether some call of this kind did what one did that was recorded now, as far as its backward pass.
 
-        That is another if it is not alone: gradients of several calls are added up by some of them.
+        That is another if it is not alone: gradients of several calls are added up by some of them. Casts leave their
+        cache in an order that means nothing: torch keeps it in a table that is hashed by address.
         """
         return any(
-            alike(forward, recorded.forward) and gave.same(recorded.gave) and casts == recorded.casts
+            alike(forward, recorded.forward) and gave.same(recorded.gave) and casts == sorted(recorded.casts)
             for forward, gave, casts in self._met
         )
 
@@ -102,7 +103,7 @@ class Known:
             and (back is None or (before is not None and before.same(back)))
         )
         if not self.did(recorded) and len(self._met) < MOST_MET:
-            self._met.append((recorded.forward, recorded.gave, recorded.casts))
+            self._met.append((recorded.forward, recorded.gave, sorted(recorded.casts)))
         self._times = self._times + 1 if same else 1
         self.forward, self.gave, self.held = recorded.forward, recorded.gave, recorded.held
         self.casts = recorded.casts
