@@ -7,7 +7,7 @@ intervals so far, and soon where another loop over data begins.
 """
 
 EACH, PART = 16, 4
-"""One is made after so many, and once more are over, after one in so many of all of them."""
+"""One is made after so many others, or after a quarter of all so far where that is more."""
 FEW = 8
 """Where another loop over data, or an evaluation, has begun since, one is made after so many."""
 

@@ -3,9 +3,9 @@
 Note [Surroundings]: a call may read a global of the script, an attribute of a class, a variable of a function around
 it, or a list, a dictionary or a tensor on the host that a module has, and none of these tells when it changes. So of
 the code that a module can reach, from `forward` on, the names are taken, those of functions that it calls by name, too;
-what is data under such a name is of a call's kind, as it is when the call comes. More than is read may be among it:
-then a call is made once more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a
-kind anyway (`kinds`).
+what is data under such a name is of a call's kind, as it is when the call comes. Among it are attributes of those names
+of the job's own classes and functions, and of what is made of these. More than is read may be: then a call is made once
+more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`).
 
 Each call looks at some of it, as that is what a skipped call costs. Where this is not all, all is looked at now and
 then: what changed unseen is a doubt then, where calls were skipped in between, and no call of that module is skipped
@@ -71,7 +71,7 @@ class CallSurroundings:
         classes = frozenset(map(type, modules))
         values = [value for module in modules for value in vars(module).values()]
         own = [function for value in values for function in _functions(value)]
-        classes |= frozenset([kind for kind in set(map(type, values)) if _is_followed(kind.__module__)])
+        classes |= frozenset([kind for kind in set(map(type, values)) if _is_of_the_job(kind.__module__)])
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of and not any(each.__closure__ for each in own)
         self._reached = before._reached if same else _reached(classes, own)
@@ -327,7 +327,7 @@ def _reached(classes, own):
     """
     spaces = _Spaces()
     for each in classes:
-        spaces.add(each)
+        spaces.add_class(each, _is_followed)
     waiting = [*own, *[function for space in spaces.all for function in _functions(space.get("forward"))]]
     met, names, found, looked_at = set(), set(_CALLED), {}, len(spaces.all)
     while (waiting or looked_at < len(spaces.all)) and len(met) < MOST_FUNCTIONS:
@@ -337,7 +337,7 @@ def _reached(classes, own):
             spaces.add(function)
             new_names = _names(function.__code__)[1] - names
             names |= new_names
-            places = _variables(function)
+            places = [*_variables(function)]
         places += [(space, name) for space in spaces.all[:looked_at] for name in new_names if name in space]
         places += [(space, name) for space in spaces.all[looked_at:] for name in names if name in space]
         looked_at = len(spaces.all)
@@ -358,42 +358,55 @@ MOST_WITHIN = 256
 
 
 class _Spaces:
-    """What has names: `all` are the attributes of Python modules, classes (and of what is made of these), functions."""
+    """What has names: `all` are the attributes of classes and functions.
+
+    Of those that are reached as values only the job's own are among it: what an installed package has in classes
+    is hundreds of names that nobody changes, and each call would look at them.
+    """
 
     def __init__(self):
         self.all, self._met = [], set()
 
     def add(self, value):
-        """Add those of a value, if they are not torch's, numpy's or Python's own."""
-        if isinstance(value, types.ModuleType):
-            self._add(value, vars(value).get("__name__"))
-        elif isinstance(value, types.FunctionType):
-            self._add(value, value.__module__)
-        else:
-            for base in (value if isinstance(value, type) else type(value)).__mro__:
-                self._add(base, base.__module__)
+        """Add those of a function, a class, or what is made of it."""
+        if isinstance(value, types.FunctionType):
+            self._add(value, _is_of_the_job(value.__module__))
+        elif not isinstance(value, types.ModuleType):
+            self.add_class(value if isinstance(value, type) else type(value), _is_of_the_job)
 
-    def _add(self, of, module):
-        if id(of) not in self._met and _is_followed(module):
+    def add_class(self, kind, is_wanted):
+        """Add those of a class and its bases, of modules that are wanted."""
+        for base in kind.__mro__:
+            self._add(base, is_wanted(base.__module__))
+
+    def _add(self, of, is_wanted):
+        if is_wanted and id(of) not in self._met:
             self._met.add(id(of))
             self.all.append(vars(of))
 
 
 def _within(value):
-    """Return the functions in a container."""
+    """Return the functions of the job's own in a container."""
     if type(value) not in _WHOLE:
         return []
-    elements = value.values() if type(value) is dict else value
-    return [function for each in itertools.islice(elements, MOST_WITHIN) for function in _functions(each)]
+    elements = itertools.islice(value.values() if type(value) is dict else value, MOST_WITHIN)
+    return [each for element in elements for each in _functions(element) if _is_of_the_job(each.__module__)]
 
 
 def _variables(function):
-    """Return [(what has it, name)] of each variable that a function may load from outside, and of its defaults."""
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    found = [({"default": value}, "default") for value in defaults if type(value) not in _SIMPLE]
-    cells = zip(function.__code__.co_freevars, function.__closure__ or ())  # noqa: B905 - since Python 3.10
-    found += [(_Cell(cell), name) for name, cell in cells]
-    return found + [(function.__globals__, name) for name in _names(function.__code__)[0]]
+    """Yield (what has it, name) of each variable that a function may load from outside of itself, and of defaults."""
+    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        if type(value) not in _SIMPLE:
+            yield {"default": value}, "default"
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - since Python 3.10
+        yield _Cell(cell), name
+    of_globals, of_attributes = _names(function.__code__)
+    for name in of_globals:
+        yield function.__globals__, name
+        module = function.__globals__.get(name)
+        if isinstance(module, types.ModuleType) and _is_followed(vars(module).get("__name__")):
+            for attribute in of_attributes:
+                yield vars(module), attribute
 
 
 class _Cell:
@@ -413,6 +426,13 @@ def _root(module):
 
 def _is_followed(module):
     return _root(module) not in _NOT_FOLLOWED
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_of_the_job(module):
+    """Whether it is a module of the job's own, and of no installed package."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return _is_followed(module) and not any(folder in file for folder in ("site-packages", "dist-packages"))
 
 
 def _functions(value):
