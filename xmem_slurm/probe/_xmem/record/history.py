@@ -15,6 +15,7 @@ from where it was read to before.
 """
 
 import bisect
+import collections
 import inspect
 import sys
 
@@ -112,6 +113,7 @@ class History:
         self._sites, self._pools = sites, Pools()
         self._snapshot = self._clear = None
         self._pieces = {}  # device: its pieces, in order
+        self._kept = collections.Counter()  # how many allocations of each device these have
         self._live = {}  # device: what is allocated at the end of them, in the form of `_allocated`
         self._marks, self._new_marks = [], []  # (kind, counts, seconds); those since the last boundary
         self._kinds, self._asked = {}, set()  # kind: (the highest level that one was kept from, how many were kept)
@@ -316,13 +318,14 @@ class History:
         self._pieces.setdefault(device, []).append(
             _Piece(missed + entries, numbers, of, number, record=record, interval=interval)
         )
+        self._kept[device] += len(numbers)
         self._live[device] = _done(start, entries)
         if self._may_fold and self.allocations(device) > MOST:
             self._shorten(device)
 
     def allocations(self, device):
         """Return how many allocations of a device are kept."""
-        return sum(len(piece.numbers) for piece in self._pieces.get(device, ()))
+        return self._kept[device]
 
     def _shorten(self, device):
         """Keep of pieces that hold no peak what outlives them; neighbours become one."""
@@ -337,6 +340,7 @@ class History:
             else:
                 short[-1] = short[-1].joined(piece)
         self._pieces[device] = short
+        self._kept[device] = sum(len(piece.numbers) for piece in short)
 
     def add(self, device, size):
         """Add an allocation that the script did not make, after the last that was kept; return what `drop` takes."""
@@ -345,6 +349,7 @@ class History:
         piece.entries.append(entry)
         piece.numbers.append(piece.served)
         piece.sites.append(0)
+        self._kept[device] += 1
         return entry[1:]
 
     def drop(self, device, added):
