@@ -369,6 +369,12 @@ class Trace(Process):
         return sum(mark.kind == "step" for mark in self.marks)
 
     @property
+    def came_to_its_end(self) -> bool:
+        """Whether it came to its script's own end, with nothing cut short but what whole epochs stand for."""
+        ended = self.seen is not None and self.seen.end and self.failure is None
+        return ended and not self.has(Doubt.NOT_REACHED)
+
+    @property
     def failed(self) -> bool:
         """Whether the script stopped before two steps, with an error: too early to be an answer."""
         return self.failure is not None and self.steps < 2

@@ -480,9 +480,9 @@ def test_an_option_that_context_and_margin_fill_says_so() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--mem=8G",), "it asks for 8.00 GiB on each node, and holds 2 x 6.00 GiB there"),
-        (("--mem-per-cpu=2G", "--cpus-per-task=2"), "it asks for 4.00 GiB on each node"),
-        (("--mem-per-gpu=3G", "--gres=gpu:2"), "it asks for 6.00 GiB on each node"),
+        (("--mem=8G",), "it holds 2 x 6.00 GiB of host memory on each node, of which the job asks for 8.00 GiB"),
+        (("--mem-per-cpu=2G", "--cpus-per-task=2"), "of which the job asks for 4.00 GiB"),
+        (("--mem-per-gpu=3G", "--gres=gpu:2"), "of which the job asks for 6.00 GiB"),
         (("--mem=16G",), ""),
         ((), ""),
     ],

@@ -116,9 +116,9 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
     met = {noted.detail for trace in again for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
-    if not failed and (_need(again) > _need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
+    if not failed and (need(again) > need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
         return _without(again, met)
-    if not failed and _ended(used) and not any(trace.has(Doubt.NOT_REACHED) for trace in used):
+    if not failed and all(trace.came_to_its_end for trace in used):
         return _without(traces, met)
     return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
 
@@ -145,7 +145,7 @@ def _ended(traces: Sequence[Trace]) -> bool:
     return all(trace.seen is not None and trace.seen.end and trace.failure is None for trace in traces)
 
 
-def _need(traces: Sequence[Trace]) -> tuple[int, int]:
+def need(traces: Sequence[Trace]) -> tuple[int, int]:
     """Return the most bytes that a process reserves, and allocates."""
     replays = [replay(trace) for trace in traces if trace.allocations]
     return max(((each.peak_reserved_bytes, each.peak_allocated_bytes) for each in replays), default=(0, 0))

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun.budget import Spent
+from xmem_slurm.dryrun.engines import need
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder, RunRanks
 from xmem_slurm.errors import NoEstimate
@@ -47,28 +47,18 @@ def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, 
     is nothing new, as the last rank did not come to its end or there was no time for it, leaves the traces as they are.
     """
     world = max((trace.world_size for trace in traces), default=1)
-    if world == 1 or {trace.rank for trace in traces} != {0} or len(order.job.gpus) > 1 or order.run_ranks is not None:
+    if world == 1 or {trace.rank for trace in traces} != {0} or not _is_open(order):
         return traces
     alike = order.ranks_alike
     if not alike and budget.left.has_room_for(took.part(_TWO_AT_ONCE)):
         with suppress(NoEstimate):
             both = yield from budget.run(replace(order, run_ranks=RunRanks((0, world - 1), world)))
             last = [trace for trace in both if trace.rank and trace.allocations]
-            alike = bool(last) and all(map(ended, last)) and _need(last) <= _ALIKE * _need(traces)
-            traces = both if _need(last) > _need(traces) else traces
+            needs_last, needs = need(last)[0], need(traces)[0]
+            alike = bool(last) and all(trace.came_to_its_end for trace in last) and needs_last <= _ALIKE * needs
+            traces = both if needs_last > needs else traces
     noted = Noted(Doubt.RANKS_ALIKE, f"rank {world - 1} of {world} needs no more than rank 0")
     return [replace(trace, doubts=[*trace.doubts, noted]) for trace in traces] if alike else traces
-
-
-def _need(traces: Sequence[Trace]) -> int:
-    """Return the most bytes that a process reserves."""
-    return max((replay(trace).peak_reserved_bytes for trace in traces if trace.allocations), default=0)
-
-
-def ended(trace: Trace) -> bool:
-    """Whether a process came to its script's own end, or epochs that were seen stand for it."""
-    reached = trace.seen is not None and trace.seen.end and not trace.has(Doubt.NOT_REACHED)
-    return reached and trace.failure is None
 
 
 def on_another_gpu(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder:
@@ -76,9 +66,14 @@ def on_another_gpu(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder:
     if any(trace.has(Doubt.RANKS_ALIKE) for trace in traces):
         return replace(order, ranks_alike=True)
     ran = sorted({trace.rank for trace in traces if trace.allocations})
-    if len(ran) > 1 and order.run_ranks is None and len(order.job.gpus) == 1:
+    if len(ran) > 1 and _is_open(order):
         return replace(order, run_ranks=RunRanks(ran, max(trace.world_size for trace in traces)))
     return order
+
+
+def _is_open(order: DryRunOrder) -> bool:
+    """Whether it is not decided which ranks are run; in a heterogeneous job each component's first stands for it."""
+    return order.run_ranks is None and len(order.job.gpus) <= 1
 
 
 def _with_missing(trace: Trace, ran: set[int]) -> Trace:
@@ -98,9 +93,9 @@ def _with_missing(trace: Trace, ran: set[int]) -> Trace:
 def with_others(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder | None:
     """Return the order with the ranks named that are to be run beside rank 0, or None where that is enough.
 
-    `traces` are those of rank 0. In a heterogeneous job each component's first rank stands for it.
+    `traces` are those of rank 0.
     """
-    if len(order.job.gpus) > 1 or order.run_ranks is not None:
+    if not _is_open(order):
         return None
     world = max((trace.world_size for trace in traces), default=1)
     peers = {rank for trace in traces if trace.world_size == world for rank in trace.peers}

@@ -23,11 +23,12 @@ from xmem_slurm.errors import NoEstimate, UsageError
 from xmem_slurm.planning import bounds, deepspeed_json, forecast, speed
 from xmem_slurm.planning.candidates import Base, Candidate
 from xmem_slurm.planning.changes import changed, files_for
-from xmem_slurm.planning.host_memory import NodeMemory, host_memory
+from xmem_slurm.planning.host_memory import host_memory
 from xmem_slurm.planning.levers import BatchLever
 from xmem_slurm.planning.methods import EXPANDABLE, METHODS
 from xmem_slurm.planning.space import Space
 from xmem_slurm.sizing.estimate import Estimate, estimate
+from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files

@@ -19,6 +19,7 @@ from xmem_slurm.report.seen import seen_words
 from xmem_slurm.rewriting.rewrite import Change
 from xmem_slurm.sizing.demand import memory_per_node
 from xmem_slurm.sizing.estimate import Estimate, RankEstimate
+from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.placement import Placement
 from xmem_slurm.sizing.sizing import Advice, Sizing
 from xmem_slurm.slurm.request import Request
@@ -142,13 +143,9 @@ def _host_bytes(estimate: Estimate) -> tuple[int, int]:
 
 def lacks_host_memory(estimate: Estimate, request: Request) -> str:
     """Say that a job asks for less host memory than it holds in large pieces; nothing where it does not."""
-    (each, processes), asked = _host_bytes(estimate), memory_per_node(request)
-    if each < _MUCH_HOST_BYTES or not 0 < asked < each * processes:
-        return ""
-    holds = f"{processes} x {human(each)}" if processes > 1 else human(each)
-    return (
-        f"this job may be killed for its host memory: it asks for {human(asked)} on each node, and holds {holds} there"
-    )
+    each, processes = _host_bytes(estimate)
+    lacking = NodeMemory(each, processes, memory_per_node(request)).lacking
+    return f"this job may be killed: it holds {lacking}" if lacking and each >= _MUCH_HOST_BYTES else ""
 
 
 def _largest(at_peak: Sequence[Group]) -> list[str]:

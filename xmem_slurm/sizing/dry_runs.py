@@ -151,7 +151,7 @@ def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
     used = [trace for trace in traces if trace.allocations]
     known = {Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set()
     priced = {noted.doubt for trace in used for noted in trace.doubts if noted.doubt.price is not None}
-    return priced <= known and all(map(ranks.ended, used))
+    return priced <= known and all(trace.came_to_its_end for trace in used)
 
 
 @dataclass
