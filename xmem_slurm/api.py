@@ -279,10 +279,10 @@ def plan(
     command: str | Path | Sequence[str],
     *,
     gpus: str | int | None = None,
-    on: Sequence[str] = (),
+    on: str | Sequence[str] = (),
     objective: str | None = None,
-    allow: Sequence[str] = (),
-    forbid: Sequence[str] = (),
+    allow: str | Sequence[str] = (),
+    forbid: str | Sequence[str] = (),
     keep_global_batch: bool = True,
     top: int | None = None,
     vary: str | None = None,
@@ -303,7 +303,7 @@ def plan(
     """
     place, file = (None if each is None else Path(each).resolve() for each in (site, write))
     wanted = {"gpus": gpus, "objective": objective, "top": top, "vary": vary, "site": place, "budget": budget}
-    wanted |= {"on": ",".join(on) or None, "allow": ",".join(allow) or None, "forbid": ",".join(forbid) or None}
+    wanted |= {name: _list(value) for name, value in (("on", on), ("allow", allow), ("forbid", forbid))}
     options = [f"--{name}={value}" for name, value in {**wanted, "write": file}.items() if value is not None]
     options += [] if keep_global_batch else ["--any-global-batch"]
     options += ["--fresh"] if fresh else []
@@ -317,13 +317,17 @@ def plan(
     return TrainingPlan(words, tuple(ways), document)
 
 
-def submit(script: str | Path, *arguments: str, options: Sequence[str] = (), folder: str | Path = ".") -> Submitted:
+def submit(
+    script: str | Path, *arguments: str, options: str | Sequence[str] = (), folder: str | Path = "."
+) -> Submitted:
     """Submit a job script from `folder` as `xsbatch` does; `options` are sbatch's and xsbatch's own, as typed.
+
+    A string of options is split as a shell does.
 
     Raises:
         SlurmError: it was not submitted; the message carries Slurm's own words.
     """
-    done = _run("xsbatch", ["--parsable", *options, str(script), *arguments], folder)
+    done = _run("xsbatch", ["--parsable", *_words(options), str(script), *arguments], folder)
     said = tuple(done.stderr.splitlines())
     job, _, cluster = done.stdout.strip().partition(";")
     if done.returncode or not job.isdecimal():
@@ -334,6 +338,11 @@ def submit(script: str | Path, *arguments: str, options: Sequence[str] = (), fol
 def _words(command: str | Path | Sequence[str]) -> tuple[str, ...]:
     several = shlex.split(command) if isinstance(command, str) else [command] if isinstance(command, Path) else command
     return tuple(map(str, several))
+
+
+def _list(several: str | Sequence[str]) -> str | None:
+    """Return the value of an option that takes several, as the command line has it; None of none."""
+    return (several if isinstance(several, str) else ",".join(several)) or None
 
 
 def _object(argv: Sequence[str], folder: str | Path) -> Any:

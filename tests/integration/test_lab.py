@@ -177,7 +177,7 @@ def test_what_a_command_in_the_lab_records_stays_in_the_lab(example):
     command = [sys.executable, "-c", "from xmem_slurm.cli.main import main; main()", "lab", "exec", "--"]
     environ = {**os.environ, "XMEM_LAB": str(example.folder), "XDG_STATE_HOME": "/elsewhere"}
     said = subprocess.check_output([*command, "sh", "-c", "echo $XDG_STATE_HOME"], env=environ, text=True)
-    assert said == f"{example.folder}/records\n"
+    assert said == f"{example.folder}/records/{os.geteuid()}\n"
 
 
 def test_only_this_machine_can_connect_where_its_name_is_a_loopback_one(example):

@@ -109,7 +109,7 @@ no commands
 E
 """
     assert commands(script) == [
-        ["one", "two three", "four"], ["A=1"], ["B=x y"], ["", "in"], ["five six"], ["", "f", "a", "b"], [":"],
+        ["one", "two three", "four"], ["A=1"], ["B=x y"], [">", "out"], ["", "in"], ["five six"], ["", "f", "a", "b"], [":"],
         ["", "-f", "c"], ["D=(d e)"], ["", "d", "e"], ["cat"],
     ]  # fmt: skip
     assert commands(b"if") is None

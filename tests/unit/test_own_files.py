@@ -34,14 +34,14 @@ def test_a_folder_where_others_could_exchange_a_file_is_refused(folder: Path, wh
         folder.parent.chmod(0o777)
     else:
         folder.chmod(0o770 if what == "open to a group" else 0o707)
-    with pytest.raises(OSError, match=r"a link, somebody else's|File exists"):
+    with pytest.raises(OSError, match=r"a link, another user's|File exists"):
         own_files.make(folder)
 
 
 @ROOT
 def test_a_folder_of_somebody_else_is_refused(folder: Path) -> None:
     os.chown(folder, 65534, 65534)
-    with pytest.raises(OSError, match="somebody else's"):
+    with pytest.raises(OSError, match="another user's"):
         own_files.make(folder)
 
 

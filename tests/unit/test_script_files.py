@@ -51,6 +51,8 @@ def folder(tmp_path: Path) -> Path:
         ("while read x; do :; done <list.txt", {"list.txt"}),
         ("python train.py > out.txt 2>&1", {"train.py"}),
         ("python train.py &>out.txt", {"train.py"}),
+        ("python train.py >logs/out.txt 2>&1", {"logs", "train.py"}),
+        ("mkdir -p logs/a logs\npython train.py >logs/out.txt", {"train.py"}),
         ("python train.py 2> out.txt < list.txt", {"train.py", "list.txt"}),
         ("python train.py $(cat conf.yaml)", {"train.py", "conf.yaml"}),
         ("# python train.py", set()),

@@ -60,7 +60,7 @@ def run(
     """Run a command, or a shell, whose xsbatch, sbatch, squeue and scontrol talk to the lab's cluster."""
     folder = lab.default_folder()
     # What is recorded there goes with the lab: jobs on stand-ins must not teach margins for GPUs (`outcomes.learning`).
-    environ = {**os.environ, **lab.environment(folder), "XDG_STATE_HOME": str(folder / "records")}
+    environ = {**os.environ, **lab.environment(folder), "XDG_STATE_HOME": str(lab.records(folder))}
     link = folder / _SITE_LINK
     if link.is_symlink():
         environ["XMEM_SITE"] = str(link.readlink())

@@ -239,7 +239,7 @@ def _days(text: str) -> float:
     Raises:
         UsageError: that is no length of time.
     """
-    found = re.fullmatch(r"(\d{1,5})([dw])", text)
+    found = re.fullmatch(r"(0*[1-9]\d{0,4})([dw])", text)
     if found is None:
-        raise UsageError(f"--since {text}: not of the form 30d or 12w")
+        raise UsageError(f"--since {text}: not of the form 30d or 12w, of a day at least")
     return float(found[1]) * _DAYS[found[2]]

@@ -14,7 +14,7 @@ Known limitations:
 - A job's process that left its job (double fork) with an emptied environment outlives `down`.
 """
 
-from xmem_slurm.lab.cluster import Lab, Status, down, environment, status, up
+from xmem_slurm.lab.cluster import Lab, Status, down, environment, records, status, up
 from xmem_slurm.lab.folder import default as default_folder
 
-__all__ = ["Lab", "Status", "default_folder", "down", "environment", "status", "up"]
+__all__ = ["Lab", "Status", "default_folder", "down", "environment", "records", "status", "up"]

@@ -19,6 +19,7 @@ from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import hostlist
 
 # For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends is seen at once.
+_RECORDS = "records"
 _START_SECONDS = 90.0
 _POLL_SECONDS = 0.03
 _SINFO_SECONDS = 10.0
@@ -120,6 +121,11 @@ def environment(folder: Path) -> dict[str, str]:
     return {"SLURM_CONF": str(folder / "slurm.conf")}
 
 
+def records(folder: Path) -> Path:
+    """Return where xmem-slurm keeps this user's records while they work with the lab (as XDG_STATE_HOME)."""
+    return ground.normal(folder) / _RECORDS / str(os.geteuid())
+
+
 def _running(folder: Path) -> ground.Record | None:
     record = ground.read_record(folder)
     if record is None or not record.ready:
@@ -172,7 +178,7 @@ def _lay_out(site: Site, names: Sequence[Sequence[str]], around: Surroundings) -
     folder = around.folder
     # munge wants its key and logs private, and its socket in a folder that everyone may enter.
     modes = {"run": 0o755, "spool": 0o755, "dev": 0o755, "log": 0o700, "state": 0o700, "pid": 0o700}
-    modes[settings.TRACES] = 0o1777
+    modes[settings.TRACES] = modes[_RECORDS] = 0o1777
     if around.accounting:
         modes["mysql"] = 0o700
     for name, mode in modes.items():

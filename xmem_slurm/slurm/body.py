@@ -119,8 +119,8 @@ def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) 
 def commands(data: bytes) -> list[list[str]] | None:
     """Return the commands of a shell script as words, in order; None where the script cannot be read.
 
-    Beside commands: each assignment as one word `NAME=value`, and words that stand in loops, arrays, tests and behind
-    "<" as arguments of a command "".
+    Beside commands: each assignment as one word `NAME=value`; words that stand in loops, arrays, tests and behind "<" as
+    arguments of a command ""; and what output goes to as that of a command ">".
     """
     root = _parse(data)
     if root is None:
@@ -131,10 +131,12 @@ def commands(data: bytes) -> list[list[str]] | None:
             lists.append([_text(word) for word in _words(data, node)])
         elif node.type == "variable_assignment":
             lists.append([_text(_word(data, node.start_byte, node.end_byte))])
-        elif node.type in _LISTS or (
-            node.type == "file_redirect" and any(child.type == "<" for child in node.children)
-        ):
-            lists.append(["", *(_text(word) for word in _runs(data, node.named_children))])
+        elif node.type == "file_redirect":
+            reads = any(child.type == "<" for child in node.children)
+            words = _runs(data, node.named_children)
+            lists.append(["" if reads else ">", *map(_text, words if reads else words[:1])])
+        elif node.type in _LISTS:
+            lists.append(["", *map(_text, _runs(data, node.named_children))])
     return lists
 
 

@@ -33,7 +33,7 @@ def programs(script: bytes, folder: Path, depth: int = _DEPTH) -> Sequence[str]:
 
 
 def _is_command(words: Sequence[str]) -> bool:
-    return bool(words and words[0]) and re.match(r"[A-Za-z_]\w*=", words[0]) is None
+    return bool(words and words[0] not in ("", ">")) and re.match(r"[A-Za-z_]\w*=", words[0]) is None
 
 
 def _programs(words: Sequence[str], folder: Path, depth: int) -> Iterator[str]:

@@ -3,7 +3,7 @@
 Every word that names a file counts, from each folder that the script may be in by then, variables replaced by what the
 environment and the script say of them; shell scripts are read in turn. What is written to does not count. A script that
 cannot be read, or that runs, sources or evaluates what cannot be told from here, is Unknown. Of files that are not
-there those count that would be sourced or run, and those that a test asks after.
+there those count that would be sourced or run, those that a test asks after, and folders that output is to go to.
 
 Scripts that set up an environment (a shell's start-up files, conda's and venv's `activate`, those of modules) count as
 what they are, with what can be told of what they read. What cannot is the doing of programs of the site, which change
@@ -27,6 +27,7 @@ _TESTS = ("test", "")
 """`[` and `[[` come as "" (`body.commands`)."""
 _FILE_TEST = re.compile("-[a-hkprsuwxGLNOS]")
 """What asks after a file: bash(1), "CONDITIONAL EXPRESSIONS"."""
+_OUTPUT = ">"
 _CHANGE_FOLDER = ("cd", "pushd")
 _WITH_VALUE = ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
 """Options of bash whose value is the next word."""
@@ -47,10 +48,11 @@ class Unknown(Exception):  # noqa: N818 - what it says: it is not known what the
 
 
 class _Found(NamedTuple):
-    """What a script reads: every file, and of these the shell scripts that are sourced or run."""
+    """What a script reads: every file, and of these the shell scripts that are sourced or run; and folders it makes."""
 
     files: set[Path]
     scripts: dict[Path, bytes]
+    made: set[Path]
 
 
 def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[Path]:
@@ -59,14 +61,14 @@ def named_files(script: bytes, folder: Path, environ: Mapping[str, str]) -> set[
     Raises:
         Unknown: it cannot be told.
     """
-    reads = _Found(set(), {})
+    reads = _Found(set(), {}, set())
     _read(script, [folder], environ, reads, DEPTH)
     return reads.files
 
 
 def scripts_run(script: bytes, folder: Path, environ: Mapping[str, str]) -> Mapping[Path, bytes]:
     """Return the shell scripts that a shell script sources or runs, as far as that can be told."""
-    reads = _Found(set(), {})
+    reads = _Found(set(), {}, set())
     with suppress(Unknown, OSError):
         _read(script, [folder], environ, reads, DEPTH)
     return reads.scripts
@@ -102,6 +104,11 @@ def _read_command(
             reads.files.update(there)
         folders += _folders(expanded[-1], folders)
         return
+    if command == _OUTPUT:
+        reads.files.update(_missing_folders(expanded[-1], folders) - reads.made)
+        return
+    if command == "mkdir":
+        reads.made.update(folder / name for folder in folders for name in expanded[1:])
     if command in _TESTS:
         reads.files.update(_asked_after(expanded, folders))
     files = [_files(word, folders, known) for word in expanded]
@@ -124,6 +131,13 @@ def _asked_after(expanded: Sequence[str], folders: Sequence[Path]) -> list[Path]
     """Return which of the files that a test asks after are not there: the job is another once they are."""
     names = [name for test, name in pairwise(expanded) if _FILE_TEST.fullmatch(test) and "$" not in name]
     return [folder / name for folder in folders for name in names if not (folder / name).exists()]
+
+
+def _missing_folders(output: str, folders: Sequence[Path]) -> set[Path]:
+    """Return the folders that are not there for a command's output: without them it does not run at all."""
+    if "$" in output:
+        return set()
+    return {parent for folder in folders if not (parent := (folder / output).parent).exists()}
 
 
 def _absent(words: Sequence[str], expanded: Sequence[str], run: int, folders: Sequence[Path]) -> list[Path]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_OPEN = "a link, somebody else's, or others can write there"
+_OPEN = "not used, as it is a link, another user's, or others can write there"
 
 
 def cache_folder(name: str) -> Path:
@@ -143,6 +143,8 @@ def _put_in_place(path: Path, content: bytes) -> Iterator[int]:
     """Write beside `path`, let the caller see to the new file's descriptor, and rename it into place."""
     import tempfile  # noqa: PLC0415 - not needed to read
 
+    if not path.parent.is_dir():  # else the error would name the file beside it
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", str(path.parent))
     descriptor, part = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)  # private from the first byte
     try:
         with os.fdopen(descriptor, "wb") as file:
