@@ -108,6 +108,11 @@ class Doubt(Enum):
         0.10,
         "{detail}: where the script decides by values, the job may do something else on the GPU, and need more",
     )
+    CLOCK = (
+        "clock",
+        0.10,
+        "the script waits for a time that a dry run does not come to ({detail}): what it does then may need more",
+    )
     HOOK_MISSING = "hook-missing", 0.10, "{detail}: what is watched there was not seen, and the job may need more"
     SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
     SET_UP = "set-up", LEAST, "a line of the script failed in the dry run, which went on without it: {detail}"
@@ -190,6 +195,7 @@ NOT_SEEN = (
     Doubt.ASSUMED_VALUES,
     Doubt.VALUES_UNKNOWN,
     Doubt.FORWARD_READ,
+    Doubt.CLOCK,
     Doubt.ARRAY,
     Doubt.RANKS,
 )

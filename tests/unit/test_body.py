@@ -109,8 +109,8 @@ no commands
 E
 """
     assert commands(script) == [
-        ["one", "two three", "four"], ["A=1"], ["B=x y"], [">", "out"], ["", "in"], ["five six"], ["", "f", "a", "b"], [":"],
-        ["", "-f", "c"], ["D=(d e)"], ["", "d", "e"], ["cat"],
+        ["one", "two three", "four"], ["A=1"], ["B=x y"], [">", "out"], ["", "in"], ["five six"],
+        ["", "f", "a", "b"], [":"], ["", "-f", "c"], ["D=(d e)"], ["", "d", "e"], ["cat"],
     ]  # fmt: skip
     assert commands(b"if") is None
 

@@ -33,11 +33,13 @@ class Runs:
         self.asked: list[tuple[str, bool]] = []
         self.asserting: list[bool] = []
         self.numbers: list[str] = []
+        self.clocks: list[str] = []
 
     def __call__(self, order: DryRunOrder) -> DryRunResult:
         self.asked.append((order.engine, order.origins))
         self.asserting.append("PYTHONOPTIMIZE" not in order.environ)
         self.numbers.append(order.environ.get("XMEM_NUMBERS", "zeros"))
+        self.clocks.append(order.environ.get("XMEM_CLOCK", "real"))
         result = next(self.results)
         return DryRunResult(result if isinstance(result, NoEstimate) else [result], Spent(self.cost))
 
@@ -159,6 +161,26 @@ def test_a_condition_that_went_both_ways_in_two_runs_is_no_doubt(run: Run) -> No
     for other, left in ((met, said[1:]), (stopped, said)):
         (found,) = run(Runs(first, other))
         assert [each for each in found.doubts if each.doubt is Doubt.ASSUMED_VALUES] == left
+
+
+def test_a_script_that_waits_for_a_time_is_run_again_with_a_clock_that_leaps(run: Run) -> None:
+    """What needs more stands; no doubt is what came there, if that run came to its end."""
+    waits = [Noted(Doubt.CLOCK, f"train.py:{line}") for line in (3, 4)]
+    first = dataclasses.replace(GPT2, seen=Seen(GPT2.steps, end=True), doubts=waits)
+    less = dataclasses.replace(first, allocations=[each._replace(size=each.size // 2) for each in GPT2.allocations])
+    both = [Noted(Doubt.BOTH_WAYS, waits[0].detail)]
+    same, stopped = (dataclasses.replace(first, seen=Seen(GPT2.steps, end=end), doubts=both) for end in (True, False))
+    more = dataclasses.replace(stopped, doubts=[*both, waits[1]])
+    for one, other, left in ((first, same, waits[1:]), (less, more, waits[1:]), (first, stopped, waits)):
+        runs = Runs(one, other)
+        (found,) = run(runs)
+        assert (runs.clocks, found.allocations) == (["real", "leaps"], GPT2.allocations)
+        assert sorted({each.detail for each in found.doubts if each.doubt is Doubt.CLOCK}) == [
+            each.detail for each in left
+        ]
+    runs = Runs(first, cost=40.0)
+    (found,) = run(runs)
+    assert (runs.clocks, found.doubts) == (["real"], waits)
 
 
 def test_torchs_own_frames_only_where_the_hook_for_them_broke_it(run: Run) -> None:

@@ -95,7 +95,7 @@ def test_a_finder_that_asks_all_others_is_not_asked_for_ever(tmp_path: Path, mon
             others = (finder for finder in sys.meta_path if finder is not self)
             return next((spec for spec in (each.find_spec(name, path, target) for each in others) if spec), None)
 
-    finder, seen = importlib.import_module("_xmem.imports")._Finder(str(PROBE)), []
+    finder, seen = importlib.import_module("_xmem.imports")._Finder(str(PROBE), times=None), []
     monkeypatch.setattr(sys, "meta_path", [Delegates(), finder, PathFinder])
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "asked_for.py").touch()
@@ -109,7 +109,7 @@ def test_rows_of_one_module_wait_for_it_together(
     patches: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imports = importlib.import_module("_xmem.imports")
-    finder = imports._Finder(str(PROBE))
+    finder = imports._Finder(str(PROBE), times=None)
     monkeypatch.setattr(imports, "_finders", [finder])
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     monkeypatch.syspath_prepend(tmp_path)

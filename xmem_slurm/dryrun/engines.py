@@ -9,6 +9,9 @@ training early. So a script that reads some again and again is run a second time
 [Metrics] in `probe/_xmem/values/metrics`), and so is one that computing with zeros stopped. What needs more of both
 stands. A condition that went both ways in the two is no doubt any more.
 
+A script that waits for a time that no dry run comes to, "every half an hour", is run again with a clock that leaps
+there (Note [Times] in `probe/_xmem/process/times`). What needs more of both stands, too.
+
 Real steps follow where the zeros may have led the job astray:
 
 - its script failed by an exception that values can cause, after it had some from the GPU;
@@ -80,7 +83,7 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
 
 def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
-    traces = yield from _by_both_courses(order, budget)
+    traces = yield from _by_both_clocks(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
     if why is None:
         return traces
@@ -100,6 +103,21 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     return [_with_refusal(trace, refusal) for trace in traces]
 
 
+def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+    """Want a run; and one in which time leaps, where the script waits for a time that did not come."""
+    traces = yield from _by_both_courses(order, budget)
+    waits = [noted for trace in traces for noted in trace.doubts if noted.doubt is Doubt.CLOCK]
+    if not waits or order.brief or order.change:
+        return traces
+    again = yield from _if_room(replace(order, clock="leaps"), budget)
+    if any(trace.failed for trace in again):
+        return traces
+    met = _met_both_ways(again)
+    if need(again) > need(traces):
+        return _without([replace(trace, doubts=[*trace.doubts, *waits]) for trace in again], met)
+    return _without(traces, met) if all(trace.came_to_its_end for trace in again if trace.allocations) else traces
+
+
 def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
     traces = yield from _with_or_without_assertions(order, budget)
@@ -115,12 +133,17 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     again = yield from _if_room(replace(order, numbers="turns"), budget)
     used = [trace for trace in again if trace.allocations]
     failed = not used or any(trace.failed for trace in again)
-    met = {noted.detail for trace in again for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
+    met = _met_both_ways(again)
     if not failed and (need(again) > need(traces) or (_steps(again) > _steps(traces) and not _ended(used))):
         return _without(again, met)
     if not failed and all(trace.came_to_its_end for trace in used):
         return _without(traces, met)
     return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
+
+
+def _met_both_ways(traces: Sequence[Trace]) -> set[str]:
+    """Return the conditions that went both ways."""
+    return {noted.detail for trace in traces for noted in trace.doubts if noted.doubt is Doubt.BOTH_WAYS}
 
 
 def _if_room(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:

@@ -8,6 +8,7 @@ in a dry run they are told by variables that are written here and nowhere else:
     XMEM_RUN_RANKS  the ranks that are run at once, and of how many: "0,3/4"; without it the first alone
     XMEM_SHAPES     "least": where shapes follow from values that are not known, nothing is selected
     XMEM_NUMBERS    "turns": losses and scores, which are not known, are by turns better and worse, and not zero
+    XMEM_CLOCK      "leaps": times that the script waits for come (process/times)
     XMEM_SITES      how it says which lines of the script asked for each allocation: "hook" or "frames" (record/sites)
     XMEM_ADVICE     the change to the job that is tried
     XMEM_BATCH      with the change "batch": so many samples, in place of half of them
@@ -27,13 +28,15 @@ from xmem_slurm.site.schema import Gpu
 
 Shapes = Literal["most", "least"]
 Numbers = Literal["zeros", "turns"]
+Clock = Literal["real", "leaps"]
 Origins = Literal["none", "hook", "frames"]
 Change = Literal["batch", "checkpointing", "bf16"]
 WantedRanks = Literal["all", "last"] | Sequence[int]
 """The ranks that are run beside the first, of however many there are."""
 
 _FOR_THE_PROBE = tuple(
-    f"XMEM_{name}" for name in ("ENGINE", "RUN_RANKS", "SHAPES", "NUMBERS", "SITES", "ADVICE", "BATCH", "BRIEF")
+    f"XMEM_{name}"
+    for name in ("ENGINE", "RUN_RANKS", "SHAPES", "NUMBERS", "CLOCK", "SITES", "ADVICE", "BATCH", "BRIEF")
 )
 
 
@@ -77,6 +80,7 @@ class DryRunOrder:
     """Which tasks of an array are wanted; none: its ends."""
     shapes: Shapes = "most"
     numbers: Numbers = "zeros"
+    clock: Clock = "real"
     origins: Origins = "none"
     assertions: bool = True
     change: Change | None = None
@@ -114,6 +118,7 @@ class DryRunOrder:
             "XMEM_RUN_RANKS": str(self.run_ranks) if self.run_ranks is not None else None,
             "XMEM_SHAPES": self.shapes,
             "XMEM_NUMBERS": self.numbers if self.numbers != "zeros" else None,
+            "XMEM_CLOCK": self.clock if self.clock != "real" else None,
             "XMEM_SITES": self.origins if self.origins != "none" else None,
             "XMEM_ADVICE": self.change,
             "XMEM_BATCH": str(self.batch) if self.batch is not None else None,

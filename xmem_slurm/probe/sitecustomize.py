@@ -20,13 +20,13 @@ def _chain():
 
 def _install():
     from _xmem import clients, imports
-    from _xmem.process import files, network
+    from _xmem.process import files, network, times
     from _xmem.process.audit import Listener
 
     listener = Listener()
     files.install(os.environ["XMEM_TRACE_DIR"], listener)
     network.install(listener)
-    imports.install(_HERE, listener)
+    imports.install(_HERE, listener, times.install(os.environ.get("XMEM_CLOCK") == "leaps"))
     clients.install()
 
 

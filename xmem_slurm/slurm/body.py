@@ -119,8 +119,8 @@ def with_types(data: bytes, steps: Sequence[Step], types: Sequence[str | None]) 
 def commands(data: bytes) -> list[list[str]] | None:
     """Return the commands of a shell script as words, in order; None where the script cannot be read.
 
-    Beside commands: each assignment as one word `NAME=value`; words that stand in loops, arrays, tests and behind "<" as
-    arguments of a command ""; and what output goes to as that of a command ">".
+    Beside commands: each assignment as one word `NAME=value`; words that stand in loops, arrays, tests and behind "<"
+    as arguments of a command ""; and what output goes to as that of a command ">".
     """
     root = _parse(data)
     if root is None:

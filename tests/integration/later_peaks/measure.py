@@ -1,4 +1,4 @@
-"""What a script of the list truly needs, and what one dry run says of it."""
+"""What a script of the list truly needs, and what is said of it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.integration.later_peaks.listing import Listing, Peaks
 from xmem_slurm.device.builder import build
-from xmem_slurm.dryrun import gpu_environment, runner
+from xmem_slurm.dryrun import dispatch, gpu_environment
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder
@@ -104,12 +104,12 @@ class Answer:
 def dry_run(
     scripts: Listing, name: str, python: Path, folder: Path, seconds: float = SECONDS, gpu: Gpu = A100
 ) -> Answer:
-    """Run a script dry, once, as `xsbatch` would, with a budget of so many seconds."""
+    """Run a script dry as `xsbatch` would for one kind of GPU, with a budget of so many seconds."""
     shutil.copy(scripts.script(name), folder / "train.py")
     job = Job(f"#!/bin/sh\nexec {python} train.py\n".encode(), [], folder, dict(os.environ))
     before = _cpu_seconds()
     try:
-        traces = runner.run(DryRunOrder.of(job, gpu, Budget(seconds=seconds))).traces
+        traces = dispatch.here(DryRunOrder.of(job, gpu, Budget(seconds=seconds))).traces
         found = estimate(traces, "a100", gpu)
     except NoEstimate as error:
         return Answer("", {}, "none", (str(error),), "", 0, _cpu_seconds() - before)

@@ -9,7 +9,7 @@ import time
 from _xmem import doubts, patches
 from _xmem.offline import weights
 from _xmem.offline.downloads import Downloads
-from _xmem.process import alive, description, ends, stand_ins
+from _xmem.process import alive, description, ends, stand_ins, times
 from _xmem.process.budget import TimeLeft
 from _xmem.process.limits import ShareLimits
 from _xmem.process.says import Says
@@ -17,7 +17,7 @@ from _xmem.process.steps import Steps
 
 
 class ProbeEngine:
-    """The process at hand; `environ` holds the XMEM_* variables of the dry run.
+    """The process at hand; `environ` has the XMEM_* variables of the dry run, `told` the times that its script is told.
 
     An engine names its rows of `patches` as `table`, says by `_parts` what hooks in there (torch is imported then), and
     begins by `_hooked` what needs the hooks.
@@ -25,8 +25,8 @@ class ProbeEngine:
 
     table = ()
 
-    def __init__(self, environ):
-        self._environ = environ
+    def __init__(self, environ, told):
+        self._environ, self._times = environ, told
         self._budget = TimeLeft(environ)
         self._torch = self._runtime = None
         self._build = ("unknown", None)
@@ -71,6 +71,7 @@ class ProbeEngine:
         except patches.CannotRecordError as error:
             self.give_up(str(error))
         self._hooked()
+        times.have_read(torch)
         ends.hook(self)
         self.says("running the script")
         self.write("running")
@@ -128,4 +129,4 @@ class ProbeEngine:
 
     def _doubts(self, parts):
         """Return what is doubted, in the form of a trace; `parts` say what hangs on the moment."""
-        return doubts.rows([*parts, self._downloads, self._limits])
+        return doubts.rows([*parts, self._downloads, self._limits, self._times])

@@ -31,8 +31,8 @@ class _Finder:
     What it needs later it takes now: scripts change sys.path and the environment.
     """
 
-    def __init__(self, folder):
-        self._path = [folder, *sys.path]
+    def __init__(self, folder, times):
+        self._path, self._times = [folder, *sys.path], times
         self._environ = {name: value for name, value in os.environ.items() if name.startswith("XMEM_")}
         self._recorder = None
         self._asked = set()  # (thread, module) that the other finders are being asked for
@@ -85,7 +85,7 @@ class _Finder:
             try:
                 from _xmem import start
 
-                self._recorder = start.recorder(folder, self._environ)
+                self._recorder = start.recorder(folder, self._environ, self._times)
             finally:
                 sys.path = theirs
         os.environ.update(self._environ)  # the stand-ins read it as they are mapped
@@ -113,9 +113,12 @@ def _is_torch(origin):
 _finders = []
 
 
-def install(folder, audit):
-    """Wait for `import torch`; `folder` is this one. What is registered first at exit runs last, after the script's."""
-    finder = _Finder(folder)
+def install(folder, audit, times):
+    """Wait for `import torch`; `folder` is this one, `times` are what the script is told of the time.
+
+    What is registered first at exit runs last, after the script's.
+    """
+    finder = _Finder(folder, times)
     _finders.append(finder)
     sys.meta_path.insert(0, finder)
     audit.take(("import",), finder.importing)

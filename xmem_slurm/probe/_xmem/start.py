@@ -3,8 +3,8 @@
 from _xmem.process import stand_ins
 
 
-def recorder(folder, environ):
-    """Return the recorder that XMEM_ENGINE names for the torch in `folder`.
+def recorder(folder, environ, times):
+    """Return the recorder that XMEM_ENGINE names for the torch in `folder`; `times` are what the script is told.
 
     `auto` takes the stand-ins, which are faster by far, unless this torch could not load them: it is no CUDA build.
     """
@@ -14,7 +14,7 @@ def recorder(folder, environ):
     if engine == "profile":
         from _xmem.cpu.profiler import Profiler
 
-        return Profiler(environ)
+        return Profiler(environ, times)
     from _xmem.record.recorder import Recorder
 
-    return Recorder(environ)
+    return Recorder(environ, times)

@@ -33,9 +33,9 @@ class Profiler(ProbeEngine):
 
     table = patches.CPU
 
-    def __init__(self, environ):
+    def __init__(self, environ, times):
         self._redirect = None
-        super().__init__(environ)
+        super().__init__(environ, times)
 
     def _begin(self):
         super()._begin()

@@ -59,7 +59,7 @@ class Recorder(ProbeEngine):
     With a budget that is limited a process ends once it is steady; without, it runs to its end.
     """
 
-    def __init__(self, environ):
+    def __init__(self, environ, times):
         self._settings = {}
         self._course = Course(self, environ)
         self._journal = Journal()
@@ -67,7 +67,7 @@ class Recorder(ProbeEngine):
         self._calls = self._known = self._rank = self._triton = self._advice = self._training = None
         self.loops = 0
         """How many evaluations, and loops over data, the script has begun."""
-        super().__init__(environ)
+        super().__init__(environ, times)
         self.table = patches.DEVICE + patches.ADVICE.get(environ.get("XMEM_ADVICE"), ())
 
     def _begin(self):

@@ -20,10 +20,11 @@ import functools
 import itertools
 import operator
 import random
-import sys
 import threading
 import types
 import weakref
+
+from _xmem.process import own_code
 
 MOST_FUNCTIONS = 4096
 """Functions that are followed from one module, at the most."""
@@ -39,7 +40,6 @@ Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
 """How many values are looked at in all, and elements of one container; how deep in each other; how large an array."""
 OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
 OF_ALL = Limits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
-_NOT_FOLLOWED = {"torch", "numpy", "triton", "_xmem", *getattr(sys, "stdlib_module_names", sys.builtin_module_names)}
 _OPAQUE = {"torch", "logging", "threading"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
 _HOLDERS = {
@@ -71,7 +71,7 @@ class CallSurroundings:
         classes = frozenset(map(type, modules))
         values = [value for module in modules for value in vars(module).values()]
         own = [function for value in values for function in _functions(value)]
-        classes |= frozenset([kind for kind in set(map(type, values)) if _is_of_the_job(kind.__module__)])
+        classes |= frozenset([kind for kind in set(map(type, values)) if own_code.is_of_the_job(kind.__module__)])
         self._of = classes, frozenset([each.__code__ for each in own])
         same = before is not None and before._of == self._of and not any(each.__closure__ for each in own)
         self._reached = before._reached if same else _reached(classes, own)
@@ -271,10 +271,10 @@ def _sort(kind, tensor):
         found = "array"
     elif issubclass(kind, tuple(_HOLDERS)):
         found = next(each for each in _HOLDERS if issubclass(kind, each))
-    elif not kind.__dictoffset__ and _slots(kind) and _is_followed(kind.__module__):
+    elif not kind.__dictoffset__ and _slots(kind) and own_code.is_followed(kind.__module__):
         found = "slots"
     elif kind.__dictoffset__ and not issubclass(kind, (*_CODE, types.ModuleType)):
-        found = None if _root(kind.__module__) in _OPAQUE else "object"
+        found = None if own_code.root(kind.__module__) in _OPAQUE else "object"
     return found
 
 
@@ -327,12 +327,12 @@ def _reached(classes, own):
     """
     spaces = _Spaces()
     for each in classes:
-        spaces.add_class(each, _is_followed)
+        spaces.add_class(each, own_code.is_followed)
     waiting = [*own, *[function for space in spaces.all for function in _functions(space.get("forward"))]]
     met, names, found, looked_at = set(), set(_CALLED), {}, len(spaces.all)
     while (waiting or looked_at < len(spaces.all)) and len(met) < MOST_FUNCTIONS:
         function, new_names, places = waiting.pop() if waiting else None, set(), []
-        if function is not None and function not in met and _is_followed(function.__module__):
+        if function is not None and function not in met and own_code.is_followed(function.__module__):
             met.add(function)
             spaces.add(function)
             new_names = _names(function.__code__)[1] - names
@@ -370,9 +370,9 @@ class _Spaces:
     def add(self, value):
         """Add those of a function, a class, or what is made of it."""
         if isinstance(value, types.FunctionType):
-            self._add(value, _is_of_the_job(value.__module__))
+            self._add(value, own_code.is_of_the_job(value.__module__))
         elif not isinstance(value, types.ModuleType):
-            self.add_class(value if isinstance(value, type) else type(value), _is_of_the_job)
+            self.add_class(value if isinstance(value, type) else type(value), own_code.is_of_the_job)
 
     def add_class(self, kind, is_wanted):
         """Add those of a class and its bases, of modules that are wanted."""
@@ -390,7 +390,7 @@ def _within(value):
     if type(value) not in _WHOLE:
         return []
     elements = itertools.islice(value.values() if type(value) is dict else value, MOST_WITHIN)
-    return [each for element in elements for each in _functions(element) if _is_of_the_job(each.__module__)]
+    return [each for element in elements for each in _functions(element) if own_code.is_of_the_job(each.__module__)]
 
 
 def _variables(function):
@@ -404,7 +404,7 @@ def _variables(function):
     for name in of_globals:
         yield function.__globals__, name
         module = function.__globals__.get(name)
-        if isinstance(module, types.ModuleType) and _is_followed(vars(module).get("__name__")):
+        if isinstance(module, types.ModuleType) and own_code.is_followed(vars(module).get("__name__")):
             for attribute in of_attributes:
                 yield vars(module), attribute
 
@@ -418,21 +418,6 @@ class _Cell:
     def get(self, _name, default=None):
         """Return its value; `default` where it has none yet."""
         return self._cell.cell_contents if _is_filled(self._cell) else default
-
-
-def _root(module):
-    return (module or "").partition(".")[0]
-
-
-def _is_followed(module):
-    return _root(module) not in _NOT_FOLLOWED
-
-
-@functools.lru_cache(maxsize=8192)
-def _is_of_the_job(module):
-    """Whether it is a module of the job's own, and of no installed package."""
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return _is_followed(module) and not any(folder in file for folder in ("site-packages", "dist-packages"))
 
 
 def _functions(value):

@@ -1,0 +1,170 @@
+"""What the script's own code is told of the time, so that it is seen what it does by it.
+
+Note [Times]: a dry run takes seconds where the job takes hours, so what a script does every half an hour, or an hour
+before its limit, never comes. `time.time` and its like therefore give numbers to the script's own code that
+notice what they are compared with; packages get the plain ones. A line whose comparisons were all with a time that was
+still to come is a doubt.
+
+In the other course of the clock (XMEM_CLOCK=leaps) such times come: at the second of these comparisons of a line, and
+whenever their number has doubled, time leaps to the one in question. What needs more of the two courses stands
+(`dryrun/engines`).
+
+Not noticed: whole numbers (`int(seconds)`, `time.time_ns`), and `datetime`.
+"""
+
+import functools
+import math
+import sys
+import time
+
+from _xmem.process import own_code
+
+CLOCKS = ("time", "monotonic", "perf_counter")
+BEYOND = 1e-3
+"""Seconds by which time leaps further: a number of 1.8e9 seconds is exact to 2.4e-7 of them."""
+
+
+class _Line:
+    """What a line of the script has compared with times: how many were to come, and whether one had passed."""
+
+    def __init__(self):
+        self.to_come, self.passed = 0, False
+
+
+class Times:
+    """Those of one process; `leaps` is its course."""
+
+    def __init__(self, leaps):
+        self._leaps, self._ahead, self._looks = leaps, 0.0, 0
+        self._lines = {}
+
+    def told(self, clock):
+        """Return what takes the place of a clock."""
+
+        @functools.wraps(clock)
+        def now():
+            if not own_code.is_of_the_job(sys._getframe(1).f_globals.get("__name__")):
+                return clock()
+            self._looks += 1
+            return Time(clock() + self._ahead, self, 1.0, self._looks)
+
+        return now
+
+    def left(self, line, seconds):
+        """A line compares with a time that comes in so many seconds; return how many are left of them."""
+        met = self._lines.setdefault(line, _Line())
+        if seconds <= 0:
+            met.passed = True
+            return seconds
+        met.to_come += 1
+        if not self._leaps or met.to_come == 1 or met.to_come & (met.to_come - 1):
+            return seconds
+        met.passed = True
+        self._ahead += seconds + BEYOND
+        return -BEYOND
+
+    def doubt(self, note):
+        """Say which lines wait for a time that did not come, and of which others both was seen."""
+        for line, met in list(self._lines.items()):
+            if met.to_come:
+                note("both-ways" if met.passed else "clock", "%s:%d" % line)
+
+
+class Time(float):
+    """A point in time, or a length of time, in any unit.
+
+    `look` is which look at the clock it is from, 0 of a length; `rate` is how much it grows in a second, were the clock
+    looked at anew.
+    """
+
+    __slots__ = ("look", "rate", "times")
+
+    def __new__(cls, value, times, rate, look=0):
+        self = float.__new__(cls, value)
+        self.times, self.rate, self.look = times, rate, look
+        return self
+
+    def __reduce__(self):
+        return float, (float(self),)
+
+    def _with(self, value, rate, look):
+        return value if value is NotImplemented else Time(value, self.times, rate, look)
+
+    def __add__(self, other):
+        return self._with(float.__add__(self, other), self.rate, self.look)
+
+    __radd__ = __add__
+
+    def __sub__(self, other):
+        look, rate = self.look, self.rate
+        if look and isinstance(other, Time) and other.look:
+            look, rate = 0, rate if look >= other.look else -rate
+        return self._with(float.__sub__(self, other), rate, look)
+
+    def __rsub__(self, other):
+        return self._with(float.__rsub__(self, other), -self.rate, 0)
+
+    def __neg__(self):
+        return self._with(float.__neg__(self), -self.rate, 0)
+
+    def __mul__(self, other):
+        value = float.__mul__(self, other)
+        return value if isinstance(other, Time) else self._with(value, self.rate * other, self.look)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other):
+        return self._over(float.__truediv__(self, other), other)
+
+    def __floordiv__(self, other):
+        return self._over(float.__floordiv__(self, other), other)
+
+    def _over(self, value, other):
+        return value if isinstance(other, Time) else self._with(value, self.rate / other, self.look)
+
+    def __lt__(self, other):
+        return _compare(float.__lt__, self, other)
+
+    def __le__(self, other):
+        return _compare(float.__le__, self, other)
+
+    def __gt__(self, other):
+        return _compare(float.__gt__, self, other)
+
+    def __ge__(self, other):
+        return _compare(float.__ge__, self, other)
+
+
+def _compare(comparison, one, other):
+    """Compare a time with what may be a number, and notice that: two lengths are compared to see which took longer."""
+    answer = comparison(one, other)
+    both = isinstance(other, Time)
+    if answer is NotImplemented or (both and not (one.look or other.look)):
+        return answer
+    frame = sys._getframe(2)
+    now, then = (other, one) if both and other.look > one.look else (one, other)
+    rate = now.rate
+    if not rate or not math.isfinite(then) or not own_code.is_of_the_job(frame.f_globals.get("__name__")):
+        return answer
+    line = frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno
+    seconds = (float(then) - float(now)) / rate
+    left = now.times.left(line, seconds)
+    if left == seconds:
+        return answer
+    moved = float(then) - left * rate
+    return comparison(moved, other) if now is one else comparison(float(one), moved)
+
+
+def have_read(torch):
+    """Have torch.load read the times of a checkpoint, which are written there as a call of float (weights_only)."""
+    allow = getattr(torch.serialization, "add_safe_globals", None)  # since 2.5; weights_only is the default since 2.6
+    if allow is not None:
+        allow([float])
+
+
+def install(leaps):
+    """Tell the script's own code of the time by these from here on, and return them."""
+    times = Times(leaps)
+    for name in CLOCKS:
+        setattr(time, name, times.told(getattr(time, name)))
+    return times
