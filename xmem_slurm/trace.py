@@ -323,6 +323,8 @@ class Trace(Process):
     """What the Pythons of the whole dry run met (`read_files`); empty where that was not noted."""
     peers: Sequence[int] = ()
     """Ranks that may need another amount of memory than this one."""
+    array_task: int | None = None
+    """Which task of an array it is of, where some need other amounts than others (`sizing.dry_runs`); in no file."""
     changed: str = ""
     """What of the job was changed for advice; empty where it ran as it is."""
     training: Training = Training()  # noqa: RUF009 - a tuple

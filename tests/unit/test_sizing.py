@@ -234,6 +234,7 @@ def test_of_an_array_whose_tasks_are_alike_the_ends_stand_for_all(monkeypatch: p
     sized = sized_array(monkeypatch, tasks, "2-9:3%2")
     assert tasks.ran == [2, 8]
     assert (sized.placement.choice, sized.estimate.reasons) == ("l4", [])
+    assert "task" not in terminal.brief_line(sized)
 
 
 def test_of_an_array_that_reads_its_number_all_are_run_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +242,7 @@ def test_of_an_array_that_reads_its_number_all_are_run_where_there_is_time(monke
     sized = sized_array(monkeypatch, tasks, "0-9", BY_NUMBER)
     assert tasks.ran == [0, 9, 4, 2, 6, 1, 3, 5, 7, 8, 6], "on another kind of GPU the one that needs the most"
     assert (sized.placement.choice, sized.estimate.reasons) == ("a100_80", [])
+    assert ", by task 6 of the array; confidence" in terminal.brief_line(sized)
 
 
 def test_where_there_is_not_the_job_gets_no_smaller_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

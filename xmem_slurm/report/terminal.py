@@ -75,6 +75,7 @@ def brief_line(sizing: Sizing) -> str:
     needed = human(estimate.required_bytes)
     if asked is not None:
         needed += f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
+    needed += _by_task(estimate)
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
 
 
@@ -95,6 +96,12 @@ def _set_up_failed(estimate: Estimate) -> str:
 
 
 _LINE_FAILED = "a line of the script failed in the dry run"
+
+
+def _by_task(estimate: Estimate) -> str:
+    """Say which task of an array needs that much, where others need less."""
+    task = estimate.largest.trace.array_task
+    return f", by task {task} of the array" if task is not None else ""
 
 
 def _takes(estimate: Estimate) -> str:
@@ -118,7 +125,7 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
     sure = "; ".join([seen_words(rank.trace), promise(rank), *estimate.reasons])
     return [
-        f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_takes(estimate)}",
+        f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_by_task(estimate)}{_takes(estimate)}",
         f"at the peak: {parts}",
         *_largest(at_peak),
         *_on_host(estimate),

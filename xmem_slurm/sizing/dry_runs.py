@@ -77,7 +77,7 @@ class DryRunsByKind:
                 traces = yield from self._run_job(self.order.job, name)
             elif self.tasks:
                 most = max(self.tasks, key=lambda task: self.tasks[task])
-                traces = yield from self._run_job(self.order.job.as_task(most), name)
+                traces = self._of_task(most, (yield from self._run_job(self.order.job.as_task(most), name)))
             else:
                 traces = yield from self._run_tasks(tasks, name)
             self.order = ranks.on_another_gpu(self.order, traces)
@@ -110,7 +110,7 @@ class DryRunsByKind:
         if not named and not self.tasks_differ:
             return of_task[tasks[0]]  # they are all alike
         self.tasks_differ = self.tasks_differ and self._tasks_not_run > 0
-        return [trace for traces in of_task.values() for trace in traces]
+        return [trace for task, traces in of_task.items() for trace in self._of_task(task, traces)]
 
     def _run_job(self, job: Job, name: str) -> Orders[Sequence[Trace]]:
         before = self.budget.spent
@@ -123,6 +123,11 @@ class DryRunsByKind:
         if _certain_but_for_ranks(traces, order.gpu):
             traces = yield from ranks.compared(order, traces, self.budget, took)
         return traces
+
+    def _of_task(self, task: int, traces: Sequence[Trace]) -> Sequence[Trace]:
+        """Have traces of a task say which it is, where some need other amounts than others."""
+        alike = len(set(self.tasks.values())) == 1
+        return traces if alike else [replace(trace, array_task=task) for trace in traces]
 
     @property
     def _tasks_not_run(self) -> int:
