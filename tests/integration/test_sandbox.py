@@ -251,9 +251,12 @@ def test_where_no_layer_can_be_put_over_a_folder_its_sockets_are_out_of_reach(
         server.listen()
         (place / "sock").chmod(0o777)
         (place / "file").write_text("here\n")
-        outcome = user.run(f"cat {place}/file; test ! -S {place}/sock; echo $?; touch {place}/file")
+        os.mknod(place / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        (place / "device").chmod(0o666)
+        check = f"cat {place}/file; test ! -S {place}/sock; echo $?; cat {place}/device; touch {place}/file"
+        outcome = user.run(check)
     assert outcome["read_only"] == [str(place)]
-    assert outcome["output_tail"].startswith("here\n0\ntouch: ")
+    assert outcome["output_tail"].startswith(f"here\n0\ncat: {place}/device: Permission denied\ntouch: ")
 
 
 def test_a_folder_that_may_only_be_passed_through(user: User, mounted: Callable[..., Path]) -> None:
@@ -556,6 +559,19 @@ def test_what_is_left_of_devices_and_services(user: User) -> None:
     assert devices <= {*new_root.DEVICES, "fd", "ptmx", "pts", "shm", "stdin", "stdout", "stderr", "tty"}
     assert user.run("find /run -type s -o -type p | grep -v -e nscd -e nslcd -e userdb")["output_tail"] == ""
     assert user.run("echo x > /dev/null; head -c 4 /dev/zero | wc -c; exec 3<> /dev/ptmx")["output_tail"] == "4\n"
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root has commands for it")
+def test_root_commands_no_name_service(user: User) -> None:
+    service = Path("/run/nscd")
+    missing = not service.exists()
+    service.mkdir(exist_ok=True)
+    try:
+        shown = user.run("ls -d /run/nscd 2>&1")["returncode"] == 0
+    finally:
+        if missing:
+            service.rmdir()
+    assert shown == (user.number is not None)
 
 
 def test_a_terminal_is_missing_as_in_a_batch_job(user: User) -> None:

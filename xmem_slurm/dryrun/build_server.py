@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
 
+from xmem_slurm import descriptors
 from xmem_slurm.device import builder, needs
 from xmem_slurm.errors import DeviceBuildError, XmemError
 from xmem_slurm.sandbox import linux, mounts
@@ -84,12 +85,10 @@ def _serve(listening: socket.socket) -> NoReturn:
     os.nice(10)
     with suppress(OSError):
         linux.lower_session(os.getpid())
-    own = listening.fileno()
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # whoever reads our output does not wait for a compiler
         os.dup2(nothing, number)
-    os.closerange(3, own)
-    os.closerange(own + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    descriptors.close_all_but(listening.fileno())
     known: dict[tuple[str, ...], list[str]] = {}
     while True:
         connection, _ = listening.accept()

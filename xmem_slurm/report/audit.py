@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from xmem_slurm import descriptors
 from xmem_slurm.decision import Decision, Kind
 from xmem_slurm.slurm import submitter
 from xmem_slurm.slurm.request import Request
@@ -116,7 +117,7 @@ def record_apart(
                 nothing = os.open(os.devnull, os.O_RDWR)
                 for descriptor in range(3):
                     os.dup2(nothing, descriptor)
-                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+                descriptors.close_all_but()
                 record(tables, command, written, outcome, began=began)
         finally:
             os._exit(0)

@@ -28,6 +28,7 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NoReturn
 
+from xmem_slurm import descriptors
 from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, results, syscalls, watch
 from xmem_slurm.units import GIB, KIB, MIB
 
@@ -338,6 +339,8 @@ class _Tending:
     def _beyond(self) -> str | None:
         """Look, and return the limit that is passed now, if one is."""
         now = self._look()
+        if now.threads > self.limits.processes:  # before it is asked what each of them holds: that takes its time
+            return "processes"
         elsewhere = watch.elsewhere(now.processes) if self.containers else 0
         memory, most = now.memory_bytes + elsewhere, self.limits.memory_bytes
         unseen = 0 if self.group.is_there() else self.unseen.held(now, most - memory)
@@ -349,7 +352,7 @@ class _Tending:
             return "memory"
         if self.root.layers is not None and watch.on_disk(self.root.layers, now.processes) > self.limits.scratch_bytes:
             return "scratch"
-        return "processes" if now.threads > self.limits.processes else None
+        return None
 
     def _look(self) -> watch.Usage:
         usage = watch.usage(self.own_number, self.root.scratch, self.root.results)
@@ -427,7 +430,7 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
             linux.join(own_users)
         for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), command.output, command.output)):
             os.dup2(descriptor, number)
-        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        descriptors.close_all_but()
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)

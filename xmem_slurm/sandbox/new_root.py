@@ -45,7 +45,9 @@ from xmem_slurm.sandbox.mounts import Plan, visible
 DEVICES = ("null", "zero", "full", "random", "urandom")
 FUSE = Path("/dev/fuse")
 NAME_SERVICES = ("nscd", "nslcd", "systemd/userdb")
-"""Folders of /run with sockets that the C library asks who a user is; they change nothing."""
+"""Folders of /run with sockets that the C library asks who a user is; they change nothing for an ordinary user..."""
+OF_ROOT = ("systemd/userdb",)
+"""...and these do for nobody: nscd takes commands of root's (nscd(8), --shutdown), nslcd a new password for anybody."""
 KERNEL_FILES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 """Entries of /proc through which root could change the machine."""
 PSEUDO_FILE_SYSTEMS = frozenset(
@@ -267,7 +269,7 @@ class _NewRoot:
         dev = _new(Path("/dev"))
         for name in (*DEVICES, *(["fuse"] if self.plan.fuse and _old(FUSE).exists() else [])):
             (dev / name).touch()
-            _bind(_old(Path("/dev", name)), dev / name, read_only=True)
+            _bind(_old(Path("/dev", name)), dev / name, read_only=True, devices=True)
         os.mknod(dev / "tty", stat.S_IFSOCK | 0o666)  # to open a socket's name is the error of having no terminal
         for name, target in {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
             (dev / name).symlink_to(f"/proc/self/{target}")
@@ -291,7 +293,7 @@ class _NewRoot:
             if _is_folder(_old(folder)):
                 _new(folder.parent).mkdir(exist_ok=True)
                 self._copy_folder(_old(folder), _new(folder))
-        for name in NAME_SERVICES:
+        for name in NAME_SERVICES if self.plan.user_namespace else OF_ROOT:
             if _is_folder(_old(run / name)):
                 _new(run / name).mkdir(parents=True)
                 _bind(_old(run / name), _new(run / name), read_only=True)
@@ -324,14 +326,14 @@ def _under(root: Path, path: Path) -> Path:
     return root / path.relative_to(_ROOT)
 
 
-def _bind(source: Path, target: Path, *, read_only: bool = False) -> None:
+def _bind(source: Path, target: Path, *, read_only: bool = False, devices: bool = False) -> None:
     linux.mount(source, target, None, linux.MS_BIND | linux.MS_REC)
     if read_only:
-        _make_read_only(target)
+        _make_read_only(target, 0 if devices else linux.MS_NODEV)
 
 
-def _make_read_only(target: Path) -> None:
-    """Make the mount at `target`, and all that can be reached below it, read-only.
+def _make_read_only(target: Path, more: int) -> None:
+    """Make the mount at `target`, and all that can be reached below it, read-only, with `more` flags.
 
     One by one: mount_setattr(2) does it in one call, but is not in every kernel that has the rest (RHEL 8's).
     """
@@ -342,7 +344,7 @@ def _make_read_only(target: Path) -> None:
     for point in points:
         try:
             kept = os.statvfs(point).f_flag & _KEPT_FLAGS
-            linux.mount("none", point, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | kept)
+            linux.mount("none", point, None, linux.MS_REMOUNT | linux.MS_BIND | linux.MS_RDONLY | more | kept)
         except OSError as error:
             if error.errno != errno.EACCES:  # a folder on the way is closed to us, and so to the job
                 raise
