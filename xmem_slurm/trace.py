@@ -77,6 +77,8 @@ _AT_START = re.compile(
     r"\b(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b|can't open file '.*': \[Errno 2\]"
 )
 """What Python says of a script that is not there or not right, or that imports what is not there."""
+_OURS = re.compile(r"\b_xmem\b|\bxmem_slurm\b")
+"""What it says of is of this package: half upgraded, or broken."""
 
 
 def cannot_start(words: str) -> bool:
@@ -84,7 +86,12 @@ def cannot_start(words: str) -> bool:
 
     Other files may be on a node's own disk, and a library in C that is missing here may be there.
     """
-    return bool(_AT_START.search(words)) and ".so" not in words
+    return bool(_AT_START.search(words)) and ".so" not in words and not is_of_ours(words)
+
+
+def is_of_ours(words: str) -> bool:
+    """Whether an exception with these words is a fault of this package, and no fact about the script."""
+    return _OURS.search(words) is not None
 
 
 class Op(IntEnum):

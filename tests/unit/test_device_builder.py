@@ -190,6 +190,15 @@ def test_a_killed_build_leaves_nothing_in_the_way(
     assert not list(builder.making(folder).glob("*/"))
 
 
+@pytest.mark.parametrize("damaged", ["libcudart.so.13", builder.MANIFEST])
+def test_what_a_crash_of_the_machine_left_empty_is_built_anew(fake_torch: Path, tmp_path: Path, damaged: str) -> None:
+    done = builder.build(fake_torch, tmp_path / "cache")
+    size = (done / damaged).stat().st_size
+    (done / damaged).write_bytes(b"")
+    assert builder.build(fake_torch, tmp_path / "cache") == done
+    assert (done / damaged).stat().st_size == size
+
+
 def test_no_compiler(fake_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)

@@ -30,7 +30,9 @@ def test_a_run_that_a_busy_machine_had_no_time_for_is_told_from_one_that_took_it
     outcome = sandbox.Outcome(-9, stopped, 60.0, 0, b"", spent_seconds=spent)
     assert runner._is_no_fact(outcome) is expected
     assert runner._is_no_fact(dataclasses.replace(outcome, disturbed="SIGKILL ended it"))
-    assert runner._is_no_fact(sandbox.Outcome(1, None, 1.0, 0, b""), "gcc: fatal error: No space left on device")
+    failed = sandbox.Outcome(1, None, 1.0, 0, b"")
+    assert runner._is_no_fact(failed, "gcc: fatal error: No space left on device")
+    assert runner._is_no_fact(failed, "ModuleNotFoundError: No module named '_xmem.patches'")
 
 
 def test_a_budget_is_used_up_by_what_was_spent_and_by_the_wall_far_behind() -> None:

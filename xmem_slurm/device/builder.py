@@ -1,6 +1,7 @@
 """The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the user's cache.
 
-A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs and `build.json`.
+A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs, and `build.json`,
+which has their sizes.
 The identity covers everything that the result depends on, by content: what torch needs, our sources, the compiler. So
 no torch, whatever its files are made to look like, comes by the build of another. A build is made in `<cache>/making`
 under a lock and renamed into place, so that a reader sees a whole build or none, two builds at once do the work once,
@@ -71,11 +72,12 @@ def make(wanted: needs.Needs, cache: Path | None = None) -> Path:
     done = folder / _identity(wanted, compiler)
     try:
         make_own(folder, done)
-        if (done / MANIFEST).is_file():
+        if _is_whole(done):
             return done
         making(folder).mkdir(mode=0o700, exist_ok=True)
         with _locked(making(folder) / f"{done.name}.lock"):
-            if not (done / MANIFEST).is_file():
+            if not _is_whole(done):
+                shutil.rmtree(done, ignore_errors=True)
                 _build_into(done, wanted, compiler[0])
     except OSError as error:
         raise DeviceBuildError(f"cannot write the stand-in CUDA libraries to {folder}: {error.strerror}") from error
@@ -137,6 +139,15 @@ def _identity(wanted: needs.Needs, compiler: tuple[str, str]) -> str:
     return digest.hexdigest()[:32]
 
 
+def _is_whole(done: Path) -> bool:
+    """Whether there is a finished build, with all of its files: a machine that lost its power leaves empty ones."""
+    try:
+        sizes = json.loads((done / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return all((done / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock. A file system without locks must do without: the rename alone keeps builds whole."""
@@ -165,8 +176,8 @@ def _build_into(done: Path, wanted: needs.Needs, compiler: str) -> None:
             compiling = [pool.submit(_compile, each, work, versions, compiler) for each in libraries]
             for finished in [*compiling, pool.submit(_compile_helper, work, compiler)]:
                 finished.result()
-        sonames = [each.soname for each in libraries]
-        about = {**asdict(versions), "torch_folder": wanted.torch_folder, "libraries": sonames}
+        sizes = {name: (work / name).stat().st_size for name in (HELPER, *(each.soname for each in libraries))}
+        about = {**asdict(versions), "torch_folder": wanted.torch_folder, "files": sizes}
         (work / MANIFEST).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         work.chmod(0o755)
         try:

@@ -207,9 +207,13 @@ def _with_end(unended: trace.Trace, outcome: sandbox.Outcome, missing: str) -> t
 
 
 def _is_no_fact(outcome: sandbox.Outcome, why: str = "") -> bool:
-    """Whether this machine ended it, had no room for it or, as others were busy, no time: another time it may have."""
+    """Whether this machine ended it, had no room for it or, as others were busy, no time; or a file of ours is broken.
+
+    Another time it may be otherwise.
+    """
     had_no_time = outcome.stopped == "time" and outcome.spent_seconds < BUSY_SHARE * outcome.seconds
-    return had_no_time or outcome.disturbed is not None or any(words in why for words in _NO_ROOM)
+    by_chance = had_no_time or outcome.disturbed is not None or any(words in why for words in _NO_ROOM)
+    return by_chance or trace.is_of_ours(why)
 
 
 def _disturbed(outcome: sandbox.Outcome) -> str:
