@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -105,6 +106,31 @@ def copied(tmp_path: Path) -> Path:
     (real / "sbatch").write_text('#!/bin/sh\necho "$@"\n')
     (real / "sbatch").chmod(0o755)
     return tmp_path
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_a_user_who_may_start_no_process_still_submits(shell: str, tmp_path: Path) -> None:
+    """A login node's limit of processes is used up: a shell that cannot fork ends at once."""
+    if os.getuid() != 0 or shutil.which(shell) is None:
+        pytest.skip("root makes a user of whom nothing runs")
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        for program in ("xsbatch", "xmem-slurm-python"):
+            shutil.copy(Path(XSBATCH).with_name(program), place)
+        for name, program in (("sbatch", "/bin/echo"), ("python3", "/bin/true")):
+            (place / name).symlink_to(program)
+        (place / "xmem-slurm-python").write_text("#!/nonexistent\n")
+        limited = ["bash", "-c", 'ulimit -u 1; exec "$@"', "limited", shell, place / "xsbatch"]
+        done = subprocess.run(
+            ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *limited, "--xmem-report=x", "-n 1", "a b"],
+            env={"PATH": f"{place}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (0, "-n 1 a b\n"), done.stderr
+    assert "xsbatch: submitted as written: no process can be started" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["no interpreter", "no first line", "no package"])
