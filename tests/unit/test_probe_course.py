@@ -53,6 +53,29 @@ def test_the_batch_is_that_of_the_loaders_that_training_draws_from(
     assert course.batch_size() == expected
 
 
+@pytest.mark.parametrize(
+    ("left", "grows"),
+    [
+        pytest.param([4096], True, id="at each step"),
+        pytest.param([1 << 20, 4096 - (1 << 20)], True, id="by turns more and less"),
+        pytest.param([1 << 20, -(1 << 20)], False, id="by turns, nothing in the end"),
+        pytest.param([0], False, id="nothing"),
+    ],
+)
+def test_what_each_step_leaves_is_told_where_the_script_was_not_ended(
+    left: list[int], grows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    course = importlib.import_module("_xmem.course.course").Course(SimpleNamespace(), {"XMEM_CPU_SECONDS": "60"})
+    allocated, noted = 8 << 20, []
+    for step in range(400):
+        allocated += left[step % len(left)]
+        course.stepped(allocated, 0, met=True, begins=False)
+    monkeypatch.setattr(course, "_doubt", lambda code, *_: noted.append(code))
+    course.ending()
+    assert noted == ["still-growing"] * grows
+
+
 EPOCH, THAWED = [("step", True)] * 400, [("step", True)] * 200 + [("step", False)] * 200
 AFTER = [("peak", 1500), ("step", False), *EPOCH]
 """The steps of an epoch: whether each was like an earlier one."""

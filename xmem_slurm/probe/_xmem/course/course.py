@@ -80,7 +80,8 @@ class Course:
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
         self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
         self._batch_sizes = set()  # of loaders that training draws from
-        self._levels = []  # bytes allocated after each of the last steps
+        self._levels = []  # bytes allocated after each of the last steps,
+        self._floors = []  # and the least of as many steps, of the last times as many
         self._unmet = []  # whether each of the last steps was of a kind not met before
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
@@ -316,6 +317,8 @@ class Course:
         if not met or begins:
             self._newest = self._steps + 1
         self._levels = [*self._levels[-GROWING_STEPS:], self._level(allocated)]
+        if self._steps % GROWING_STEPS == GROWING_STEPS - 1:
+            self._floors = [*self._floors[-GROWING_STEPS:], min(self._levels)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
         if self._loader is not None:
             self._batches_a_step = max(self._batches_a_step, self._loader.stepped())
@@ -373,11 +376,12 @@ class Course:
 
     def _grown(self):
         """Return how many bytes more each of the last steps left on the GPU; 0 where that is none, or no matter."""
-        grown = [after - before for before, after in zip(self._levels, self._levels[1:])]  # noqa: B905 - Python 3.9
-        if len(grown) < GROWING_STEPS or min(grown) <= 0:
-            return 0
-        each = sum(grown) // len(grown)
-        return each if each * LONG > MATTERS * self._levels[-1] else 0
+        for levels, steps in ((self._levels, 1), (self._floors, GROWING_STEPS)):  # some leave more by turns, then less
+            grown = [after - before for before, after in zip(levels, levels[1:])]  # noqa: B905 - Python 3.9
+            if len(grown) == GROWING_STEPS and min(grown) > 0:
+                each = sum(grown) // len(grown) // steps
+                return each if each * LONG > MATTERS * levels[-1] else 0
+        return 0
 
     def overdue(self, now):
         """Whether what follows an epoch takes too long."""
