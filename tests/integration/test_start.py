@@ -118,8 +118,8 @@ def test_a_user_who_may_start_no_process_still_submits(shell: str, tmp_path: Pat
         place.chmod(0o755)
         for program in ("xsbatch", "xmem-slurm-python"):
             shutil.copy(Path(XSBATCH).with_name(program), place)
-        for name, program in (("sbatch", "/bin/echo"), ("python3", "/bin/true")):
-            (place / name).symlink_to(program)
+        for called, program in (("sbatch", "/bin/echo"), ("python3", "/bin/true")):
+            (place / called).symlink_to(program)
         (place / "xmem-slurm-python").write_text("#!/nonexistent\n")
         limited = ["bash", "-c", 'ulimit -u 1; exec "$@"', "limited", shell, place / "xsbatch"]
         done = subprocess.run(

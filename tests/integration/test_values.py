@@ -40,6 +40,10 @@ assert torch.equal(lengths, lengths.clone()) and lengths.cpu().numpy().sum() == 
 chosen = torch.zeros(10, dtype=torch.bool, device=device)
 chosen[torch.tensor([1, 2], device=device)] = True
 assert chosen.sum().item() == 2
+edges = torch.tensor([[0, 0, 1, 2, 2], [1, 1, 0, 2, 2]]).to(device)
+graph = torch.sparse_coo_tensor(edges, torch.ones(5, device=device, requires_grad=True), (3, 3)).coalesce()
+assert graph.is_coalesced() and graph.values().shape == (3,) and graph.indices().shape == (2, 3)
+torch.sparse.mm(graph, torch.ones(3, 2, device=device)).sum().backward()
 scripted = torch.jit.script(with_zeros)
 assert scripted(lengths).shape == (3,)
 starts = lengths.cumsum(0) - lengths
@@ -435,7 +439,9 @@ picked = unknown[mask]
 assert picked.shape == (COUNT,)
 (picked.sum() + torch.masked_select(unknown, mask).sum()).backward()
 unknown.detach()[mask] = torch.zeros_like(picked)
-assert len(torch.randint(9, (7,), device=device).unique()) in (0, 7)
+drawn = torch.randint(9, (7,), device=device)
+assert len(drawn.unique()) in (0, 7)
+assert torch.sparse_coo_tensor(drawn[None], torch.ones(7, 4, device=device)).coalesce().values().shape[0] in (0, 7)
 """
 
 ORDINARY = {

@@ -121,6 +121,11 @@ def test_a_job_that_cannot_be_estimated_asks_for_the_largest_gpu_and_says_so() -
     assert all(line.startswith("#") for line in found.script.splitlines() if "code 1" in line)
 
 
+def test_there_is_no_script_for_what_cannot_start() -> None:
+    with pytest.raises(UsageError, match="likely to fail on any GPU: no such file"):
+        made("plain", lambda _: NoEstimate("no such file", fails=True))
+
+
 @pytest.mark.parametrize("error", [SandboxError("no user namespaces"), DeviceBuildError("no gcc")])
 def test_a_machine_that_cannot_run_dry_still_writes_a_script(error: XmemError) -> None:
     def cannot(_: Submission) -> XmemError:
@@ -178,6 +183,7 @@ def test_a_template_for_one_command_takes_no_points() -> None:
     [
         (["colour=red"], "apptainer has name, time, cpus, memory, gpus, partition, account, setup, image, bind"),
         (["cpus=many"], "whole number"),
+        (["gpus=0"], "a whole number from 1 on"),
         ([], r"needs --set image=…: the container"),
         (["image=a\nrm -rf b"], "one line"),
     ],

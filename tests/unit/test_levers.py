@@ -140,7 +140,7 @@ def test_a_variable_that_the_shell_does_not_read_is_the_commands_alone() -> None
         ),
         ("--gres=mps:50,lscratch:9", "torchrun train.py", (2, 1), "--gres=lscratch:9 --gpus-per-node=2"),
         ("--gres=shard:2", "torchrun train.py", (4, 1), "--gpus-per-node=4"),
-        ("--gres=gpu:a:4 --ntasks=4", "srun python train.py", (2, 1), "--ntasks=2 --gpus-per-node=2"),
+        ("--gres=gpu:a:4 --ntasks=4", "srun python train.py", (2, 1), "--ntasks=2 --gres=gpu:2"),
     ],
 )
 def test_gpus_are_asked_for_by_task_where_they_were(

@@ -363,7 +363,8 @@ PYTHON = "python -u train.py --x | tee log"
         ("accelerate launch --num_processes 4 train.py", (1, 2), "accelerate launch --num_processes 2 train.py"),
         ("deepspeed train.py", (1, 2), "deepspeed --num_gpus=2 train.py"),
         ("exec python -m torch.distributed.run 'train.py'", (1, 2), "distributed.run --nproc-per-node=2 'train.py' --"),
-        ("torchrun train.py", (2, 8), "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 torchrun --nnodes=2"),
+        ("torchrun train.py", (2, 8), "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+"),
+        ("torchrun train.py", (2, 8), "--cpus-per-task=$SLURM_CPUS_PER_TASK} torchrun --nnodes=2"),
     ],
 )
 def test_the_command_that_launches_it_is_changed_and_nothing_else(
@@ -381,6 +382,14 @@ def test_the_command_that_launches_it_is_changed_and_nothing_else(
     assert expected in text
     assert text.startswith("#!/bin/bash\nif true; then\n  A='b c' ")
     assert text.endswith("\nfi\n# train.py\n")
+
+
+@pytest.mark.parametrize("given", ["-b 8", "-b8", "-b=8", "-b '8'", "-b $B"])
+def test_a_short_option_is_changed_where_it_stands(given: str) -> None:
+    script = f"#!/bin/bash\npython train.py --lr-b 8 -bs 8 {given} -c 8\n".encode()
+    same = Processes(1, 1), Processes(1, 1)
+    text = launch.changed(script, launch.find(script, "train.py"), same, variables={}, arguments={"-b": "2"})
+    assert re.search(rb"--lr-b 8 -bs 8 -b[ =]?'?2'? -c 8\n", text), text
 
 
 @pytest.mark.parametrize("script", ["bash run.sh", "python train.py; python train.py", "train.py"])

@@ -251,7 +251,7 @@ def test_where_there_is_not_the_job_gets_no_smaller_gpu(monkeypatch: pytest.Monk
     assert tasks.ran == [0, 99, 49, 24, 74, 0], "time is left for another kind of GPU"
     assert sized.placement.choice == "h200"
     assert sized.no_smaller
-    assert "of the array's 100 tasks only 0, 24, 49, 74 and 99 ran, and they read their number" in str(
+    assert "of the array's 100 tasks only tasks 0, 24, 49, 74 and 99 ran, and they read their number" in str(
         sized.estimate.reasons
     )
     lines = terminal.option_lines(outlooks(sized), None)
@@ -270,7 +270,7 @@ def test_whoever_names_tasks_answers_for_the_others(monkeypatch: pytest.MonkeyPa
     sized = sized_array(monkeypatch, tasks, "0-9", BY_NUMBER, XMEM_ARRAY_TASKS="5")
     assert tasks.ran == [5]
     assert sized.placement.choice == "l4"
-    assert "of the array's 10 tasks only 5 ran" in sized.estimate.reasons[0]
+    assert "of the array's 10 tasks only task 5 ran" in sized.estimate.reasons[0]
 
 
 def test_a_task_between_that_fails_is_said_and_loses_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:

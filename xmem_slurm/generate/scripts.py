@@ -1,14 +1,15 @@
 """Which batch script runs this command here? A template is filled in, run dry, and asks for the GPU that fits.
 
-A script whose job cannot be run dry (a container, a file that is not here, a machine without a sandbox) asks for the
-largest GPU that it can get, and says so. The points of a sweep that need the same GPU make one array.
+A script whose job cannot be run dry (a container, data that are not here, a machine without a sandbox) asks for the
+largest GPU that it can get, and says so; there is none for a command that cannot start anywhere. The points of a sweep
+that need the same GPU make one array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from xmem_slurm.errors import UsageError, XmemError
+from xmem_slurm.errors import NoEstimate, UsageError, XmemError
 from xmem_slurm.generate import templates
 from xmem_slurm.generate.templates import Template
 from xmem_slurm.report import terminal
@@ -63,8 +64,8 @@ def generate(
     """Return the scripts that run the commands of `points`, which have names: in a sweep one for each GPU option.
 
     Raises:
-        UsageError: the template has a mistake, a template without an array is given several commands, or no nodes of
-            the site can run the job.
+        UsageError: the template has a mistake, a template without an array is given several commands, no nodes of the
+            site can run the job, or a command cannot start.
     """
     if len(points) > 1 and not template.array:
         raise UsageError(f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)")
@@ -83,6 +84,8 @@ def _job(text: str, target: Target) -> Submission:
 
 def _need(draft: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
     request = draft.request
+    if isinstance(sized, NoEstimate) and sized.fails:
+        raise UsageError(f"no script was made, as the command is likely to fail on any GPU: {sized}")
     if isinstance(sized, XmemError):
         largest = _largest(request, target)
         line = " ".join(str(sized).split())  # it becomes a comment of the script: one line

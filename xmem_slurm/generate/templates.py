@@ -116,9 +116,12 @@ def values(template: Template, settings: Sequence[str]) -> dict[str, int | str]:
             raise UsageError(f"--set {setting}: write key=value; {template.name} has {', '.join(template.variables)}")
         if not value.isprintable():
             raise UsageError(f"--set {key}: a value is one line of printable characters")
-        if isinstance(template.variables[key].default, int):
-            if not value.isdecimal():
-                raise UsageError(f"--set {setting}: {key} is a whole number: {template.variables[key].about}")
+        default = template.variables[key].default
+        if isinstance(default, int):
+            least = min(default, 1)  # what is 0 unless it is set may be 0
+            if not value.isdecimal() or int(value) < least:
+                what = f"a whole number from {least} on"
+                raise UsageError(f"--set {setting}: {key} is {what}: {template.variables[key].about}")
             given[key] = int(value)
         else:
             given[key] = value

@@ -28,7 +28,7 @@ def asking(job: Submission, per_node: int, nodes: int, tasks: int | None, option
         if by_task:
             each = _each(per_node, tasks or request.tasks_per_node)
             values |= {name: gres.with_amount(name, request.value(name) or "", each) for name in by_task}
-        elif "gres" in options and "gpus-per-node" not in options:
+        elif "gres" in options and (_has_gpu(request.value("gres")) or "gpus-per-node" not in options):
             others = values["gres"] if "gres" in values else request.value("gres")
             values["gres"] = gres.with_entry(others, f"gpu:{per_node}")
         else:
@@ -37,6 +37,10 @@ def asking(job: Submission, per_node: int, nodes: int, tasks: int | None, option
         if (request.nodes or 1) != nodes or request.value("nodes") is not None or by_task:
             edits.append(Edit("nodes", str(nodes)))
     return apply([edit for edit in edits if edit.value != request.value(edit.name)], job)
+
+
+def _has_gpu(of_gres: str | None) -> bool:
+    return of_gres is not None and any(each.is_gpu for each in gres.parse(of_gres))
 
 
 def _each(per_node: int, tasks: int) -> int:

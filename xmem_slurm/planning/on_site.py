@@ -86,7 +86,8 @@ class Planned:
         assert row.job is not None
         why = "; ".join([f"planned: {row.candidate}", *what_changes(self.plan.base, row.candidate)])
         option = self.site.option[row.candidate.option]
-        return rewrite(row.job, option, why, spelled=self.site.dialect, templates=self.site.templates)[0]
+        site, written = self.site, self.plan.base.job
+        return rewrite(row.job, option, why, spelled=site.dialect, templates=site.templates, written=written)[0]
 
     def written(self, row: Row, path: Path) -> Mapping[Path, bytes]:
         """Return what is written for a way: its script at `path`, and beside it the files that it needs."""

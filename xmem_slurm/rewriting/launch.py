@@ -28,6 +28,8 @@ _MEETING = (
     '--rdzv-id="$SLURM_JOB_ID" --rdzv-backend=c10d --rdzv-endpoint="$(scontrol show hostnames | head -n 1):29500"'
 )
 """How the torchruns of several nodes find each other; scontrol takes the job's own nodes (SLURM_JOB_NODELIST)."""
+_CPUS = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
+"""Since 22.05 srun does not take it from the job (srun(1), --cpus-per-task)."""
 _BEGINNING = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?\n)*")
 """Comments and empty lines, Slurm's own among them."""
 _MADE = re.compile(rb"[$`(]")
@@ -153,12 +155,15 @@ def _argument(script: bytes, option: str, value: str) -> list[_Edit]:
 
     Dashes and underscores are alike.
     """
-    name = re.sub("[-_]", "[-_]", option.lstrip("-"))
+    name = option if option.startswith("-") else f"--{option}"
+    is_short = len(name) == len("-b")
+    name = name if is_short else "--" + re.sub("[-_]", "[-_]", name.lstrip("-"))
+    between = "=?[ \\t]*" if is_short else "(?:=|[ \\t]+)"
     number = r"\d+|\$\w+|\$\{[^}\s]*\}"
     kind = r"(?i:true|false)" if value in ("True", "False") else number if value.isdecimal() else r"(?!-)[^\s\"';&|]+"
-    given = re.compile(rf"(?<![\w-])--{name}(?:=|[ \t]+)[\"']?({kind})(?![\w.])".encode())
+    given = re.compile(rf"(?<![\w-]){name}{between}[\"']?({kind})(?![\w.])".encode())
     if value in ("True", "False"):
-        alone = re.compile(rf"(?<![\w-])--{name}(?![\w=.-])(?![ \t]+[\"']?{kind}(?![\w.]))".encode())
+        alone = re.compile(rf"(?<![\w-]){name}(?![\w=.-])(?![ \t]+[\"']?{kind}(?![\w.]))".encode())
         found = [_Edit(each.end(), each.end(), f" {value}") for each in alone.finditer(script)]
         return [*found, *(_Edit(*each.span(1), value) for each in given.finditer(script))]
     return [_Edit(*found.span(1), shlex.quote(value)) for found in given.finditer(script)]
@@ -207,7 +212,7 @@ def _torchrun(launch: Launch, nodes: int, per_node: int) -> str:
     module = "-m " if launch.is_module else ""
     if nodes == 1:
         return f"{torchrun} --standalone --nproc-per-node={per_node} {module}"
-    each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 {torchrun}"
+    each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 {_CPUS} {torchrun}"
     return f"{each} --nnodes={nodes} --nproc-per-node={per_node} {_MEETING} {module}"
 
 

@@ -47,12 +47,14 @@ def rewrite(
     spelled: Dialect = _ANY,
     templates: Path | None = None,
     in_script: bool = True,
+    written: Submission | None = None,
 ) -> tuple[Submission, Sequence[Change]]:
     """Return the job with these components asking for `option`, and what was changed; the same job if they do already.
 
     How it is asked for is up to the site's dialect; of a share, what was `granted` of it. `templates` is the site's own
     folder of templates. Without `in_script` what the script says is overruled on the command line, and it stays as it
-    is, where that can be: the job's own steps are changed in the script alone.
+    is, where that can be: the job's own steps are changed in the script alone. `written` is the job as its user has it,
+    where more than this was changed in it: the comment in the script says all.
 
     Raises:
         UsageError: the request cannot be changed without changing something else; the message says what.
@@ -90,7 +92,8 @@ def rewrite(
         edited = edited.but(environ={**edited.environ, **granted.variables})
     script = edited.parsed_script
     if script is not None and edited.script != job.script:
-        record = f"xmem-slurm {__version__}: {'; '.join(map(str, changes))}: {reason}"
+        told = changes if written is None else _changes(written, edited, _differing(written, edited))
+        record = f"xmem-slurm {__version__}: {'; '.join(map(str, told))}: {reason}"
         heeded = scripts.without_own_lines(script)  # the #XMEM lines are for us
         edited = edited.but(script=_render(heeded, record, templates))
     return edited, changes
@@ -110,6 +113,13 @@ def _lines(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"line {numbers[0]} of the script"
     return f"{len(numbers)} lines of the script, the first of them {numbers[0]}"
+
+
+def _differing(before: Submission, after: Submission) -> list[Edit]:
+    """Return the options of a job of one component that are others now."""
+    old, new = before.request, after.request
+    names = dict.fromkeys((*old.settings, *new.settings))
+    return [Edit(name, new.value(name)) for name in names if old.value(name) != new.value(name)]
 
 
 def _changes(before: Submission, after: Submission, edits: Sequence[Edit]) -> list[Change]:

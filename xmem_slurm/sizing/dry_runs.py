@@ -139,7 +139,8 @@ class DryRunsByKind:
         if not (self.tasks_differ or named) or self._tasks_not_run <= 0:
             return trace
         count = self.order.job.environ["SLURM_ARRAY_TASK_COUNT"]
-        words = f"of the array's {count} tasks only {_listed(sorted(self.tasks))} ran"
+        plural = "s" if len(self.tasks) > 1 else ""
+        words = f"of the array's {count} tasks only task{plural} {_listed(sorted(self.tasks))} ran"
         words += "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
         words += "".join(f"; {each}" for each in self.failed_tasks)
         return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)])

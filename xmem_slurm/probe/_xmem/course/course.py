@@ -377,7 +377,7 @@ class Course:
     def _grown(self):
         """Return how many bytes more each of the last steps left on the GPU; 0 where that is none, or no matter."""
         for levels, steps in ((self._levels, 1), (self._floors, GROWING_STEPS)):  # some leave more by turns, then less
-            grown = [after - before for before, after in zip(levels, levels[1:])]  # noqa: B905 - Python 3.9
+            grown = [after - before for before, after in zip(levels, levels[1:])]  # noqa: B905, RUF007 - 3.9
             if len(grown) == GROWING_STEPS and min(grown) > 0:
                 each = sum(grown) // len(grown) // steps
                 return each if each * LONG > MATTERS * levels[-1] else 0

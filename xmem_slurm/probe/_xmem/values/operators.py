@@ -56,6 +56,7 @@ OPERATORS = {
     "shapes.unique2": "_unique2",
     "shapes.unique_consecutive": "unique_consecutive",
     "shapes.unique_dim": "unique_dim",
+    "shapes.coalesce": "_coalesce",
     "shapes.bincount": "bincount",
     "shapes.repeat_interleave": "repeat_interleave.Tensor",
     "shapes.index": "index.Tensor",

@@ -9,6 +9,9 @@ from _xmem import doubts
 from _xmem.values import lazy
 from _xmem.values.table import computed
 
+MOST_SORTED = 1 << 20
+"""Entries of a sparse tensor whose places are compared: half a second's work on the host."""
+
 
 class Shapes:
     """Kernels over the table `values`; `most`: of unknown masks, everything is selected, else nothing.
@@ -80,6 +83,31 @@ class Shapes:
             return tensor.reshape(shape).clone(), tensor.new_zeros(places, dtype=long), counts
 
         return self._shape(real, args, getattr(self._torch.ops.aten, name).default, upper)
+
+    def coalesce(self, real, tensor):
+        """Entries at the same place become one; on a GPU only that tells how many are left."""
+        count = tensor._nnz()
+        if not self._values.applies(tensor) or count < 2 or tensor.is_coalesced():
+            return real(tensor)
+        places = tensor._indices()
+        known = self._values.seen(places) if count <= MOST_SORTED else None
+        distinct = None if known is None else computed(self._torch.unique, known, dim=1)
+        if distinct is not None:
+            self._assumed.shaped(self._values.mark((places,)))
+            left = distinct.shape[1]
+        else:
+            doubts.note("value-shape", "shapes follow from values")
+            left = count if self._most else 0
+        if not left:
+            return real(tensor)
+        # The places as one number each, their order, and where each begins; a radix sort has another copy of two of them
+        # (aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda, 2.11; thrust).
+        flat, *others = (places.new_empty((count,)) for _ in range(3))
+        places.new_empty((2 * count,))
+        values = tensor._values().new_empty((left, *tensor._values().shape[1:]))
+        places = flat[None, :left] if len(places) == 1 else places.new_empty((len(places), left))
+        del others
+        return self._torch.sparse_coo_tensor(places, values, tensor.shape, check_invariants=False, is_coalesced=True)
 
     def bincount(self, real, tensor, weights=None, minlength=0):
         """What is not known is below `minlength`, where a script names that: it has no more classes."""
