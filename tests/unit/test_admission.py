@@ -104,7 +104,7 @@ def test_a_dry_run_elsewhere_is_none_of_this_machine(
 
 def _count_while_running(arguments: tuple[DryRuns, str]) -> int:
     rules, folder = arguments
-    with admission.turn(rules, 60, lambda _: None):
+    with admission.turn(rules, 600, lambda _: None):
         mark = Path(folder, str(os.getpid()))
         mark.touch()
         time.sleep(0.02)
@@ -166,6 +166,20 @@ def test_whoever_stands_behind_too_many_goes_at_once(
         pass
     assert time.monotonic() - began < 5
     assert told == []
+    for each in behind:
+        each.held.close()
+
+
+def test_whoever_sees_that_the_line_does_not_move_goes_before_the_time_is_up(
+    holder: Callable[..., multiprocessing.context.ForkProcess],
+) -> None:
+    """Three dry runs come before, and the first of them takes more than a quarter of the time."""
+    rules = DryRuns(per_user=99, per_machine=1)
+    holder(rules)
+    behind = [admission._Line("machine", 1, "on this machine").__enter__() for _ in range(3)]
+    late = r"within the \d+ s that are left it is not its turn: place 4"
+    with pytest.raises(Busy, match=late), admission.turn(rules, 10, lambda _: None):
+        pass
     for each in behind:
         each.held.close()
 

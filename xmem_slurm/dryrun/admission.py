@@ -5,7 +5,7 @@ namespace (unix(7)) that somebody listens on. The kernel gives a name to one pro
 however it ends: there is no file to clear away, to own, or to lock over a network file system. The first places of a
 line are those of dry runs that run; whoever stands behind them moves up when a place before is free. Of that the kernel
 tells: who waits is connected to who stands there, and sleeps until that connection ends. Whoever could not be in time,
-as a dry run takes a while, goes at once.
+as a dry run takes a while, goes at once; and so does whoever sees that the line moves too slowly.
 
 What this is not: a fence. A name can be taken by any process of the machine, and a user who holds all of them has
 others wait as long as the site allows, and their jobs go as they were written. Whoever has another network namespace
@@ -175,12 +175,15 @@ class _Line:
         Raises:
             Busy: it is not, at this time of the monotonic clock, or cannot be by then.
         """
-        began, told = time.monotonic(), False
+        began, told, first = time.monotonic(), False, self.place
         while self.place >= self.most:
-            left = until - time.monotonic()
-            spare = left - SHORTEST_SECONDS * ((self.place - self.most) // self.most)
+            now = time.monotonic()
+            left, waited = until - now, now - began
+            rounds, seen = (self.place - self.most) // self.most, (first - self.place) / self.most
+            # If the next one takes as long as those that were seen, and that has taken `waited` so far.
+            by_pace = (until - began) / (1 + rounds / (seen + 1)) - waited
+            spare = min(left - SHORTEST_SECONDS * rounds, by_pace)
             if spare <= 0:
-                waited = time.monotonic() - began
                 late = f"after {waited:.0f} s" if left <= 0 else f"within the {left:.0f} s that are left"
                 raise Busy(f"{late} it is not its turn: {self._ahead()}")
             if not told:

@@ -100,7 +100,7 @@ class Shapes:
             left = count if self._most else 0
         if not left:
             return real(tensor)
-        # The places as one number each, their order, and where each begins; a radix sort has another copy of two of them
+        # The places as one number each, their order, and where each begins; a radix sort has another copy of two
         # (aten/src/ATen/native/sparse/cuda/SparseCUDATensor.cu, _coalesce_sparse_cuda, 2.11; thrust).
         flat, *others = (places.new_empty((count,)) for _ in range(3))
         places.new_empty((2 * count,))
