@@ -176,6 +176,16 @@ def test_what_was_counted_is_read_of_a_trace(tmp_path: object) -> None:
     ), "ranks that wait for each other are neighbours; alone nothing is sent"
 
 
+def test_bytes_are_those_of_a_step_where_the_last_marks_have_more_between_them(tmp_path: object) -> None:
+    """As where steps were left out of the trace."""
+    history = [*HISTORY, *(("alloc", 3 + n, 7, 0) for n in range(5))]
+    marks = [{"kind": "step", "allocations": number} for number in (2, 3, 4, 5, 8)]
+    counted = {"launches": 9, "backwards": 1, "rows": ROWS}
+    work = speed.work_of(read(tmp_path, history, work=counted, marks=marks))  # type: ignore[arg-type]
+    assert work is not None
+    assert work.bytes == 2 * 7
+
+
 @pytest.mark.parametrize(
     "counted",
     [None, {"launches": 0, "backwards": 0}, {"launches": 1, "backwards": 1, "rows": [["graph", "", 0, 0, 0, 0, 1]]}],

@@ -9,6 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
 
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.trace import Category, Trace
@@ -245,15 +247,16 @@ def _touched_bytes(trace: Trace) -> float:
     """Return the bytes that kernels other than products read and write in the step, told by what is allocated.
 
     What is made in a step is written once and read once, an activation once more in the backward pass. The optimizer
-    reads and writes its state and the parameters, and reads the gradients.
+    reads and writes its state and the parameters, and reads the gradients. Of steps that differ the middle one counts:
+    where some were left out of the trace, what lies between two marks may be more than one.
     """
     steps = [mark.allocations for mark in trace.marks if mark.kind == "step"]
-    made = trace.allocations[steps[-2] : steps[-1]] if len(steps) > 1 else trace.allocations
+    spans = [trace.allocations[start:end] for start, end in pairwise(steps)] or [trace.allocations]
     held = dict.fromkeys(Category, 0)
     for allocation in trace.allocations[: steps[0]] if steps else ():
         held[allocation.category] += allocation.size
-    new = sum(each.size * (3 if each.category is Category.ACT else 2) for each in made)
-    return float(new + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD])
+    new = (sum(each.size * (3 if each.category is Category.ACT else 2) for each in made) for made in spans)
+    return float(median_low(new) + 2 * held[Category.PARAM] + 2 * held[Category.OPT] + held[Category.GRAD])
 
 
 def same_class(a: float, b: float) -> bool:
