@@ -74,7 +74,7 @@ CASES: Mapping[str, Case] = {
         },
     ),
     "prefetch_thread_queue": Case(Expects.DOUBT, "threads", {'"GPU_SECONDS", "0"': '"GPU_SECONDS", "0.05"'}),
-    "sweep_refit_best": Case(Expects.DOUBT, VALUES, {'os.environ.get("WINS")': '"2048"'}),
+    "sweep_refit_best": Case(Expects.EXACT, VALUES, {'os.environ.get("WINS")': '"2048"'}),
 }
 
 UNSEEN_PEAKS = Listing(Path(__file__).parent, CASES)
