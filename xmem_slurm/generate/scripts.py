@@ -83,6 +83,11 @@ def _job(text: str, target: Target) -> Submission:
 
 
 def _need(draft: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
+    """Return the option that a script asks for, and why; the largest there is where no need is known or none fits.
+
+    Raises:
+        UsageError: its command cannot start, or no nodes of the site can run it.
+    """
     request = draft.request
     if isinstance(sized, NoEstimate) and sized.fails:
         raise UsageError(f"no script was made, as the command is likely to fail on any GPU: {sized}")

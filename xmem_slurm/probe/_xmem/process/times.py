@@ -24,7 +24,7 @@ BEYOND = 1e-3
 """Seconds by which time leaps further: a number of 1.8e9 seconds is exact to 2.4e-7 of them."""
 
 
-class _Line:
+class _WaitingLine:
     """What a line of the script has compared with times: how many were to come, and whether one had passed."""
 
     def __init__(self):
@@ -52,7 +52,7 @@ class Times:
 
     def left(self, line, seconds):
         """A line compares with a time that comes in so many seconds; return how many are left of them."""
-        met = self._lines.setdefault(line, _Line())
+        met = self._lines.setdefault(line, _WaitingLine())
         if seconds <= 0:
             met.passed = True
             return seconds
