@@ -1,4 +1,6 @@
-"""Sizes in bytes, and how people write them."""
+"""Sizes in bytes, and how people write them and lists of numbers."""
+
+from collections.abc import Iterable
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -16,3 +18,9 @@ def human(size: int) -> str:
         if abs(size) >= unit:
             return f"{size / unit:.2f} {name}"
     return f"{size} B"
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Write numbers as people list them: `1, 2 and 8`."""
+    *others, last = (f"{number:,}" for number in numbers)
+    return f"{', '.join(others)} and {last}" if others else last

@@ -164,6 +164,15 @@ def test_what_is_advised_was_run_and_fits_and_its_batch_is_as_large_as_before() 
     assert [row.candidate.gpus for row in plan.verified] == sorted(row.candidate.gpus for row in plan.verified)
 
 
+def test_numbers_of_gpus_with_another_batch_are_told() -> None:
+    plan, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)})
+    space = Space(site_of(small=8), {"small": gpu(3000)}, [1, 2, 64, 128], list(METHODS.values()))
+    left_out = space.of_another_batch(plan.base)
+    assert (plan.base.batch, left_out) == (32, [64, 128])
+    lines = report.lines(replace(plan, of_another_batch=left_out), {"small": gpu(3000)})
+    assert "not with 64 and 128 GPUs: a step would not be of 32 samples (--any-global-batch)" in "\n".join(lines)
+
+
 def test_two_at_once_find_the_same_and_run_nothing_twice() -> None:
     for wanted in ({"top": 1}, {"top": 3}, {"top": 3, "objective": "cost"}):
         plan, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, **wanted)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,7 +129,10 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     with admission.turn(site.dry_run, None, tell):
         experience = Experience(learned.margins(site, tell), history.ran_out(job))
         search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put, experience)
-        return Planned(search.plan(dispatch.some_at_once(site.dry_run)), site, gpus)
+        ways = search.plan(dispatch.some_at_once(site.dry_run))
+    if wanted.gpus is not None:
+        ways = replace(ways, of_another_batch=space.of_another_batch(ways.base))
+    return Planned(ways, site, gpus)
 
 
 def _put(path: Path, content: bytes) -> None:

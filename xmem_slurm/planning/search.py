@@ -88,6 +88,8 @@ class Ways:
     not_tried: int
     not_ranked: str = ""
     """Why the ways are not ranked by speed; "" where they are."""
+    of_another_batch: Sequence[int] = ()
+    """The numbers of GPUs that were asked for, and with which an optimizer step would have more samples, or fewer."""
 
     @property
     def verified(self) -> Sequence[Row]:

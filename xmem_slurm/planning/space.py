@@ -57,6 +57,15 @@ class Space:
                             lever=base.lever,
                         )
 
+    def of_another_batch(self, base: Base) -> Sequence[int]:
+        """Return the numbers of GPUs that are left out as an optimizer step would have more samples, or fewer."""
+        counts, tensors = self.counts if base.can_be_launched and base.batch else (), trainer_of(base).tensors
+
+        def has_batch(count: int) -> bool:
+            return any(any(True for _ in self._batches(base, count // n)) for n in tensors if count % n == 0)
+
+        return [count for count in counts if not has_batch(count)]
+
     def smaller(self, base: Base, candidate: Candidate) -> Candidate | None:
         """Return the same way with the next smaller batch of each process; None: there is none."""
         for micro, accumulation in self._batches(base, candidate.data_ranks):

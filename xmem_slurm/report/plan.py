@@ -8,7 +8,7 @@ from xmem_slurm.planning.changes import arguments_for, deepspeed_config, files_f
 from xmem_slurm.planning.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.units import human
+from xmem_slurm.units import human, listed
 
 ANSWERS: Mapping[str, str] = {
     "too large": "does not fit, by a dry run",
@@ -112,7 +112,8 @@ def _change(plan: Ways, row: Row) -> list[str]:
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     words += [f"{name} {value}" for name, value in arguments.items()]
     each = row.candidate
-    words += [f"{each.per_node} processes on each of {each.nodes} nodes"] if each.gpus != plan.base.ranks else []
+    same = (each.gpus, each.nodes) == (plan.base.ranks, plan.base.nodes)
+    words += [] if same else [f"{each.per_node} processes on each of {each.nodes} nodes"]
     also = f"{', '.join(_also(row))}: " if _also(row) else ""
     found = [also + ("; ".join(words) or "as it is written")]
     if plan.base.deepspeed is not None and files_for(plan.base, each):
@@ -128,6 +129,11 @@ def _words(plan: Ways) -> list[str]:
     found = [f"{plan.dry_runs} dry runs; margins included"]
     if plan.not_tried and plan.verified:
         found.append(f"{plan.not_tried} other ways were not tried: these are the best of those that were")
+    if plan.of_another_batch:
+        left_out = listed(plan.of_another_batch)
+        found.append(
+            f"not with {left_out} GPUs: a step would not be of {plan.base.batch:,} samples (--any-global-batch)"
+        )
     if plan.not_ranked:
         found.append(f"not ranked by speed: {plan.not_ranked}")
     else:

@@ -306,6 +306,13 @@ def _outcome(listening: _Listening, seconds: float) -> Outcome:
     )
 
 
+_BY_ERROR = {
+    errno.ENODEV: "the kernel has no overlay file system (modprobe overlay)",
+    errno.EMFILE: "`ulimit -n` shows how many files may be open",
+}
+"""What is behind an error, whatever was refused by it."""
+
+
 def _why(stage: str, number: int | None, where: str) -> str:
     """Say in one line what was refused and what an administrator would change."""
     if number is None:
@@ -318,12 +325,12 @@ def _why(stage: str, number: int | None, where: str) -> str:
         "mounts": f"mounting {where or 'the new root'} is refused",
     }[stage]
     words = f"no sandbox here: {refused} ({os.strerror(number)})"
+    if number in _BY_ERROR:
+        return f"{words}; {_BY_ERROR[number]}"
     for setting, off, change in _SETTINGS:
         file = Path("/proc/sys", setting.replace(".", "/"))
         if file.is_file() and file.read_text().strip() == off:
             return f"{words}; {setting} is {off}, an administrator would set {change}"
-    if number == errno.ENODEV:
-        return f"{words}; the kernel has no overlay file system (modprobe overlay)"
     if linux.release() < OLDEST_LINUX:
         return f"{words}; it needs Linux {'.'.join(map(str, OLDEST_LINUX))}, this is {platform.release()}"
     return f"{words}; a container or a security module forbids it"

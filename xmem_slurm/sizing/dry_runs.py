@@ -15,6 +15,7 @@ from xmem_slurm.sizing import kernels, nccl
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.trace import Noted, Trace, cannot_start, fail_on_any_gpu
+from xmem_slurm.units import listed
 
 # Note [Tasks of an array]
 # The ends of an array are run first, as sweeps grow. Where its tasks cannot differ (`array_tasks.may_differ`), the ends
@@ -140,16 +141,10 @@ class DryRunsByKind:
             return trace
         count = self.order.job.environ["SLURM_ARRAY_TASK_COUNT"]
         plural = "s" if len(self.tasks) > 1 else ""
-        words = f"of the array's {count} tasks only task{plural} {_listed(sorted(self.tasks))} ran"
+        words = f"of the array's {count} tasks only task{plural} {listed(sorted(self.tasks))} ran"
         words += "" if named else ", and they read their number (--xmem-array-tasks=LIST runs others)"
         words += "".join(f"; {each}" for each in self.failed_tasks)
         return replace(trace, doubts=[*trace.doubts, Noted(Doubt.ARRAY, words, self._tasks_not_run)])
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    """Return numbers as people list them."""
-    *others, last = map(str, numbers)
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
