@@ -85,7 +85,10 @@ class Shapes:
         return self._shape(real, args, getattr(self._torch.ops.aten, name).default, upper)
 
     def coalesce(self, real, tensor):
-        """Entries at the same place become one; on a GPU only that tells how many are left."""
+        """Entries at the same place become one; where places are not known, no more are left than there are.
+
+        That is no doubt: of few places most are met, and of many most entries have one for themselves.
+        """
         count = tensor._nnz()
         if not self._values.applies(tensor) or count < 2 or tensor.is_coalesced():
             return real(tensor)
@@ -96,8 +99,7 @@ class Shapes:
             self._assumed.shaped(self._values.mark((places,)))
             left = distinct.shape[1]
         else:
-            doubts.note("value-shape", "shapes follow from values")
-            left = count if self._most else 0
+            left = min(count, math.prod(tensor.shape[: tensor.sparse_dim()])) if self._most else 0
         if not left:
             return real(tensor)
         # The places as one number each, their order, and where each begins; a radix sort has another copy of two
