@@ -67,6 +67,7 @@ def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
     """
     traces, script = folder / "traces", folder / "train.py"
     traces.mkdir(exist_ok=True)
+    written = list[Path]()  # run after run: by their names alone process 10000 would come before process 9999
 
     def run(
         code: str,
@@ -93,7 +94,7 @@ def runs(python: Path, stand_ins: Path, folder: Path) -> Run:
             check=False,
             timeout=HANG_SECONDS,
         )
-        found = [read(file) for file in sorted(traces.glob("*.json.gz"))]
-        return Ran(ran.returncode, ran.stdout, ran.stderr, found)
+        written.extend(sorted(set(traces.glob("*.json.gz")) - {*written}))
+        return Ran(ran.returncode, ran.stdout, ran.stderr, [read(file) for file in written])
 
     return run
