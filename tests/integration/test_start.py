@@ -130,7 +130,7 @@ def test_a_user_who_may_start_no_process_still_submits(shell: str, tmp_path: Pat
             check=False,
         )
     assert (done.returncode, done.stdout) == (0, "-n 1 a b\n"), done.stderr
-    assert "xsbatch: submitted as written: no process can be started" in done.stderr
+    assert "xsbatch: submitted as written: it could not be started" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["no interpreter", "no first line", "no package"])
