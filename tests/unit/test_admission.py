@@ -1,5 +1,6 @@
 """Lines of dry runs: never more at once than a site allows, none lost, and whoever dies leaves no place behind."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -140,6 +141,27 @@ def test_one_of_equal_submissions_finds_the_answer_for_all() -> None:
     for thread in threads:
         thread.join()
     assert len(sized) == 1
+
+
+@pytest.mark.parametrize(("held_for", "seconds", "goes"), [(0.2, 60, False), (1.5, 2, True)])
+def test_what_was_not_enough_for_an_equal_submission_is_not_tried_again(
+    held_for: float, seconds: float, *, goes: bool
+) -> None:
+    """One that ended early may have been ended by its user: then another one goes on."""
+    held, goes_on = threading.Event(), contextlib.nullcontext()
+    expected = pytest.raises(Busy, match="being run dry.* had no answer") if goes else goes_on
+
+    def first() -> None:
+        with admission.alone("key", 0, lambda _: None, lambda: None):
+            held.set()
+            time.sleep(held_for)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert held.wait(10)
+    with expected, admission.alone("key", seconds, lambda _: None, lambda: None) as found:
+        assert found is None
+    thread.join()
 
 
 def test_a_hostile_user_who_holds_every_place_delays_and_no_more(

@@ -83,9 +83,10 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
     """Be the only one of this user who sizes what goes by this name; yields what another one has `found` meanwhile.
 
     Raises:
-        Busy: there was no end to that within `seconds`.
+        Busy: there was no end to that within `seconds`, or nothing was found in more time than is left.
     """
-    until, waited = time.monotonic() + seconds, False
+    began, waited = time.monotonic(), False
+    until = began + seconds
     known: T | None = None
     row = _Row(f"user {os.getuid()} {name}")
     with ExitStack() as held:
@@ -100,7 +101,11 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
             known = found()
         if place is not None:
             held.enter_context(place)
-        yield found() if waited and known is None else known
+        if waited and known is None:
+            known, took = found(), time.monotonic() - began
+            if known is None and took > seconds / 2:
+                raise Busy(f"another submission of it was being run dry for {took:.0f} s, and had no answer")
+        yield known
 
 
 class _Row:
