@@ -60,6 +60,8 @@ def _module(frame: FrameType) -> str | None:
     path = Path(frame.f_code.co_filename)
     if frame.f_code.co_name == "<module>" or not path.is_relative_to(PACKAGE):
         return None
+    if path == PACKAGE / "__init__.py":  # asked first by `from xmem_slurm import resources`
+        return None
     return str(path.relative_to(PACKAGE).with_suffix(""))
 
 

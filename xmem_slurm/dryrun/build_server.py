@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from pydantic import TypeAdapter
 
-from xmem_slurm import descriptors
+from xmem_slurm.descriptors import close_all_but
 from xmem_slurm.device import builder, needs
 from xmem_slurm.errors import DeviceBuildError, XmemError
 from xmem_slurm.sandbox import linux, mounts
@@ -88,7 +88,7 @@ def _serve(listening: socket.socket) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):  # whoever reads our output does not wait for a compiler
         os.dup2(nothing, number)
-    descriptors.close_all_but(listening.fileno())
+    close_all_but(listening.fileno())
     known: dict[tuple[str, ...], list[str]] = {}
     while True:
         connection, _ = listening.accept()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from xmem_slurm import descriptors
+from xmem_slurm.descriptors import close_all_but
 from xmem_slurm.report.audit import AuditOutcome
 from xmem_slurm.state import signals
 from xmem_slurm.submission.answer import Tell
@@ -80,7 +80,7 @@ def _find(find: Callable[[Tell], Answer], write_end: int) -> NoReturn:
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(nothing, descriptor)
-        descriptors.close_all_but(write_end)
+        close_all_but(write_end)
         os.nice(NICENESS)
         for number in (signal.SIGINT, signal.SIGQUIT):  # which a shell ignores for what it starts with "&"
             signal.signal(number, signal.SIG_DFL)

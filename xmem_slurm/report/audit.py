@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from xmem_slurm import descriptors
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.descriptors import close_all_but
 from xmem_slurm.slurm import submitter
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
@@ -117,7 +117,7 @@ def record_apart(
                 nothing = os.open(os.devnull, os.O_RDWR)
                 for descriptor in range(3):
                     os.dup2(nothing, descriptor)
-                descriptors.close_all_but()
+                close_all_but()
                 record(tables, command, written, outcome, began=began)
         finally:
             os._exit(0)

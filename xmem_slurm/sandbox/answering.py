@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xmem_slurm import descriptors
+from xmem_slurm.descriptors import close_all_but
 from xmem_slurm.sandbox.mounts import Mount
 
 SECONDS = 5.0
@@ -89,5 +89,5 @@ def _look(point: Path, look: Sequence[str], end: int) -> None:
         os.dup2(source, number + 10)
     for number in range(4):
         os.dup2(number + 10, number)
-    descriptors.close_all_but(3)
+    close_all_but(3)
     os.execve("/bin/sh", ["sh", "-c", '"$@" >&2; printf .', "look", *look, os.fspath(point)], _ENVIRONMENT)

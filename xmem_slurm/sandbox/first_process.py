@@ -28,7 +28,7 @@ from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NoReturn
 
-from xmem_slurm import descriptors
+from xmem_slurm.descriptors import close_all_but
 from xmem_slurm.sandbox import cgroup, linux, mounts, new_root, progress, results, syscalls, watch
 from xmem_slurm.units import GIB, KIB, MIB
 
@@ -430,7 +430,7 @@ def _become(command: Command, plan: mounts.Plan, own_users: int | None) -> NoRet
             linux.join(own_users)
         for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), command.output, command.output)):
             os.dup2(descriptor, number)
-        descriptors.close_all_but()
+        close_all_but()
         _limit(command.limits, plan)
         linux.keep_capabilities(KEPT_CAPABILITIES)
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
