@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -131,6 +133,38 @@ def test_a_user_who_may_start_no_process_still_submits(shell: str, tmp_path: Pat
         )
     assert (done.returncode, done.stdout) == (0, "-n 1 a b\n"), done.stderr
     assert "xsbatch: submitted as written: it could not be started" in done.stderr
+
+
+def _writer(fifo: Path, reader: "subprocess.Popen[bytes]") -> int:
+    """Open a FIFO as soon as somebody reads it, who then waits for what never comes."""
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            assert reader.poll() is None
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_whom_a_signal_ends_meanwhile_submits_nothing(shell: str, number: signal.Signals, copied: Path) -> None:
+    """A Ctrl-C while the shell waits for a file that does not come."""
+    (copied / "xmem-slurm-python").unlink()
+    os.mkfifo(copied / "xmem-slurm-python")
+    with subprocess.Popen(
+        [shutil.which(shell) or "sh", copied / "xsbatch", "job.sh"],
+        env={"PATH": f"{copied / 'real'}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - what runs tests may ignore it
+    ) as started:
+        writer = _writer(copied / "xmem-slurm-python", started)
+        while started.poll() is None:  # one that comes just before it reads waits until it has read
+            started.send_signal(number)
+            time.sleep(0.05)
+        assert started.stdout is not None
+        assert (started.stdout.read(), started.wait(60)) == (b"", -number)
+        os.close(writer)
 
 
 @pytest.mark.parametrize("how", ["no interpreter", "no first line", "no package"])
