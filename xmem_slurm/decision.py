@@ -95,8 +95,7 @@ def stopped_by(error: Exception, job: Submission) -> Decision:
     if isinstance(error, NoEstimate | Refused):
         kind = Kind.REFUSED if isinstance(error, Refused) else Kind.NOT_ESTIMATED
     name = type(error).__name__
+    why = str(error) if isinstance(error, XmemError) else f"{name}: {error}"
     if isinstance(error, MemoryError):
         why = "there is no memory for it (`ulimit -v` shows how much it may have)"
-    else:
-        why = str(error) if isinstance(error, XmemError) else f"{name}: {error}"
     return Decision(kind, job, job, why=why, error="" if kind is Kind.REFUSED else name)

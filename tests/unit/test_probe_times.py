@@ -113,6 +113,7 @@ def test_a_time_is_a_number_like_any_other(clock: Callable[..., Any], module: An
     assert type(time % 60) is type(2 / time) is type(abs(time)) is type(round(time, 1)) is float
     assert type(int(time)) is int
     assert isinstance(time + 1, module.Time)
+    assert time.__mul__([1]) is time.__truediv__([1]) is NotImplemented, "nothing is computed of what is no number"
     with pytest.raises(TypeError):
         time + "1"
     with pytest.raises(TypeError):

@@ -1,11 +1,10 @@
 """The stand-in CUDA libraries for one torch: built with gcc when first needed, then found in the user's cache.
 
-A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs, and `build.json`,
-which has their sizes.
-The identity covers everything that the result depends on, by content: what torch needs, our sources, the compiler. So
-no torch, whatever its files are made to look like, comes by the build of another. A build is made in `<cache>/making`
-under a lock and renamed into place, so that a reader sees a whole build or none, two builds at once do the work once,
-and what a killed build leaves is swept away by the next.
+A finished build is a folder `<cache>/<identity>` that holds the libraries under their real SONAMEs, and `build.json`
+with their sizes. The identity covers everything that the result depends on, by content: what torch needs, our sources,
+the compiler. So no torch, whatever its files are made to look like, comes by the build of another. A build is made in
+`<cache>/making` under a lock and renamed into place, so that a reader sees a whole build or none, two builds at once do
+the work once, and what a killed build leaves is swept away by the next.
 """
 
 import errno
@@ -144,7 +143,7 @@ def _is_whole(done: Path) -> bool:
     try:
         sizes = json.loads((done / MANIFEST).read_text(encoding="utf-8"))["files"]
         return all((done / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

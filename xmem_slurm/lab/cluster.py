@@ -18,8 +18,8 @@ from xmem_slurm.site import loading
 from xmem_slurm.site.schema import Site
 from xmem_slurm.slurm import hostlist
 
-# For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends is seen at once.
 _RECORDS = "records"
+# For a busy machine and a site of many nodes: a start takes about a second, and a daemon that ends is seen at once.
 _START_SECONDS = 90.0
 _POLL_SECONDS = 0.03
 _SINFO_SECONDS = 10.0

@@ -80,8 +80,8 @@ class Course:
         self._added = []  # (level below which it is gone, what the recorder calls it) of what was added
         self._drawn = {}  # kind of iteration: how many batches of it were drawn, and bytes of the largest
         self._batch_sizes = set()  # of loaders that training draws from
-        self._levels = []  # bytes allocated after each of the last steps,
-        self._floors = []  # and the least of as many steps, of the last times as many
+        self._levels = []  # bytes allocated after each of the last GROWING_STEPS
+        self._floors = []  # the least of each so many steps, the last so many
         self._unmet = []  # whether each of the last steps was of a kind not met before
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False

@@ -108,19 +108,22 @@ class Time(float):
         return self._with(float.__neg__(self), -self.rate, 0)
 
     def __mul__(self, other):
-        value = float.__mul__(self, other)
-        return value if isinstance(other, Time) else self._with(value, self.rate * other, self.look)
+        return self._in_another_unit(float.__mul__, other, float.__mul__)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other):
-        return self._over(float.__truediv__(self, other), other)
+        return self._in_another_unit(float.__truediv__, other, float.__truediv__)
 
     def __floordiv__(self, other):
-        return self._over(float.__floordiv__(self, other), other)
+        return self._in_another_unit(float.__floordiv__, other, float.__truediv__)
 
-    def _over(self, value, other):
-        return value if isinstance(other, Time) else self._with(value, self.rate / other, self.look)
+    def _in_another_unit(self, operator, other, of_rate):
+        """Return what an operator gives; with a tensor, or an array, that is theirs, and nothing is computed here."""
+        value = operator(self, other)
+        if value is NotImplemented or isinstance(other, Time):
+            return value
+        return Time(value, self.times, of_rate(self.rate, other), self.look)
 
     def __lt__(self, other):
         return _compare(float.__lt__, self, other)
@@ -157,7 +160,9 @@ def _compare(comparison, one, other):
 
 def have_read(torch):
     """Have torch.load read the times of a checkpoint, which are written there as a call of float (weights_only)."""
-    allow = getattr(torch.serialization, "add_safe_globals", None)  # since 2.5; weights_only is the default since 2.6
+    allow = getattr(
+        torch.serialization, "add_safe_globals", None
+    )  # not in all releases; weights_only is the default since 2.6
     if allow is not None:
         allow([float])
 
