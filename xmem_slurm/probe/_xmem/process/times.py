@@ -159,10 +159,11 @@ def _compare(comparison, one, other):
 
 
 def have_read(torch):
-    """Have torch.load read the times of a checkpoint, which are written there as a call of float (weights_only)."""
-    allow = getattr(
-        torch.serialization, "add_safe_globals", None
-    )  # not in all releases; weights_only is the default since 2.6
+    """Have torch.load read the times of a checkpoint, which are written there as a call of float.
+
+    Since 2.6 it makes no calls but of what it is told (weights_only).
+    """
+    allow = getattr(torch.serialization, "add_safe_globals", None)
     if allow is not None:
         allow([float])
 
