@@ -4,7 +4,7 @@
     python -m benchmarks.late_peaks_on_gpu --compare [--python P]           anywhere: dry runs of the same, and a table
     python -m benchmarks.late_peaks_on_gpu --capped [--seconds 540]         on a GPU: again, with no more than they said
 
-The scripts are those of tests/integration/framework_peaks and later_peaks, as they are. Measuring needs their packages
+The scripts are those of tests/integration/framework_peaks, later_peaks and unseen_peaks, as they are. Measuring needs their packages
 and this repository, nothing of the product; a script whose package is not there is a result, too. Where N share the GPU
 their own figures are the same.
 
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.ground_truth import LEAST_SECONDS, OUT, append, last_words, read_lines, results
 from tests.integration.framework_peaks.cases import FRAMEWORK_PEAKS
 from tests.integration.later_peaks.cases import LATER_PEAKS
+from tests.integration.unseen_peaks.cases import UNSEEN_PEAKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 WHOLE = Path(__file__).parents[1] / "tests" / "integration" / "later_peaks" / "whole.py"
 HEADINGS = ("script", "verdict", "estimate/measured", "measured, MiB", "confidence")
-LISTS = (FRAMEWORK_PEAKS, LATER_PEAKS)
+LISTS = (FRAMEWORK_PEAKS, LATER_PEAKS, UNSEEN_PEAKS)
 
 MOST_SECONDS = 150.0
 """Of one script. Some make a hundred thousand steps, and share the GPU with others."""

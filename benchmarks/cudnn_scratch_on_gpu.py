@@ -1,9 +1,10 @@
-"""How much scratch does cuDNN ask for a recurrent network? Its answers on a GPU, to many questions as torch puts them.
+"""How much scratch does cuDNN ask for recurrent networks and batch norm? Its answers on a GPU, as torch puts the questions.
 
-    python -m benchmarks.cudnn_rnn_on_gpu [--questions 6000]     on a GPU
+    python -m benchmarks.cudnn_scratch_on_gpu [--questions 6000]     on a GPU
 
-writes benchmarks/data/cudnn_rnn_on_gpu.json.gz: {gpu, cudnn, fields, rows}. Nothing is computed. Descriptors are those
-of torch's aten/src/ATen/cudnn/Descriptors.h and native/cudnn/RNN.cpp (2.4 to 2.15). Needs torch, and this file.
+writes benchmarks/data/cudnn_scratch_on_gpu.json.gz: {gpu, cudnn, rnn: {fields, rows}, batchnorm: {fields, rows}}.
+Nothing is computed. Descriptors are those of torch's aten/src/ATen/cudnn/Descriptors.h, native/cudnn/RNN.cpp and
+native/cudnn/BatchNorm.cpp (2.4 to 2.15). Needs torch, and this file.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gzip
+import itertools
 import json
 import random
 import sys
 from pathlib import Path
 from typing import Any
 
-OUT = Path(__file__).parent / "data" / "cudnn_rnn_on_gpu.json.gz"
-FIELDS = (
+OUT = Path(__file__).parent / "data" / "cudnn_scratch_on_gpu.json.gz"
+RNN_FIELDS = (
     "cell", "layers", "directions", "input", "hidden", "projection", "batch", "steps", "type", "math", "algorithm",
     "dropout", "packed", "training", "weights", "workspace", "reserve",
 )  # fmt: skip
 """The last three are bytes, -1 where cuDNN does not support it; the others are cuDNN's own numbers or counts."""
+BATCHNORM_FIELDS = (
+    "type", "channels_last", "dimensions", "batch", "channels", "height", "width", "forward", "backward", "reserve",
+)  # fmt: skip
 RELU, TANH, LSTM, GRU = range(4)
 FLOAT, HALF, BFLOAT16 = 0, 2, 9
 STANDARD, PERSIST_STATIC, PERSIST_SMALL = 0, 1, 3
@@ -69,6 +74,46 @@ class Cudnn:
             )  # fmt: skip
             self.dropouts[share] = descriptor, states
         return self.dropouts[share][0]
+
+    def batchnorm(self, q: dict[str, int]) -> tuple[int, int, int]:
+        """Return the bytes of both workspaces and the reserve, -1 for all where cuDNN knows no way."""
+        made = [self.made("cudnnCreateTensorDescriptor") for _ in range(2)]
+        x, scale = made
+        sizes = [q["batch"], q["channels"], q["height"], q["width"]]
+        places = q["height"] * q["width"]
+        strides = [q["channels"] * places, places, q["width"], 1]
+        if q["channels_last"]:
+            strides = [q["channels"] * places, 1, q["width"] * q["channels"], q["channels"]]
+        if q["dimensions"] == 5:  # the depth is as the height
+            sizes.insert(2, q["height"])
+            strides = [each * (q["height"] if at == 0 else 1) for at, each in enumerate(strides)]
+            strides.insert(2, strides[2] * q["height"])
+            if not q["channels_last"]:
+                strides[1] *= q["height"]
+        mode = 2 if q["channels_last"] else 1
+        try:
+            array = ctypes.c_int * len(sizes)
+            self.call("cudnnSetTensorNdDescriptor", x, q["type"], len(sizes), array(*sizes), array(*strides))
+            self.call("cudnnDeriveBNTensorDescriptor", scale, x, mode)
+            found = [ctypes.c_size_t() for _ in range(3)]
+            self.call(
+                "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", self.handle, mode, 0, x, None, x, scale,
+                None, ctypes.byref(found[0]),
+            )  # fmt: skip
+            self.call(
+                "cudnnGetBatchNormalizationBackwardExWorkspaceSize", self.handle, mode, 0, x, None, x, None, x, scale,
+                None, ctypes.byref(found[1]),
+            )  # fmt: skip
+            self.call(
+                "cudnnGetBatchNormalizationTrainingExReserveSpaceSize", self.handle, mode, 0, None, x,
+                ctypes.byref(found[2]),
+            )  # fmt: skip
+            return found[0].value, found[1].value, found[2].value
+        except ValueError:
+            return -1, -1, -1
+        finally:
+            for each in made:
+                self.call("cudnnDestroyTensorDescriptor", each)
 
     def answer(self, question: dict[str, int]) -> tuple[int, int, int]:
         """Return the bytes of weights, workspace and reserve; -1 for each where cuDNN knows no way."""
@@ -137,8 +182,56 @@ def questions(count: int) -> list[dict[str, int]]:
     return found
 
 
+def variations() -> list[dict[str, int]]:
+    """Return networks of which each differs from a usual one in one number."""
+    usual = {"layers": 2, "directions": 1, "input": 96, "hidden": 128, "projection": 0, "batch": 16, "steps": 20}
+    changes = {
+        "layers": (1, 3, 4, 5, 8),
+        "directions": (2,),
+        "input": (1, 8, 32, 64, 97, 128, 200, 512, 1024),
+        "hidden": (1, 7, 8, 16, 31, 32, 64, 96, 127, 129, 192, 256, 384, 512, 640, 768, 1024, 1536, 2048),
+        "projection": (8, 64, 100),
+        "batch": (1, 2, 3, 5, 8, 9, 15, 17, 24, 32, 33, 64, 96, 128, 256, 1024),
+        "steps": (1, 2, 3, 7, 10, 19, 21, 40, 64, 100, 1000),
+    }
+    different = [usual, *({**usual, name: value} for name, values in changes.items() for value in values)]
+    found = []
+    for base, cell, (kind, algorithm), training, dropout in itertools.product(
+        different,
+        (RELU, TANH, LSTM, GRU),
+        ((FLOAT, STANDARD), (HALF, STANDARD), (HALF, PERSIST_STATIC), (HALF, PERSIST_SMALL), (BFLOAT16, STANDARD)),
+        (0, 1),
+        (0, 20),
+    ):
+        if base["projection"] and cell != LSTM:
+            continue
+        rest = {"type": kind, "math": DEFAULT_MATH, "algorithm": algorithm, "dropout": dropout, "packed": 0}
+        found.append({"cell": cell, **base, **rest, "training": training})
+    return found
+
+
+def batchnorm_questions() -> list[dict[str, int]]:
+    """Return inputs of batch norm, drawn with a fixed seed."""
+    dice, found = random.Random(1), []
+    for _ in range(2000):
+        height = dice.choice((1, 2, 4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224))
+        dimensions = dice.choice((4, 4, 4, 5)) if height <= 32 else 4
+        found.append(
+            {
+                "type": dice.choice((FLOAT, HALF, BFLOAT16)),
+                "channels_last": dice.choice((0, 1, 1, 1)),
+                "dimensions": dimensions,
+                "batch": dice.choice((1, 2, 3, 8, 16, 20, 32, 64, 128, 256)),
+                "channels": dice.choice((3, 8, 12, 16, 24, 32, 33, 64, 96, 128, 256, 512, 768, 1000, 1024, 2048)),
+                "height": height,
+                "width": dice.choice((height, height, height, 1, 10)),
+            }
+        )
+    return found
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Ask cuDNN on a GPU for the scratch of recurrent networks")
+    parser = argparse.ArgumentParser(description="Ask cuDNN on a GPU for the scratch of recurrent networks and of batch norm")
     parser.add_argument("--questions", type=int, default=6000)
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
@@ -147,11 +240,19 @@ def main() -> int:
     version = torch.backends.cudnn.version()  # loads the library
     torch.zeros(1, device="cuda")
     cudnn = Cudnn()
-    rows = [[*question.values(), *cudnn.answer(question)] for question in questions(arguments.questions)]
-    found = {"gpu": torch.cuda.get_device_name(), "cudnn": version, "fields": FIELDS, "rows": rows}
+    asked = [*variations(), *questions(arguments.questions)]
+    rows = [[*question.values(), *cudnn.answer(question)] for question in asked]
+    others = [[*question.values(), *cudnn.batchnorm(question)] for question in batchnorm_questions()]
+    found = {
+        "gpu": torch.cuda.get_device_name(),
+        "cudnn": version,
+        "rnn": {"fields": RNN_FIELDS, "rows": rows},
+        "batchnorm": {"fields": BATCHNORM_FIELDS, "rows": others},
+    }
     with gzip.open(arguments.out, "wt", encoding="utf-8") as file:
         json.dump(found, file, separators=(",", ":"))
-    print(f"{len(rows)} questions, {sum(row[-1] >= 0 for row in rows)} answered")
+    for each in (rows, others):
+        print(f"{len(each)} questions, {sum(row[-1] >= 0 for row in each)} answered")
     return 0
 
 
