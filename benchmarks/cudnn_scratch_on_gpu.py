@@ -1,10 +1,11 @@
 """How much scratch does cuDNN ask for recurrent networks and batch norm? Its answers on a GPU, as torch puts the questions.
 
-    python -m benchmarks.cudnn_scratch_on_gpu [--questions 6000]     on a GPU
+    python -m benchmarks.cudnn_scratch_on_gpu [--questions 9000]      on a GPU: ask
+    python -m benchmarks.cudnn_scratch_on_gpu --stand-ins FOLDER      anywhere: ask the stand-ins there the same
 
-writes benchmarks/data/cudnn_scratch_on_gpu.json.gz: {gpu, cudnn, rnn: {fields, rows}, batchnorm: {fields, rows}}.
-Nothing is computed. Descriptors are those of torch's aten/src/ATen/cudnn/Descriptors.h, native/cudnn/RNN.cpp and
-native/cudnn/BatchNorm.cpp (2.4 to 2.15). Needs torch, and this file.
+The first writes benchmarks/data/cudnn_scratch_on_gpu.json.gz: {gpu, cudnn, rnn: {fields, rows}, batchnorm: {fields,
+rows}}. Nothing is computed. Descriptors are those of torch's aten/src/ATen/cudnn/Descriptors.h, native/cudnn/RNN.cpp
+and native/cudnn/BatchNorm.cpp (2.4 to 2.15). Needs torch, and this file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import json
 import random
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 OUT = Path(__file__).parent / "data" / "cudnn_scratch_on_gpu.json.gz"
 RNN_FIELDS = (
@@ -30,18 +34,24 @@ BATCHNORM_FIELDS = (
 )  # fmt: skip
 RELU, TANH, LSTM, GRU = range(4)
 FLOAT, HALF, BFLOAT16 = 0, 2, 9
+BLOCK = 512
+"""Bytes that torch's allocator rounds up to (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 STANDARD, PERSIST_STATIC, PERSIST_SMALL = 0, 1, 3
 DEFAULT_MATH, TENSOR_MATH, FMA_MATH = 0, 1, 3
 USUAL = (1, 8, 16, 20, 28, 32, 50, 64, 100, 128, 150, 200, 256, 300, 400, 512, 650, 768, 1000, 1024, 1150, 1500, 2048)
 
 
-class Cudnn:
-    """The library that torch has loaded, with one handle."""
+HEADINGS = ("of", "size", "questions", "same", "less", "more", "least", "most")
 
-    def __init__(self) -> None:
-        self.library = ctypes.CDLL("libcudnn.so.9")
+
+class Cudnn:
+    """A libcudnn that is mapped, with one handle. `room` gives the address of so many bytes on the GPU."""
+
+    def __init__(self, library: str, room: Callable[[int], int]) -> None:
+        self.library = ctypes.CDLL(library)
+        self.room = room
         self.handle = self.made("cudnnCreate")
-        self.dropouts = {}
+        self.dropouts: dict[float, ctypes.c_void_p] = {}
 
     def made(self, function: str) -> ctypes.c_void_p:
         """Return what a function of this name makes."""
@@ -65,15 +75,12 @@ class Cudnn:
             descriptor = self.made("cudnnCreateDropoutDescriptor")
             size = ctypes.c_size_t()
             self.call("cudnnDropoutGetStatesSize", self.handle, ctypes.byref(size))
-            import torch  # noqa: PLC0415 - after the parser
-
-            states = torch.empty(size.value, dtype=torch.uint8, device="cuda")
             self.call(
                 "cudnnSetDropoutDescriptor", descriptor, self.handle, ctypes.c_float(share),
-                ctypes.c_void_p(states.data_ptr()), size, ctypes.c_ulonglong(0),
+                ctypes.c_void_p(self.room(size.value)), size, ctypes.c_ulonglong(0),
             )  # fmt: skip
-            self.dropouts[share] = descriptor, states
-        return self.dropouts[share][0]
+            self.dropouts[share] = descriptor
+        return self.dropouts[share]
 
     def batchnorm(self, q: dict[str, int]) -> tuple[int, int, int]:
         """Return the bytes of both workspaces and the reserve, -1 for all where cuDNN knows no way."""
@@ -94,7 +101,8 @@ class Cudnn:
         try:
             array = ctypes.c_int * len(sizes)
             self.call("cudnnSetTensorNdDescriptor", x, q["type"], len(sizes), array(*sizes), array(*strides))
-            self.call("cudnnDeriveBNTensorDescriptor", scale, x, mode)
+            ones = [1, q["channels"], *(1,) * (len(sizes) - 2)]
+            self.call("cudnnSetTensorNdDescriptor", scale, FLOAT, len(ones), array(*ones), array(*(q["channels"], *ones[2:], 1)))
             found = [ctypes.c_size_t() for _ in range(3)]
             self.call(
                 "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize", self.handle, mode, 0, x, None, x, scale,
@@ -230,29 +238,81 @@ def batchnorm_questions() -> list[dict[str, int]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Ask cuDNN on a GPU for the scratch of recurrent networks and of batch norm")
-    parser.add_argument("--questions", type=int, default=6000)
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    import torch  # noqa: PLC0415 - it takes seconds
+def compared(cudnn: Cudnn, data: dict[str, Any], every: int = 1) -> list[list[str]]:
+    """Return rows of `HEADINGS`: how many of cudnn's answers are the GPU's, in blocks of 512 bytes, and by how much not.
+
+    Of the questions each `every`th is asked.
+    """
+    counts: dict[tuple[str, str], list[float]] = {}
+    for kind, ask, first in (("rnn", cudnn.answer, "cell"), ("batchnorm", cudnn.batchnorm, "channels_last")):
+        fields = data[kind]["fields"]
+        for row in data[kind]["rows"][::every]:
+            question = dict(zip(fields, row))
+            *_, measured = found = [question.pop(name) for name in fields[-3:]]
+            if measured < 0:
+                continue
+            whole = sum(found)
+            for name, said, true in zip(fields[-3:], ask(question), found):
+                more = (-(-said // BLOCK) - -(-true // BLOCK)) * BLOCK / (whole or BLOCK)
+                counts.setdefault((f"{kind}, {first} {question[first]}", name), []).append(more)
+    return [
+        [
+            *key, str(len(each)), str(each.count(0)), str(sum(more < 0 for more in each)),
+            str(sum(more > 0 for more in each)), f"{100 * min(each):+.1f} %", f"{100 * max(each):+.1f} %",
+        ]
+        for key, each in sorted(counts.items())
+    ]  # fmt: skip
+
+
+def ask_stand_ins(folder: Path) -> None:
+    """Print how the answers of the stand-in libraries of a folder compare with a GPU's."""
+    from benchmarks.text_table import text_table  # noqa: PLC0415 - not needed on a GPU
+
+    for library in sorted(folder.glob("libcudart.so.*")):  # the others refer to it
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    (cudnn,) = folder.glob("libcudnn.so.*")
+    data = json.loads(gzip.decompress(OUT.read_bytes()))
+    print("\n".join(text_table(HEADINGS, compared(Cudnn(str(cudnn), lambda _: 0), data))))
+
+
+def ask_gpu(count: int, out: Path) -> None:
+    """Write what the GPU answers."""
+    import torch  # noqa: PLC0415 - it takes seconds, and stand-ins need none
 
     version = torch.backends.cudnn.version()  # loads the library
     torch.zeros(1, device="cuda")
-    cudnn = Cudnn()
-    asked = [*variations(), *questions(arguments.questions)]
-    rows = [[*question.values(), *cudnn.answer(question)] for question in asked]
-    others = [[*question.values(), *cudnn.batchnorm(question)] for question in batchnorm_questions()]
+    kept = []
+
+    def room(size: int) -> int:
+        kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        return int(kept[-1].data_ptr())
+
+    cudnn = Cudnn("libcudnn.so.9", room)
+    networks, inputs = [*variations(), *questions(count)], batchnorm_questions()
+    rows = [[*question.values(), *cudnn.answer(question)] for question in networks]
+    others = [[*question.values(), *cudnn.batchnorm(question)] for question in inputs]
     found = {
         "gpu": torch.cuda.get_device_name(),
         "cudnn": version,
         "rnn": {"fields": RNN_FIELDS, "rows": rows},
         "batchnorm": {"fields": BATCHNORM_FIELDS, "rows": others},
     }
-    with gzip.open(arguments.out, "wt", encoding="utf-8") as file:
+    with gzip.open(out, "wt", encoding="utf-8") as file:
         json.dump(found, file, separators=(",", ":"))
     for each in (rows, others):
         print(f"{len(each)} questions, {sum(row[-1] >= 0 for row in each)} answered")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Ask cuDNN on a GPU for the scratch of recurrent networks and of batch norm")
+    parser.add_argument("--questions", type=int, default=9000)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--stand-ins", type=Path, help="a folder of them, to ask in the GPU's place")
+    arguments = parser.parse_args()
+    if arguments.stand_ins is not None:
+        ask_stand_ins(arguments.stand_ins)
+    else:
+        ask_gpu(arguments.questions, arguments.out)
     return 0
 
 

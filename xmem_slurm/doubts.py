@@ -151,6 +151,7 @@ class Doubt(Enum):
     EPOCHS_ALIKE = "epochs-alike", None, "{detail}"
     RANKS_ALIKE = "ranks-alike", None, "{detail}"
     DDP_BUCKETS = "ddp-buckets", None, "{detail} may still be there while the next are made: the need has room for both"
+    CUDNN_TRIALS = "cudnn-trials", None, "{detail} tries plans that only a GPU shows, in what memory is free"
     NO_OPTIMIZER = "no-optimizer", None, "the script trains without an optimizer"
     OWN_SCRIPT = "own-script", None, "the job asks Slurm for its own script"
     OWN_ENVIRONMENT = "own-environment", None, "{detail}"

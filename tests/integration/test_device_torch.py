@@ -300,7 +300,7 @@ out(grads=[p.grad is not None for p in (*net.parameters(), q, k, v)], contiguous
     )
     assert all(seen["grads"])
     assert "cudnn-plan" in seen["contiguous"]
-    assert set(seen["channels_last"]) - set(seen["contiguous"]) == {"cudnn-batchnorm"}, "Note [Batch norm's reserve]"
+    assert set(seen["channels_last"]) - set(seen["contiguous"]) == {"cudnn-batchnorm"}, "Note [Batch norm's scratch]"
 
 
 RNNS = """

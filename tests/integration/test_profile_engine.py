@@ -275,7 +275,7 @@ torch.nn.Conv2d(8, 8, 3).cuda()(images).square().sum().backward()
 
 @of_cuda_build
 def test_batch_norm_is_a_doubt_in_channels_last_alone(cold: Run) -> None:
-    """As on the stand-ins: Note [Batch norm's reserve] in device/src/libraries/cudnn.c."""
+    """As on the stand-ins: Note [Batch norm's scratch] in device/src/libraries/cudnn_batchnorm.c."""
     ran = script(
         cold,
         """

@@ -72,6 +72,7 @@ def test_a_doubt_has_a_price_or_leaves_no_estimate_or_changes_no_size() -> None:
         "epochs-alike",  # those that were whole stand for the rest; said by `explain`
         "ranks-alike",  # the last needs no more than the first; said by `explain`
         "ddp-buckets",  # the need has room for them
+        "cudnn-trials",  # a plan that finds no memory is not tried; said beside the need
         "no-optimizer",
         "own-script",
         "own-environment",

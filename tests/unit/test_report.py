@@ -150,6 +150,15 @@ def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare
     assert "would use up to" not in html.render(SIZING)
 
 
+def test_what_cudnn_tries_at_first_is_said_beside_the_need() -> None:
+    tries = trace.Noted(Doubt.CUDNN_TRIALS, "torch.backends.cudnn.benchmark", 1)
+    varied, _, _ = growing_batches(GPT2, weights=1 * GIB, largest=300 << 20)
+    for seen in (GPT2, varied):
+        found = estimate([dataclasses.replace(seen, doubts=[*seen.doubts, tries])], "l4", GPUS["l4"])
+        assert found.confidence == estimate([seen], "l4", GPUS["l4"]).confidence
+        assert "more while cudnn.benchmark tries plans" in terminal.estimate_lines(found)[0]
+
+
 def test_an_option_on_which_every_step_frees_its_cache_says_so() -> None:
     sizes, made = (400, 500), 24
     repeated = dataclasses.replace(

@@ -55,6 +55,14 @@ class Listing:
         """Return where this one lies."""
         return self.folder / "scripts" / f"{name}.py"
 
+    def twin(self, name: str) -> str:
+        """Return the text that is run whole in its place."""
+        text = self.script(name).read_text(encoding="utf-8")
+        for old, new in self.cases[name].twin.items():
+            assert old in text, (name, old)
+            text = text.replace(old, new)
+        return text
+
     @property
     def measured(self) -> Path:
         """{torch version: {script: {allocated, reserved, fits}}}, bytes; written by the verb `peaks`.

@@ -37,11 +37,7 @@ _WHOLE = Path(__file__).with_name("whole.py")
 def whole_run(scripts: Listing, name: str, python: Path, folder: Path) -> tuple[str, Peaks]:
     """Run a script without any cut; return torch's version and its own peaks."""
     case, script = scripts.cases[name], folder / "train.py"
-    text = scripts.script(name).read_text(encoding="utf-8")
-    for old, new in case.twin.items():
-        assert old in text, (name, old)
-        text = text.replace(old, new)
-    script.write_text(text, encoding="utf-8")
+    script.write_text(scripts.twin(name), encoding="utf-8")
     find = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     torch = subprocess.run([python, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
     stand_ins = build(Path(torch), _BUILDS)

@@ -1,11 +1,4 @@
-/* libcudnn: version, streams, tensors and filters, dropout, batch normalization.
- *
- * Note [Batch norm's reserve]: cudnnBatchNormalizationForwardTrainingEx uses its workspace and keeps its reserve for
- * one kernel alone, one of CUDNN_BATCHNORM_SPATIAL_PERSISTENT; in the other modes it is as
- * cudnnBatchNormalizationForwardTraining, which has neither (NVIDIA's cuDNN API reference, 8.9, says when that kernel
- * is taken). How large they are for it is not published. torch asks for that mode in channels_last
- * (getCudnnBatchNormMode, aten/src/ATen/native/cudnn/BatchNorm.cpp; seen in 2.6 and 2.11).
- */
+/* libcudnn: version, streams, tensors and filters, dropout. */
 #include "cudnn.h"
 
 /* cudart/capability.c; its attributes are those of cudaDeviceAttr. */
@@ -28,6 +21,13 @@ const char *cudnnGetErrorString(int status) { return status ? "cuDNN error" : "C
 void cudnnGetLastErrorString(char *text, size_t size) {
     if (size)
         text[0] = 0;
+}
+
+/* Whether the sizes that this file and its neighbours give are those that a GPU answered: an H200 with cuDNN 9.19
+ * (benchmarks/data/cudnn_scratch_on_gpu.json.gz). Elsewhere they are a guess, and a doubt. */
+int cudnn_was_measured(void) {
+    const struct xmem_device *device = xmem_device ? xmem_device() : NULL;
+    return XMEM_CUDNN_VERSION / 100 == 919 && device && device->major == 9 && device->minor == 0;
 }
 
 /* A handle remembers its stream. */
@@ -105,37 +105,9 @@ int cudnnDropoutGetStatesSize(void *handle UNUSED, size_t *bytes) {
     int threads = 0;
     if (xmem_attribute)
         xmem_attribute(&threads, THREADS_PER_MULTIPROCESSOR, 0);
-    doubt("cudnn-rnn", "cudnnDropoutGetStatesSize");
+    if (!cudnn_was_measured())
+        doubt("cudnn-rnn", "cudnnDropoutGetStatesSize");
     *bytes =
         (size_t)DROPOUT_BYTES_PER_THREAD * (size_t)threads * (size_t)(xmem_device ? xmem_device()->multiprocessors : 1);
     return CUDNN_SUCCESS;
-}
-
-enum { BATCHNORM_SPATIAL_PERSISTENT = 2 };
-
-/* See Note [Batch norm's reserve]. */
-static int no_batchnorm_bytes(int mode, size_t *bytes, const char *function) {
-    if (mode == BATCHNORM_SPATIAL_PERSISTENT)
-        doubt("cudnn-batchnorm", function);
-    *bytes = 0;
-    return CUDNN_SUCCESS;
-}
-
-int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle UNUSED, int mode, int operations UNUSED,
-                                                             void *x UNUSED, void *z UNUSED, void *y UNUSED,
-                                                             void *scale UNUSED, void *activation UNUSED,
-                                                             size_t *bytes) {
-    return no_batchnorm_bytes(mode, bytes, __func__);
-}
-
-int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle UNUSED, int mode, int operations UNUSED,
-                                                      void *x UNUSED, void *y UNUSED, void *dy UNUSED, void *dz UNUSED,
-                                                      void *dx UNUSED, void *scale UNUSED, void *activation UNUSED,
-                                                      size_t *bytes) {
-    return no_batchnorm_bytes(mode, bytes, __func__);
-}
-
-int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle UNUSED, int mode, int operations UNUSED,
-                                                         void *activation UNUSED, void *x UNUSED, size_t *bytes) {
-    return no_batchnorm_bytes(mode, bytes, __func__);
 }

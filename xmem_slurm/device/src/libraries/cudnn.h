@@ -15,6 +15,7 @@ struct tensor {
     int size[MAX_DIMENSIONS], stride[MAX_DIMENSIONS];
 };
 
+int cudnn_was_measured(void);
 size_t cudnn_type_bytes(int data_type);
 void cudnn_set_tensor(struct tensor *tensor, int type, int dimensions, const int *size);
 

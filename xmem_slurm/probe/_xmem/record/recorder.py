@@ -439,9 +439,16 @@ class Recorder(ProbeEngine):
         self._garbage.doubt(note, self._served.peak())
         if self._history.recording and not self._has_optimizer():
             note("no-optimizer", "the script made none")
+        if self._tries_plans():
+            note("cudnn-trials", "torch.backends.cudnn.benchmark")
         if self._unstepped:
             note("never-stepped", "its optimizer made no step")
         self._history.doubt(note)
+
+    def _tries_plans(self):
+        """Whether cuDNN's plans were asked for, of which a GPU would try all."""
+        planned = self._history.recording and self._runtime is not None and stand_ins.bounds(self._runtime)
+        return bool(planned) and self._torch.backends.cudnn.benchmark
 
     def _has_optimizer(self):
         return self._steps.number > 0 or alive.any_made(self._torch.optim.Optimizer)
