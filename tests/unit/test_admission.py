@@ -164,6 +164,33 @@ def test_what_was_not_enough_for_an_equal_submission_is_not_tried_again(
     thread.join()
 
 
+def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unless_it_has_more_time() -> None:
+    held, told = threading.Event(), list[str]()
+
+    def first() -> None:
+        with pytest.raises(Busy), admission.alone("key", 30, lambda _: None, lambda: None):
+            held.set()
+            time.sleep(0.3)
+            raise Busy("place 7 in the line")
+
+    def behind(seconds: float) -> None:
+        try:
+            with admission.alone("key", seconds, lambda _: None, lambda: None):
+                told.append("goes on")
+        except Busy as error:
+            told.append(str(error))
+
+    threads = [threading.Thread(target=behind, args=[seconds]) for seconds in (30, 20, 3600, 10, 29)]
+    threads = [threading.Thread(target=first), *threads]
+    threads[0].start()
+    assert held.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(told) == ["another submission of it had no turn: place 7 in the line"] * 4 + ["goes on"]
+
+
 def test_a_hostile_user_who_holds_every_place_delays_and_no_more(
     holder: Callable[..., multiprocessing.context.ForkProcess],
 ) -> None:

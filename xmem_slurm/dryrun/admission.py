@@ -18,7 +18,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from typing import Protocol, TypeVar
 
@@ -32,6 +32,8 @@ SHORTEST_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 """How soon is looked again where no connection can tell, as where more wait for one than it takes (somaxconn)."""
 _LONGEST_LINE = 10_000
+_MOST_BYTES = 1000
+"""Of what is said to who waits."""
 Tell = Callable[[str], None]
 T = TypeVar("T")
 
@@ -83,7 +85,8 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
     """Be the only one of this user who sizes what goes by this name; yields what another one has `found` meanwhile.
 
     Raises:
-        Busy: there was no end to that within `seconds`, or nothing was found in more time than is left.
+        Busy: there was no end to that within `seconds`, or the other one had no turn, as this one would have none, or
+            nothing was found in more time than is left.
     """
     began, waited = time.monotonic(), False
     until = began + seconds
@@ -97,15 +100,31 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
             if not waited:
                 tell(f"waiting for the answer to another submission of it; for {left:.0f} s at most")
             waited = True
-            row.wait_for([0], left)
+            had, _, why_not = row.wait_for([0], left).partition(" ")
             known = found()
+            if known is None and had.isdecimal() and until - time.monotonic() <= int(had):
+                raise Busy(f"another submission of it had no turn: {why_not}")
         if place is not None:
             held.enter_context(place)
         if waited and known is None:
             known, took = found(), time.monotonic() - began
             if known is None and took > seconds / 2:
                 raise Busy(f"another submission of it was being run dry for {took:.0f} s, and had no answer")
-        yield known
+        try:
+            yield known
+        except Busy as error:
+            if place is not None:
+                _tell_who_waits(place, f"{seconds:.0f} {error}")
+            raise
+
+
+def _tell_who_waits(place: socket.socket, why: str) -> None:
+    """Tell who waits for a place, before it is free, for how many seconds there was no turn, and why."""
+    place.setblocking(False)
+    with suppress(OSError):  # nobody is left, or one has gone
+        while True:
+            with place.accept()[0] as end:
+                end.send(why.encode(errors="replace")[:_MOST_BYTES])
 
 
 class _Row:
@@ -132,8 +151,8 @@ class _Row:
             raise Busy(f"there can be no line of dry runs: {error.strerror}") from error
         return taken
 
-    def wait_for(self, places: Iterable[int], seconds: float) -> None:
-        """Sleep until one of these places may be free, or so long."""
+    def wait_for(self, places: Iterable[int], seconds: float) -> str:
+        """Sleep until one of these places may be free, or so long; return what who had it last has said, if anything."""
         ends, poll = list[socket.socket](), select.poll()
         try:
             for place in places:
@@ -145,12 +164,19 @@ class _Row:
                 except OSError:  # too many wait, or who is there does not listen, or is gone already
                     seconds = min(seconds, _LOOK_SECONDS)
             poll.poll(seconds * 1000)
+            return "".join(map(_said, ends))
         finally:
             for end in ends:
                 end.close()
 
     def _address(self, place: int) -> str:
         return f"\0xmem-slurm/{self.name}/{place}"
+
+
+def _said(end: socket.socket) -> str:
+    with suppress(OSError):  # nothing, or no connection
+        return end.recv(_MOST_BYTES).decode(errors="replace")
+    return ""
 
 
 class _Line:
