@@ -236,7 +236,11 @@ class Rules:
         real(target, *args, **kwargs)
         self._written_over(target)
         if _name(operator) == "random_" and self._values.keeps(target) and not target.is_floating_point():
-            self._values.note(target, None, self.assumed.mark("numbers by random_, not drawn here"))
+            # One of 2**63 numbers is a seed, such as torch draws for the dropout of RNNs: nobody decides by it.
+            is_seed = target.dim() == 0 and not args
+            seed = self._torch.zeros_like(target, device="cpu") if is_seed else None
+            mark = None if is_seed else self.assumed.mark("numbers by random_, not drawn here")
+            self._values.note(target, seed, mark)
         return target
 
     # -- reading -------------------------------------------------------------------------------------------------------
