@@ -241,6 +241,8 @@ unknown = torch.randn(8, 4, device=device)
 torch.zeros(torch.randint(5, 9, (1,), device=device).item())  # drawn
 (torch.empty(3, dtype=torch.long, device=device).random_(9) + 1).tolist()  # drawn
 torch.empty((), dtype=torch.long, device=device).random_().item()
+weights = torch.randn(256, 128, 3, 3, device=device).to(memory_format=torch.channels_last)
+if (weights.isinf() | weights.isnan()).any(): pass
 torch.randperm(9, device=device)[:4].tolist()  # drawn
 unknown.argsort().cpu()  # order
 if (unknown.argmax(-1) == 2).all(): pass  # end of all texts

@@ -224,6 +224,9 @@ def elementwise(torch, operator, shape, args, kwargs):
     which = [place for place, each in enumerate(args) if isinstance(each, tuple)]
     if len(which) == 1 and type(args[which[0]][0]) is Scattered and is_whole(args[which[0]], shape):
         return args[which[0]][0].each(operator, args, which[0], kwargs)
+    if all(type(args[place][0]) is Full for place in which):
+        one = operator(*(each[0].one if isinstance(each, tuple) else each for each in args), **kwargs)
+        return Full(torch, one.item(), one.dtype)
     depth = 1 + max(args[place][0].depth for place in which)
     strides = [_strides(each, shape) if isinstance(each, tuple) else None for each in args]
 

@@ -225,8 +225,9 @@ class Values:
         self._put(tensor, storage, source, mark)
 
     def make(self, tensor, recipe, mark=None):
-        """Keep what makes the values of a large tensor, as contiguous ones; None keeps nothing."""
-        if recipe is not None and self.applies(tensor) and tensor.is_contiguous():
+        """Keep what makes the values of a large tensor, as contiguous ones, or one everywhere; None keeps nothing."""
+        has_order = type(recipe) is lazy.Full or tensor.is_contiguous()
+        if recipe is not None and self.applies(tensor) and has_order:
             storage = self._own(tensor)
             if storage is not None:
                 self._put(tensor, storage, recipe, mark)
