@@ -111,13 +111,16 @@ def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run)
 @pytest.mark.parametrize("words", ["ZeroDivisionError: division by zero", "ValueError: math domain error"])
 def test_a_script_that_computing_with_zeros_stopped_early_or_late_goes_on_with_others(run: Run, words: str) -> None:
     late = dataclasses.replace(GPT2, failure=trace_file.failure(f"{words} (train.py:3)"), doubts=[READ])
+    whole = reading(GPT2, 1)
     for stopped in (late, dataclasses.replace(late, marks=[], state="exit")):
-        runs = Runs(stopped, GPT2)
-        (found,) = run(runs)
-        assert (found.error, runs.numbers) == (None, ["zeros", "turns"])
-        assert found.doubts[-1].detail.startswith("run with other numbers for values")
-    again = Runs(late, late)
-    assert (list(run(again)), again.numbers) == ([late], ["zeros", "turns"])
+        runs = Runs(stopped, whole, whole)
+        assert (list(run(runs)), runs.numbers) == ([whole], ["zeros", "still", "turns"])
+        for one_course in (Runs(stopped, whole, cost=25.0), Runs(stopped, late, whole)):
+            (found,) = run(one_course)
+            assert found.error is None
+            assert found.doubts[-1].detail.startswith("run with other numbers for values")
+    again = Runs(late, late, late)
+    assert (list(run(again)), again.numbers) == ([late], ["zeros", "still", "turns"])
     unread = Runs(dataclasses.replace(late, doubts=[]))
     run(unread)
     assert unread.numbers == ["zeros"]

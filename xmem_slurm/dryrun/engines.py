@@ -6,8 +6,8 @@ assertion of zeros stopped goes on without assertions.
 
 With zeros for losses and scores nothing is ever better than the best so far, and a script that waits for that ends its
 training early. So a script that reads some again and again is run a second time, with those of the other course (Note
-[Metrics] in `probe/_xmem/values/metrics`), and so is one that computing with zeros stopped. What needs more of both
-stands. A condition that went both ways in the two is no doubt any more.
+[Metrics] in `probe/_xmem/values/metrics`). What needs more of both stands. A condition that went both ways in the two is
+no doubt any more. One that computing with zeros stopped is run by another number in their place, and by the other course.
 
 A script that waits for a time that no dry run comes to, "every half an hour", is run again with a clock that leaps
 there (Note [Times] in `probe/_xmem/process/times`). What needs more of both stands, too.
@@ -122,13 +122,30 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
     """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
     traces = yield from _with_or_without_assertions(order, budget)
     failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
-    if failure is not None:
-        again = yield from _if_room(replace(order, numbers="turns"), budget)
-        why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
-        went_on = again and not any(trace.failure for trace in again) and _steps(again) >= _steps(traces)
-        return _with_each(again, why) if went_on else traces
-    turns = 0 if order.brief or order.change else _turns(traces)
-    if turns < TURNS:
+    if failure is None:
+        return (yield from _by_turns_too(order, budget, traces, TURNS, _ONE_COURSE))
+    why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
+    still = yield from _if_room(replace(order, numbers="still"), budget)
+    if _went_on(still, traces):
+        return (yield from _by_turns_too(order, budget, still, 0, why))
+    again = yield from _if_room(replace(order, numbers="turns"), budget)
+    return _with_each(again, why) if _went_on(again, traces) else traces
+
+
+def _went_on(again: Sequence[Trace], stopped: Sequence[Trace]) -> bool:
+    """Whether what stopped got further in another run."""
+    return bool(again) and not any(trace.failure for trace in again) and _steps(again) >= _steps(stopped)
+
+
+def _by_turns_too(
+    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], least_turns: int, else_doubt: str
+) -> Orders[Sequence[Trace]]:
+    """Want a run of the other course, too, after one that read losses or scores in so many turns.
+
+    What needs more of both stands, with a doubt where the other did not come to its end.
+    """
+    turns = _turns(traces)
+    if turns < least_turns or order.brief or order.change:
         return traces
     again = yield from _if_room(replace(order, numbers="turns"), budget)
     used = [trace for trace in again if trace.allocations]
@@ -138,7 +155,7 @@ def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequenc
         return _without(again, met)
     if not failed and all(trace.came_to_its_end for trace in used):
         return _without(traces, met)
-    return traces if turns > USUAL_PATIENCE else _with_each(traces, _ONE_COURSE)
+    return traces if turns > USUAL_PATIENCE else _with_each(traces, else_doubt)
 
 
 def _met_both_ways(traces: Sequence[Trace]) -> set[str]:

@@ -27,7 +27,7 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.site.schema import Gpu
 
 Shapes = Literal["most", "least"]
-Numbers = Literal["zeros", "turns"]
+Numbers = Literal["zeros", "still", "turns"]
 Clock = Literal["real", "leaps"]
 Origins = Literal["none", "hook", "frames"]
 Change = Literal["batch", "checkpointing", "bf16"]

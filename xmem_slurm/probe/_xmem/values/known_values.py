@@ -39,7 +39,7 @@ class KnownValues:
 
     def __init__(self, torch, environ):
         self._torch, self._most = torch, environ.get("XMEM_SHAPES", "most") == "most"
-        self.metrics = Metrics(by_turns=environ.get("XMEM_NUMBERS") == "turns")
+        self.metrics = Metrics(environ.get("XMEM_NUMBERS", "zeros"))
         """What the script reads of losses and scores."""
         self.table = None
         """Of known values, once there is one (`Values`)."""

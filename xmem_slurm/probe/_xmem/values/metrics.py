@@ -1,12 +1,13 @@
-"""The losses and scores of a script, which no kernel computes: zeros, or by turns better and worse than ever before.
+"""The losses and scores of a script, which no kernel computes: all alike, or by turns better and worse than before.
 
 Note [Metrics]: most of what a script reads of floating point is a loss or a score, and what it decides
 by one is whether that is low or high enough, or better than the best so far. So there are two courses.
 With zeros all thresholds are crossed and nothing is ever better: a script that waits for that ends its
-training early, or goes on to its next stage. In the other course (XMEM_NUMBERS) they are by turns lower
-than ever before and higher, as nobody knows here which of them is better when it is lower: whoever waits
-for more than one turn waits in vain. A job is run by both where it reads some again and again
-(`dryrun/engines`), and has the memory for the larger.
+training early, or goes on to its next stage. (Where computing with a zero would stop it, all are another
+number, still the same.) In the other course they are by turns lower than ever before and higher, as
+nobody knows here which of them is better when it is lower: whoever waits for more than one turn waits in
+vain. A job is run by both where it reads some again and again (`dryrun/engines`, XMEM_NUMBERS), and has
+the memory for the larger.
 
 A turn begins with the first evaluation, or with the first loop over data, after a step of an optimizer.
 A script that shows neither (`model.eval()`, a data loader) evaluates where it calls a model without
@@ -49,10 +50,10 @@ class _ReadingLine:
 
 
 class Metrics:
-    """The turns of one process; without `by_turns` all are zeros."""
+    """The turns of one process; its `course` is one of "zeros", "still" and "turns"."""
 
-    def __init__(self, by_turns):
-        self._by_turns = by_turns
+    def __init__(self, course):
+        self._course = course
         self._turn = self._steps = 0
         self._shown = False
         self._lines = {}
@@ -75,12 +76,14 @@ class Metrics:
     def number(self, place):
         """Return what a loss or a score is that is read at this place of a script."""
         line = self._line(place)
-        return line.number if self._by_turns else 0.0
+        if self._course == "turns":
+            return line.number
+        return MIDDLE if self._course == "still" else 0.0
 
     def truth(self, place, asked):
         """Return the answer to what is asked, such as whether one is better than the best so far."""
         line = self._line(place)
-        truth = self._by_turns and line.is_lower
+        truth = self._course == "turns" and line.is_lower
         self._answers.setdefault(asked, set()).add(truth)
         return truth
 
@@ -91,7 +94,7 @@ class Metrics:
     def count(self, most, place):
         """Return how many of so many are right; over all that is counted in a turn that is the share `number`."""
         line = self._line(place)
-        if not self._by_turns:
+        if self._course != "turns":
             return most
         exact = line.number * most + line.rest
         line.rest = exact - int(exact)
