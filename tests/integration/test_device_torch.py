@@ -280,8 +280,7 @@ out(parts=sorted({part.item() for part in place.split(1)}), doubts=doubts())
 
 
 def test_attention_and_convolution_train(run: Run) -> None:
-    seen = run(
-        """
+    code = """
 for dtype in (torch.float16, torch.float32):
     q, k, v = (torch.randn(2, 12, 256, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
     torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
@@ -297,7 +296,7 @@ with torch.autocast("cuda", dtype=torch.float16):
 out(grads=[p.grad is not None for p in (*net.parameters(), q, k, v)], contiguous=contiguous,
     channels_last=sorted({d["code"] for d in doubts()}))
 """
-    )
+    seen = run(code, XMEM_DEVICE_CAPABILITY="8.0")
     assert all(seen["grads"])
     assert "cudnn-plan" in seen["contiguous"]
     assert set(seen["channels_last"]) - set(seen["contiguous"]) == {"cudnn-batchnorm"}, "Note [Batch norm's scratch]"
@@ -330,6 +329,26 @@ def test_recurrent_networks_fit_in_the_weights_buffer(run: Run) -> None:
     assert [spare for _, _, spare in seen["made"].values()] == [0, 0, no_bias, 0]
     assert seen["peak"] < 1e9
     assert "cudnn-rnn" in seen["codes"]
+
+
+def test_scratch_of_recurrent_networks_and_batch_norm_is_as_a_gpu_answered(run: Run) -> None:
+    seen = run(f"""
+import gzip, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from benchmarks import cudnn_scratch_on_gpu as scratch
+data = json.loads(gzip.decompress(scratch.OUT.read_bytes()))
+cudnn = scratch.Cudnn("libcudnn.so.9", lambda size: torch.empty(size, device="cuda", dtype=torch.uint8).data_ptr())
+out(rows=scratch.compared(cudnn, data, every=7))
+""")
+    found = {(of, size): row for of, size, *row in seen["rows"]}
+    for of, size in found:
+        questions, less, within, _, _ = found[of, size]
+        if "persistent" not in of or size != "workspace":
+            assert less == "0", (of, size)
+        if size in ("weights", "reserve") or of == "batchnorm, channels_last 0":
+            assert within == questions, (of, size)
+    of_ten = 10 * int(found["rnn, standard", "workspace"][2]) / int(found["rnn, standard", "workspace"][0])
+    assert of_ten > 9
 
 
 def test_sizes_that_only_the_library_knows_are_zero_and_a_doubt(run: Run) -> None:

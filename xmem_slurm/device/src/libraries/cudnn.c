@@ -96,6 +96,18 @@ int cudnnGetFilterNdDescriptor(const struct tensor *filter, int wanted, int *typ
     return CUDNN_SUCCESS;
 }
 
+/* A dropout descriptor remembers which share is dropped: recurrent networks keep what it was. */
+int cudnnSetDropoutDescriptor(float *descriptor, void *handle UNUSED, float share, void *states UNUSED,
+                              size_t bytes UNUSED, unsigned long long seed UNUSED) {
+    *descriptor = share;
+    return CUDNN_SUCCESS;
+}
+
+int cudnnRestoreDropoutDescriptor(float *descriptor, void *handle, float share, void *states, size_t bytes,
+                                  unsigned long long seed) {
+    return cudnnSetDropoutDescriptor(descriptor, handle, share, states, bytes, seed);
+}
+
 /* The random states of dropout: 24 bytes for each thread that the GPU can hold (48 KiB on each multiprocessor of an
  * H200, benchmarks/data/ground-truth; 24 KiB where there are 1024 threads on each, as on a T4). */
 #define DROPOUT_BYTES_PER_THREAD 24

@@ -2,36 +2,42 @@
  *
  * Note [RNN weights]: cuDNN keeps all weights of an RNN in one buffer and tells where each matrix and bias lies. Here,
  * as in the real library, the matrices of all layers come first (per layer and direction: input matrices of every gate,
- * then recurrent ones, then the projection), then all biases in the same order, all packed. The size is exact as far as
- * the real one does not pad.
+ * then recurrent ones, then the projection), then all biases in the same order, all packed.
  *
- * Note [RNN scratch]: the real sizes of workspace and reserve depend on the algorithm and are not published. Known are
- * those of an LSTM of two layers on an H200 (cuDNN 9.19.0, three shapes and types: the runs of "lstm" in
- * benchmarks/data/ground-truth). Its reserve is, to the byte, the gates and the cell state of every layer and time
- * step, the outputs of all layers but the last, a bit for each of those, which dropout may drop, and 256 bytes. Its
- * workspace is 16 MiB and 768 bytes, a copy of all matrices, 20 outputs of a step and 7 of the whole sequence; for
- * other numbers of layers 10 a layer, and the gates of all but one output, are a guess. So is all of other cells; all
- * of it is a doubt.
+ * Note [RNN scratch]: the sizes of workspace and reserve are not published. These formulas are what an H200 with cuDNN
+ * 9.19 answered to 13,360 questions (benchmarks/data/cudnn_scratch_on_gpu.json.gz; `python -m
+ * benchmarks.cudnn_scratch_on_gpu --stand-ins` compares). Weights are the same to the byte, and reserves but for 62 at
+ * most. Workspaces of the standard algorithm are less by 448 bytes at most, as their parts are rounded up; 19 of 20 are
+ * no more than 1.3 % of all three more, and the others up to 21 %: the gradients of some are computed a chunk of steps
+ * at a time, and how long that is was not found out. torch takes the persistent algorithm for some networks of one
+ * layer in half precision (get_algo, native/cudnn/RNN.cpp): for these the workspace is a loose bound, and stays a
+ * doubt.
+ *
+ * What stands for what: a step is the state of one time step, a sequence that of all; what comes in and goes out is
+ * copied into a form of cuDNN's own unless it is packed, for gradients twice.
  */
 #include "cudnn.h"
 
 enum cell { RELU, TANH, LSTM, GRU };
 enum bias { NO_BIAS, INPUT_BIAS, BOTH_BIASES, RECURRENT_BIAS };
+enum { STANDARD_ALGORITHM = 0, PADDED_IO_ENABLED = 1 };
+enum { HEAD_BYTES = 256 };
 
 struct rnn {
     int cell, bias, bidirectional, type;
     int input, hidden, projection, layers;
+    int algorithm, packed, drops;
 };
 
 struct rnn_data {
     int type, steps, batch, vector;
 };
 
-int cudnnSetRNNDescriptor_v8(struct rnn *rnn, int algorithm UNUSED, int cell, int bias, int direction,
-                             int input_mode UNUSED, int type, int math_precision UNUSED, int math_type UNUSED,
-                             int input, int hidden, int projection, int layers, void *dropout UNUSED,
-                             unsigned flags UNUSED) {
-    *rnn = (struct rnn){cell, bias, direction, type, input, hidden, projection, layers};
+int cudnnSetRNNDescriptor_v8(struct rnn *rnn, int algorithm, int cell, int bias, int direction, int input_mode UNUSED,
+                             int type, int math_precision UNUSED, int math_type UNUSED, int input, int hidden,
+                             int projection, int layers, const float *dropout, unsigned flags) {
+    int packed = !(flags & PADDED_IO_ENABLED), drops = dropout && *dropout > 0;
+    *rnn = (struct rnn){cell, bias, direction, type, input, hidden, projection, layers, algorithm, packed, drops};
     return CUDNN_SUCCESS;
 }
 
@@ -77,7 +83,8 @@ static int64_t matrices_before(const struct rnn *rnn, int pseudo_layer) {
 int cudnnGetRNNWeightSpaceSize(void *handle UNUSED, const struct rnn *rnn, size_t *bytes) {
     int pseudo_layers = rnn->layers * directions_of(rnn);
     int64_t elements = matrices_before(rnn, pseudo_layers) + pseudo_layers * bias_elements(rnn);
-    doubt("cudnn-rnn", "cudnnGetRNNWeightSpaceSize");
+    if (!cudnn_was_measured())
+        doubt("cudnn-rnn", __func__);
     *bytes = (size_t)elements * cudnn_type_bytes(rnn->type);
     return CUDNN_SUCCESS;
 }
@@ -128,19 +135,57 @@ int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseu
     return CUDNN_SUCCESS;
 }
 
+static size_t at_least(size_t count, size_t least) { return count < least ? least : count; }
+
+static size_t in_whole(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
+
+/* Elements of workspace beside the weights. */
+static size_t workspace_elements(const struct rnn *rnn, const struct rnn_data *data, int training) {
+    size_t layers = (size_t)rnn->layers, directions = (size_t)directions_of(rnn), gates = (size_t)gates_of(rnn);
+    size_t batch = (size_t)data->batch, steps = (size_t)data->steps, hidden = (size_t)rnn->hidden;
+    size_t step = batch * hidden, sequence = steps * step, output = batch * (size_t)output_of(rnn);
+    size_t widest = steps * batch * at_least((size_t)rnn->input, hidden);
+    size_t kept = rnn->cell == LSTM ? 6 : rnn->cell == GRU ? 3 : 1, gradients = rnn->cell == LSTM ? 3 : 1;
+    size_t chunk = steps < 256 ? steps : 256;
+    size_t copied = rnn->packed ? 0
+                                : steps * (batch * (size_t)rnn->input + directions * output) +
+                                      2 * layers * directions * (output + (rnn->cell == LSTM ? step : 0));
+    size_t forward = kept * layers * step + gates * chunk * step + (rnn->drops ? sequence : 0);
+    size_t backward = gradients * layers * step + sequence + widest;
+    if (rnn->bidirectional) {
+        forward = (2 * kept + 4) * layers * step + (2 * gates + 4) * sequence;
+        backward = (2 * gradients + 4) * layers * step + (layers > 1 ? 4 : 2) * sequence + 4 * widest;
+    }
+    size_t projected = is_projected(rnn) ? directions * sequence : 0;
+    size_t persistent = rnn->algorithm == STANDARD_ALGORITHM ? 0 : hidden * (2460 + 17 * steps * in_whole(batch, 8));
+    return (training ? at_least(forward + copied, backward + 2 * copied) : forward + copied) + projected + persistent;
+}
+
+/* Bytes that are kept for the backward pass: gates, states and outputs, and which outputs were dropped. */
+static size_t reserve_bytes(const struct rnn *rnn, const struct rnn_data *data) {
+    size_t layers = (size_t)rnn->layers, directions = (size_t)directions_of(rnn);
+    size_t samples = (size_t)data->batch * (size_t)data->steps * directions, projection = (size_t)rnn->projection;
+    size_t sequence = samples * (size_t)rnn->hidden, output = samples * (size_t)output_of(rnn);
+    size_t kept = rnn->cell == LSTM ? 6 : rnn->cell == GRU ? 7 : 2;
+    size_t elements = (kept * layers - 1) * sequence;
+    if (is_projected(rnn))
+        elements += layers * (sequence + samples * projection);
+    size_t dropped = rnn->drops ? (layers - 1) * directions * in_whole((output + 7) / 8, 32) : 0;
+    return elements * cudnn_type_bytes(rnn->type) + dropped + HEAD_BYTES;
+}
+
 /* See Note [RNN scratch]. `mode` 1 is training; inference needs no reserve. */
 int cudnnGetRNNTempSpaceSizes(void *handle UNUSED, const struct rnn *rnn, int mode, const struct rnn_data *data,
                               size_t *workspace, size_t *reserve) {
-    size_t element = cudnn_type_bytes(rnn->type), layers = (size_t)rnn->layers, gates = (size_t)gates_of(rnn);
-    size_t step = (size_t)data->batch * (size_t)rnn->hidden * (size_t)directions_of(rnn);
-    size_t sequence = step * (size_t)data->steps;
-    size_t matrices = (size_t)matrices_before(rnn, rnn->layers * directions_of(rnn));
-    size_t outputs = rnn->cell == LSTM ? layers - 1 : layers;
-    size_t kept = layers > 1 ? gates * layers - 1 : gates + 3;
-    doubt("cudnn-rnn", "cudnnGetRNNTempSpaceSizes");
+    size_t element = cudnn_type_bytes(rnn->type), pseudo_layers = (size_t)(rnn->layers * directions_of(rnn));
+    size_t matrices = (size_t)matrices_before(rnn, (int)pseudo_layers);
+    size_t lengths = rnn->packed ? 0 : 2 * sizeof(int) * in_whole((size_t)data->batch, 4);
+    if (!cudnn_was_measured() || rnn->algorithm != STANDARD_ALGORITHM)
+        doubt("cudnn-rnn", __func__);
     if (workspace)
-        *workspace = 16 * MIB + 768 + (matrices + 10 * layers * step + kept * sequence) * element;
+        *workspace = 8 * MIB * pseudo_layers + HEAD_BYTES + lengths +
+                     element * (matrices + workspace_elements(rnn, data, mode == 1));
     if (reserve)
-        *reserve = mode == 1 ? sequence * (layers * (gates + 1) + outputs) * element + sequence * outputs / 8 + 256 : 0;
+        *reserve = mode == 1 ? reserve_bytes(rnn, data) : 0;
     return CUDNN_SUCCESS;
 }
