@@ -114,6 +114,8 @@ class Script:
 class Result:
     """What came of it; `peak_bytes` is what torch's allocator reserves in the largest rank, None where none ran.
 
+    `allocated_bytes` is what it has given to tensors at the most, None in results of before.
+
     `seen` is what that rank saw of the script, as `xmem-slurm estimate --json` has it.
     """
 
@@ -126,6 +128,7 @@ class Result:
     why_not: str = ""
     confidence: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
+    allocated_bytes: int | None = None
 
     @property
     def ran(self) -> bool:
@@ -257,6 +260,7 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
         reasons=said["confidence"]["reasons"],
         confidence=said["confidence"]["level"],
         seen=largest["seen"] or {},
+        allocated_bytes=largest["peak_allocated_bytes"],
     )
 
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "coverage_on_gpu.jsonl"
 WATCH = HERE / "workloads" / "peaks_watch"
-HEADINGS = ("script", "ended", "held, MiB", "said, MiB", "said/held", "confidence")
+HEADINGS = ("script", "ended", "GPU: allocated, reserved, MiB", "dry run: the same", "ratios", "confidence")
 
 MOST_SECONDS = 120.0
 LARGEST_FILE = 1 << 19
@@ -129,10 +130,8 @@ def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | No
 
 def _end(group: int) -> None:
     """End what a script has left running."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def table() -> list[Sequence[str]]:
@@ -141,16 +140,12 @@ def table() -> list[Sequence[str]]:
 
     said, rows = coverage.results(), []
     for key, real in sorted(read_lines(DATA).items()):
-        if "error" in real:
-            continue
         dry = said[key]
-        ratio = f"{(dry.peak_bytes or 0) / real['reserved']:.3f}"
-        rows.append((key[:70], real["ended"], _mib(real["reserved"]), _mib(dry.peak_bytes or 0), ratio, dry.confidence))
+        found = [(real["allocated"], dry.allocated_bytes or 0), (real["reserved"], dry.peak_bytes or 0)]
+        on_gpu, in_dry_run = (" ".join(f"{each / 2**20:.0f}" for each in column) for column in zip(*found, strict=True))
+        ratios = " ".join(f"{count / true:.3f}" for true, count in found)
+        rows.append((key[:70], real["ended"], on_gpu, in_dry_run, ratios, dry.confidence))
     return rows
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:.0f}"
 
 
 def main() -> int:

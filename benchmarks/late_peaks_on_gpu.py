@@ -4,10 +4,9 @@
     python -m benchmarks.late_peaks_on_gpu --compare [--python P]           anywhere: dry runs of the same, and a table
     python -m benchmarks.late_peaks_on_gpu --capped [--seconds 540]         on a GPU: again, with no more than they said
 
-The scripts are those of tests/integration/framework_peaks, later_peaks and unseen_peaks, or their twins. Measuring needs
-their packages
-and this repository, nothing of the product; a script whose package is not there is a result, too. Where N share the GPU
-their own figures are the same.
+The scripts are those of tests/integration/framework_peaks, later_peaks and unseen_peaks, or their twins. Measuring
+needs their packages and this repository, nothing of the product; a script whose package is not there is a result, too.
+Where N share the GPU their own figures are the same.
 
 DIR (benchmarks/data/ground-truth) gets scripts.jsonl, script_estimates.jsonl and scripts_capped.jsonl.
 """

@@ -341,8 +341,7 @@ cudnn = scratch.Cudnn("libcudnn.so.9", lambda size: torch.empty(size, device="cu
 out(rows=scratch.compared(cudnn, data, every=7))
 """)
     found = {(of, size): row for of, size, *row in seen["rows"]}
-    for of, size in found:
-        questions, less, within, _, _ = found[of, size]
+    for (of, size), (questions, less, within, _, _) in found.items():
         if "persistent" not in of or size != "workspace":
             assert less == "0", (of, size)
         if size in ("weights", "reserve") or of == "batchnorm, channels_last 0":

@@ -168,7 +168,7 @@ def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unl
     held, told = threading.Event(), list[str]()
 
     def first() -> None:
-        with pytest.raises(Busy), admission.alone("key", 30, lambda _: None, lambda: None):
+        with contextlib.suppress(Busy), admission.alone("key", 30, lambda _: None, lambda: None):
             held.set()
             time.sleep(0.3)
             raise Busy("place 7 in the line")

@@ -19,7 +19,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_by_turns_they_are_lower_and_higher_than_ever_before(made: Callable[..., Any]) -> None:
-    metrics, lows, highs = made(by_turns=True), [], []
+    metrics, lows, highs = made("turns"), [], []
     first = metrics.number("a.py:1")
     for steps in range(1, 400):
         metrics.measured(steps)
@@ -32,7 +32,7 @@ def test_by_turns_they_are_lower_and_higher_than_ever_before(made: Callable[...,
 
 
 def test_a_line_that_reads_every_other_turn_has_turns_of_its_own(made: Callable[..., Any]) -> None:
-    metrics, lower = made(by_turns=True), []
+    metrics, lower = made("turns"), []
     for steps in range(1, 13):
         metrics.measured(steps)
         if steps % 2:
@@ -41,7 +41,7 @@ def test_a_line_that_reads_every_other_turn_has_turns_of_its_own(made: Callable[
 
 
 def test_every_other_line_goes_the_other_way(made: Callable[..., Any]) -> None:
-    metrics = made(by_turns=True)
+    metrics = made("turns")
     ways = []
     for steps in range(1, 4):
         metrics.measured(steps)
@@ -50,7 +50,7 @@ def test_every_other_line_goes_the_other_way(made: Callable[..., Any]) -> None:
 
 
 def test_a_turn_lasts_until_there_was_a_step(made: Callable[..., Any]) -> None:
-    metrics = made(by_turns=True)
+    metrics = made("turns")
     numbers = []
     for steps in (1, 1, 2):
         metrics.measured(steps)
@@ -60,7 +60,7 @@ def test_a_turn_lasts_until_there_was_a_step(made: Callable[..., Any]) -> None:
 
 
 def test_calls_without_gradients_begin_a_turn_only_where_nothing_else_does(made: Callable[..., Any]) -> None:
-    metrics = made(by_turns=True)
+    metrics = made("turns")
     turns = []
     for steps, shown in ((0, True), (1, False), (2, True), (3, False), (3, True)):
         metrics.measured(steps, shown=shown)
@@ -71,7 +71,7 @@ def test_calls_without_gradients_begin_a_turn_only_where_nothing_else_does(made:
 
 @pytest.mark.parametrize("most", [1, 3, 64, 1000])
 def test_what_is_counted_is_that_share_of_all(made: Callable[..., Any], most: int) -> None:
-    metrics = made(by_turns=True)
+    metrics = made("turns")
     for steps in range(1, 5):
         metrics.measured(steps)
         counted = sum(metrics.count(most, "a.py:1") for _ in range(1000))
@@ -79,7 +79,7 @@ def test_what_is_counted_is_that_share_of_all(made: Callable[..., Any], most: in
 
 
 def test_without_turns_all_are_zeros_and_everything_is_right(made: Callable[..., Any]) -> None:
-    metrics = made(by_turns=False)
+    metrics = made("zeros")
     for steps in range(4):
         metrics.measured(steps)
         assert (metrics.number("a.py:1"), metrics.count(7, "a.py:3")) == (0.0, 7)

@@ -152,7 +152,7 @@ class _Row:
         return taken
 
     def wait_for(self, places: Iterable[int], seconds: float) -> str:
-        """Sleep until one of these places may be free, or so long; return what who had it last has said, if anything."""
+        """Sleep until one of these places may be free, or so long; return what who leaves it says, if anything."""
         ends, poll = list[socket.socket](), select.poll()
         try:
             for place in places:

@@ -6,8 +6,9 @@ assertion of zeros stopped goes on without assertions.
 
 With zeros for losses and scores nothing is ever better than the best so far, and a script that waits for that ends its
 training early. So a script that reads some again and again is run a second time, with those of the other course (Note
-[Metrics] in `probe/_xmem/values/metrics`). What needs more of both stands. A condition that went both ways in the two is
-no doubt any more. One that computing with zeros stopped is run by another number in their place, and by the other course.
+[Metrics] in `probe/_xmem/values/metrics`). What needs more of both stands. A condition that went both ways in the two
+is no doubt any more. A script that computing with zeros stopped is run with another number in their place, and by the
+other course.
 
 A script that waits for a time that no dry run comes to, "every half an hour", is run again with a clock that leaps
 there (Note [Times] in `probe/_xmem/process/times`). What needs more of both stands, too.

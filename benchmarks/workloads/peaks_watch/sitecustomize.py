@@ -20,8 +20,7 @@ MOST = {"allocated": 0, "reserved": 0}
 def note(torch):
     """Keep the larger of what was seen before and what torch says now."""
     stats = torch.cuda.memory_stats(0)
-    for name in MOST:
-        MOST[name] = max(MOST[name], stats.get(f"{name}_bytes.all.peak", 0))
+    MOST.update({name: max(most, stats.get(f"{name}_bytes.all.peak", 0)) for name, most in MOST.items()})
     whole = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0), **MOST}
     part = FILE.with_suffix(".part")
     part.write_text(json.dumps(whole))
@@ -40,13 +39,13 @@ def watch():
     while not in_use():
         time.sleep(EVERY_SECONDS / 10)
     torch = in_use()
-    begin_anew = torch._C._cuda_resetPeakMemoryStats
+    begin_anew = torch.cuda.reset_peak_memory_stats
 
-    def note_and_begin_anew(device):
+    def note_and_begin_anew(*device):
         note(torch)
-        begin_anew(device)
+        begin_anew(*device)
 
-    torch._C._cuda_resetPeakMemoryStats = note_and_begin_anew
+    torch.cuda.reset_peak_memory_stats = torch.cuda.memory.reset_peak_memory_stats = note_and_begin_anew
     while True:
         note(torch)
         time.sleep(EVERY_SECONDS)
