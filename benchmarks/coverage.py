@@ -51,6 +51,7 @@ FORMER = {
     Doubt.CUSOLVER: "cuSOLVER's workspace is not known",
     Doubt.CUSPARSE: "cuSPARSE's workspace is not known",
     Doubt.CUSPARSELT: "cuSPARSELt's workspace is not known",
+    Doubt.PROFILE_ENGINE: "real steps on this machine's CPU stand for the GPU's",
     Doubt.MANAGED: "managed memory may lie on the GPU or not",
     Doubt.CUFFT: "cuFFT's workspace is not known",
     Doubt.NCCL: "NCCL's buffers are not known",

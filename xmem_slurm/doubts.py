@@ -36,7 +36,11 @@ class Doubt(Enum):
     MANAGED = "managed", 0.10, "managed memory may lie on the GPU or on the host: what moves to the GPU was not seen"
     CUFFT = "cufft", 0.10, f"cuFFT's workspace was not seen: {_ON_GPU}"
     NCCL = "nccl", 0.10, f"NCCL's buffers were not seen: {_ON_GPU}"
-    PROFILE_ENGINE = "profile-engine", 0.05, "real steps on this machine's CPU stand for the GPU's"
+    PROFILE_ENGINE = (
+        "profile-engine",
+        0.05,
+        "the job's first steps, real ones on this machine's CPU, stand for the GPU's: what comes later was not seen",
+    )
     FORWARD_READ = (
         "forward-read",
         0.10,
@@ -199,6 +203,7 @@ NOT_SEEN = (
     Doubt.CLOCK,
     Doubt.ARRAY,
     Doubt.RANKS,
+    Doubt.PROFILE_ENGINE,
 )
 """Something that the job does was not seen, which may cost it any amount: what is told first, in this order."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm.allocator.replay import replay
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import gpu_environment, runner
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.job import Job
@@ -382,7 +383,7 @@ def test_a_dry_run_of_a_job_takes_this_engine_by_itself_and_says_so() -> None:
     found = estimate(runner.run(DryRunOrder.of(job, RTX_3060, budget)).traces, "rtx-3060", RTX_3060)
     assert found.engine == "profile"
     assert found.confidence == "medium"
-    assert "real steps on this machine's CPU stand for the GPU's" in found.reasons
+    assert Doubt.PROFILE_ENGINE.sentence in found.reasons
     assert found.largest.replay.peak_reserved_bytes == 48_234_496
     with pytest.raises(NoEstimate, match="is not a CUDA build"):
         estimate(runner.run(DryRunOrder(job, RTX_3060, budget, engine="device")).traces, "rtx-3060", RTX_3060)
