@@ -27,7 +27,7 @@ from typing import Any
 
 import jinja2
 
-from benchmarks import dryrun_cost
+from benchmarks import coverage_on_gpu, dryrun_cost
 from benchmarks.text_table import markdown_table
 from xmem_slurm.device.builder import build
 from xmem_slurm.doubts import Doubt
@@ -286,6 +286,8 @@ def page() -> str:
         lists=[_list([each for each in tried if each[0].list == number], since) for number in numbers],
         newest=newest,
         reasons="\n".join(markdown_table(REASONS, _reasons([result for _, result in tried if result.date >= since]))),
+        on_gpu=coverage_on_gpu.agreement(found),
+        on_gpu_table="\n".join(markdown_table(coverage_on_gpu.HEADINGS, coverage_on_gpu.table(found))),
         cost="\n".join(markdown_table(dryrun_cost.HEADINGS, dryrun_cost.rows())),
         commits=sorted({f"{script.repository} {result.commit[:10]}" for script, result in tried}),
     )

@@ -242,7 +242,8 @@ torch.zeros(torch.randint(5, 9, (1,), device=device).item())  # drawn
 (torch.empty(3, dtype=torch.long, device=device).random_(9) + 1).tolist()  # drawn
 torch.empty((), dtype=torch.long, device=device).random_().item()
 weights = torch.randn(256, 128, 3, 3, device=device).to(memory_format=torch.channels_last)
-if (weights.isinf() | weights.isnan()).any(): pass
+for _ in range(1000):
+    if (weights.isinf() | weights.isnan()).any(): pass
 torch.randperm(9, device=device)[:4].tolist()  # drawn
 unknown.argsort().cpu()  # order
 if (unknown.argmax(-1) == 2).all(): pass  # end of all texts
@@ -677,9 +678,8 @@ def test_a_script_that_divides_by_what_is_not_known_goes_on_with_other_numbers(
     code = "import math\nprint(10 * math.log10(1 / torch.randn((), device=device).square().item()))\n"
     order = DryRunOrder.of(job(tmp_path, warm_python, code, XMEM_ENGINE="device"), H200, Budget(seconds=60))
     (found,) = dispatch.here(order).traces
-    assert found.error is None
-    (why,) = [doubt.detail for doubt in found.doubts if doubt.code == "engine"]
-    assert "ZeroDivisionError" in why
+    assert found.came_to_its_end
+    assert [doubt.code for doubt in found.doubts if doubt.code == "engine"] == []
 
 
 def test_early_stopping_does_not_stop_where_losses_and_scores_get_better(warm_python: Path, tmp_path: Path) -> None:

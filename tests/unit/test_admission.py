@@ -188,7 +188,7 @@ def test_whoever_waits_for_an_equal_submission_that_has_no_turn_goes_with_it_unl
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told) == ["another submission of it had no turn: place 7 in the line"] * 4 + ["goes on"]
+    assert sorted(told) == ["another submission of it had no turn in that time"] * 4 + ["goes on"]
 
 
 def test_a_hostile_user_who_holds_every_place_delays_and_no_more(

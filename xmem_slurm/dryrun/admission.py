@@ -32,8 +32,8 @@ SHORTEST_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 """How soon is looked again where no connection can tell, as where more wait for one than it takes (somaxconn)."""
 _LONGEST_LINE = 10_000
-_MOST_BYTES = 1000
-"""Of what is said to who waits."""
+_MOST_BYTES = 16
+"""Of what is said to who waits: a number. Whoever has taken the name may say it, so it is never shown."""
 Tell = Callable[[str], None]
 T = TypeVar("T")
 
@@ -100,10 +100,10 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
             if not waited:
                 tell(f"waiting for the answer to another submission of it; for {left:.0f} s at most")
             waited = True
-            had, _, why_not = row.wait_for([0], left).partition(" ")
+            had = row.wait_for([0], left)
             known = found()
             if known is None and had.isdecimal() and until - time.monotonic() <= int(had):
-                raise Busy(f"another submission of it had no turn: {why_not}")
+                raise Busy("another submission of it had no turn in that time")
         if place is not None:
             held.enter_context(place)
         if waited and known is None:
@@ -112,19 +112,19 @@ def alone(name: str, seconds: float, tell: Tell, found: Callable[[], T | None]) 
                 raise Busy(f"another submission of it was being run dry for {took:.0f} s, and had no answer")
         try:
             yield known
-        except Busy as error:
+        except Busy:
             if place is not None:
-                _tell_who_waits(place, f"{seconds:.0f} {error}")
+                _tell_who_waits(place, seconds)
             raise
 
 
-def _tell_who_waits(place: socket.socket, why: str) -> None:
-    """Tell who waits for a place, before it is free, for how many seconds there was no turn, and why."""
+def _tell_who_waits(place: socket.socket, seconds: float) -> None:
+    """Tell who waits for a place, before it is free, for how long there was no turn."""
     place.setblocking(False)
     with suppress(OSError):  # nobody is left, or one has gone
         while True:
             with place.accept()[0] as end:
-                end.send(why.encode(errors="replace")[:_MOST_BYTES])
+                end.send(f"{seconds:.0f}".encode())
 
 
 class _Row:
@@ -152,7 +152,7 @@ class _Row:
         return taken
 
     def wait_for(self, places: Iterable[int], seconds: float) -> str:
-        """Sleep until one of these places may be free, or so long; return what who leaves it says, if anything."""
+        """Sleep until one of these places may be free, or so long; return what who left one said, if anything."""
         ends, poll = list[socket.socket](), select.poll()
         try:
             for place in places:
@@ -175,7 +175,7 @@ class _Row:
 
 def _said(end: socket.socket) -> str:
     with suppress(OSError):  # nothing, or no connection
-        return end.recv(_MOST_BYTES).decode(errors="replace")
+        return end.recv(_MOST_BYTES).decode("ascii", errors="replace")
     return ""
 
 

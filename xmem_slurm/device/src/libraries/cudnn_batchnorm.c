@@ -7,8 +7,8 @@
  * activation, for which there is no reserve. How large the workspace is is not published. On an H200 (cuDNN 9.19) it
  * was, to the byte, for all of 1,300 inputs with a number of channels that 4 divides: for each tile of 64 channels and
  * each block of rows, of which a row is the channels of one pixel, two sums a channel, forward one more word; and a
- * head. A block has 96 rows backward, and forward 64 of float, 160 of narrower types. Of other numbers of channels, 176
- * inputs, it was less (benchmarks/data/cudnn_scratch_on_gpu.json.gz).
+ * head. A block has 96 rows backward, and forward 64 of float, 160 of narrower types. With 3 and
+ * 33 channels, 176 inputs, it was less (benchmarks/data/cudnn_scratch_on_gpu.json.gz).
  */
 #include "cudnn.h"
 

@@ -139,7 +139,8 @@ static size_t at_least(size_t count, size_t least) { return count < least ? leas
 
 static size_t in_whole(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
-/* Elements of workspace beside the weights. */
+/* Elements of workspace beside the weights: copies of what comes in and goes out, and the larger of what the forward
+ * and the backward pass take. */
 static size_t workspace_elements(const struct rnn *rnn, const struct rnn_data *data, int training) {
     size_t layers = (size_t)rnn->layers, directions = (size_t)directions_of(rnn), gates = (size_t)gates_of(rnn);
     size_t batch = (size_t)data->batch, steps = (size_t)data->steps, hidden = (size_t)rnn->hidden;

@@ -17,6 +17,8 @@ from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
 from _xmem.values.unmoved import check
 
+_OF_ONE = {"any", "all", "max", "min", "_is_all_true", "_is_any_true"}
+"""What is the same of one number as of that number everywhere: no need to look at each."""
 _NUMBERS = {bool, int, float, complex}
 
 
@@ -146,7 +148,8 @@ class Rules:
         """Note what comes out: computed, made up, or with the mark of what it was computed from."""
         name, first = _name(operator), out[0] if isinstance(out, tuple) else out
         mark = self._values.mark(args)
-        known = self._values.on_host(args)
+        one = self._values.everywhere(args[0]) if name in _OF_ONE and len(args) == 1 else None
+        known = self._values.on_host(args) if one is None else [one]
         if known is not None and "device" not in kwargs:
             values = computed(operator, *known, **kwargs)
             if values is not None:

@@ -82,6 +82,12 @@ class Values:
         size = tensor.size()
         return computed(found[1].part, self._budget, size, tensor.stride(), tensor.storage_offset())
 
+    def everywhere(self, tensor):
+        """Return the one number that a large tensor has everywhere, as a host tensor; None where it is not known so."""
+        found = self._entry(tensor)
+        is_one = found is not None and type(found[1]) is lazy.Full and tensor.dtype is found[4]
+        return found[1].one if is_one else None
+
     def is_gradient(self, tensor):
         """Whether it is computed with in a backward pass: what begins with ones is soon known, and decides nothing."""
         return tensor.is_floating_point() and self._torch._C._current_autograd_node() is not None
