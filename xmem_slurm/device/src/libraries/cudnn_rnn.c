@@ -7,11 +7,10 @@
  * Note [RNN scratch]: the sizes of workspace and reserve are not published. These formulas are what an H200 with cuDNN
  * 9.19 answered to 13,360 questions (benchmarks/data/cudnn_scratch_on_gpu.json.gz; `python -m
  * benchmarks.cudnn_scratch_on_gpu --stand-ins` compares). Weights are the same to the byte, and reserves but for 62 at
- * most. Workspaces of the standard algorithm are less by 448 bytes at most, as their parts are rounded up; 19 of 20 are
- * no more than 1.3 % of all three more, and the others up to 21 %: the gradients of some are computed a chunk of steps
- * at a time, and how long that is was not found out. torch takes the persistent algorithm for some networks of one
- * layer in half precision (get_algo, native/cudnn/RNN.cpp): for these the workspace is a loose bound, and stays a
- * doubt.
+ * most. Workspaces are less by 448 bytes at most, as their parts are rounded up. torch takes one of the persistent
+ * algorithms for small networks (get_algo, native/cudnn/RNN.cpp), whose workspaces are the same; of the standard one 19
+ * of 20 are no more than 1.3 % of all three more, and the others up to 21 %: the gradients of some are computed a chunk
+ * of steps at a time, and how long that is was not found out. Persistent ones were asked in half precision alone.
  *
  * What stands for what: a step is the state of one time step, a sequence that of all; what comes in and goes out is
  * copied into a form of cuDNN's own unless it is packed, for gradients twice.
@@ -20,7 +19,7 @@
 
 enum cell { RELU, TANH, LSTM, GRU };
 enum bias { NO_BIAS, INPUT_BIAS, BOTH_BIASES, RECURRENT_BIAS };
-enum { STANDARD_ALGORITHM = 0, PADDED_IO_ENABLED = 1 };
+enum { STANDARD_ALGORITHM = 0, PERSISTENT_ALGORITHM = 1, PADDED_IO_ENABLED = 1 };
 enum { HEAD_BYTES = 256 };
 
 struct rnn {
@@ -145,21 +144,35 @@ static size_t workspace_elements(const struct rnn *rnn, const struct rnn_data *d
     size_t layers = (size_t)rnn->layers, directions = (size_t)directions_of(rnn), gates = (size_t)gates_of(rnn);
     size_t batch = (size_t)data->batch, steps = (size_t)data->steps, hidden = (size_t)rnn->hidden;
     size_t step = batch * hidden, sequence = steps * step, output = batch * (size_t)output_of(rnn);
-    size_t widest = steps * batch * at_least((size_t)rnn->input, hidden);
-    size_t kept = rnn->cell == LSTM ? 6 : rnn->cell == GRU ? 3 : 1, gradients = rnn->cell == LSTM ? 3 : 1;
-    size_t chunk = steps < 256 ? steps : 256;
-    size_t copied = rnn->packed ? 0
-                                : steps * (batch * (size_t)rnn->input + directions * output) +
-                                      2 * layers * directions * (output + (rnn->cell == LSTM ? step : 0));
-    size_t forward = kept * layers * step + gates * chunk * step + (rnn->drops ? sequence : 0);
-    size_t backward = gradients * layers * step + sequence + widest;
-    if (rnn->bidirectional) {
-        forward = (2 * kept + 4) * layers * step + (2 * gates + 4) * sequence;
-        backward = (2 * gradients + 4) * layers * step + (layers > 1 ? 4 : 2) * sequence + 4 * widest;
+    size_t widest = steps * batch * at_least((size_t)rnn->input, hidden), between = layers > 1 ? sequence : 0;
+    size_t dropped = rnn->drops ? sequence : 0, projected = is_projected(rnn) ? directions * sequence : 0;
+    size_t copied = steps * (batch * (size_t)rnn->input + directions * output) +
+                    2 * layers * directions * (output + (rnn->cell == LSTM ? step : 0));
+    size_t forward, backward;
+    if (rnn->algorithm == STANDARD_ALGORITHM) {
+        size_t chunk = steps < 256 ? steps : 256;
+        size_t states = rnn->cell == LSTM ? 6 : rnn->cell == GRU ? 3 : 1, gradients = rnn->cell == LSTM ? 3 : 1;
+        forward = states * layers * step + gates * chunk * step + dropped;
+        backward = gradients * layers * step + sequence + widest;
+        if (rnn->bidirectional) {
+            forward = (2 * states + 4) * layers * step + (2 * gates + 4) * sequence;
+            backward = (2 * gradients + 4) * layers * step + 2 * (sequence + between) + 4 * widest;
+        }
+    } else {
+        size_t states = rnn->cell == LSTM ? 4 : 2, gradients = rnn->cell == LSTM ? 13 : rnn->cell == GRU ? 15 : 10;
+        size_t few = rnn->algorithm == PERSISTENT_ALGORITHM ? at_least(hidden * (2432 + batch), 8 * sequence) : 0;
+        forward = states * layers * step + 5 * gates * sequence + dropped;
+        backward = states * layers * step + gradients * sequence + widest + between;
+        if (rnn->bidirectional) {
+            forward = (2 * states + 2) * layers * step + (6 * gates + 4) * sequence;
+            backward = (2 * states + 2) * layers * step + (gradients + 1) * sequence + 4 * widest + 2 * between;
+        }
+        if (few)
+            backward += few - 8 * sequence;
     }
-    size_t projected = is_projected(rnn) ? directions * sequence : 0;
-    size_t persistent = rnn->algorithm == STANDARD_ALGORITHM ? 0 : hidden * (2460 + 17 * steps * in_whole(batch, 8));
-    return (training ? at_least(forward + copied, backward + 2 * copied) : forward + copied) + projected + persistent;
+    if (rnn->packed)
+        copied = 0;
+    return (training ? at_least(forward + copied, backward + 2 * copied) : forward + copied) + projected;
 }
 
 /* Bytes that are kept for the backward pass: gates, states and outputs, and which outputs were dropped. */
@@ -181,7 +194,7 @@ int cudnnGetRNNTempSpaceSizes(void *handle UNUSED, const struct rnn *rnn, int mo
     size_t element = cudnn_type_bytes(rnn->type), pseudo_layers = (size_t)(rnn->layers * directions_of(rnn));
     size_t matrices = (size_t)matrices_before(rnn, (int)pseudo_layers);
     size_t lengths = rnn->packed ? 0 : 2 * sizeof(int) * in_whole((size_t)data->batch, 4);
-    if (!cudnn_was_measured() || rnn->algorithm != STANDARD_ALGORITHM)
+    if (!cudnn_was_measured())
         doubt("cudnn-rnn", __func__);
     if (workspace)
         *workspace = 8 * MIB * pseudo_layers + HEAD_BYTES + lengths +
