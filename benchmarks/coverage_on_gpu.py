@@ -5,8 +5,9 @@
     python -m benchmarks.coverage_on_gpu table                           anywhere: beside what their dry runs said
 
 A copy is of the commit that ran dry, and the same recipes make its data. benchmarks/data/coverage_on_gpu.jsonl gets a
-line a script. Scripts without an end are ended after MOST_SECONDS: what they held until then is the least that they
-need. Where N share the GPU (--together N) their own figures are the same.
+line a script, but for those that fail there, as for want of a package. Scripts without an end are ended after
+MOST_SECONDS: what they held until then is the least that they need. Where N share the GPU (--together N) their own
+figures are the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +38,7 @@ DATA = HERE / "data" / "coverage_on_gpu.jsonl"
 WATCH = HERE / "workloads" / "peaks_watch"
 HEADINGS = ("script", "ended", "GPU: allocated / reserved, MiB", "dry run", "ratio", "confidence")
 
+TO_ITS_END, CUT_OFF = "yes", "cut off"
 MOST_SECONDS = 120.0
 LARGEST_FILE = 1 << 19
 """Of a copy, bytes: pictures for a README and weights are no part of a script."""
@@ -50,7 +53,6 @@ done
 LOCKS: defaultdict[Path, Lock] = defaultdict(Lock)
 MADE: defaultdict[Path, set[str]] = defaultdict(set)
 """Several scripts of a copy may have the same data: made once, by one at a time."""
-
 
 TOLERANCE = 0.02
 """Of allocated bytes, as in the lists of tests/integration/later_peaks."""
@@ -98,8 +100,9 @@ def run(folder: Path, out: Path, only: str, seconds: float, together: int) -> No
     jobs = json.loads((folder / "jobs.json").read_text(encoding="utf-8"))
     missing = [job for job in jobs if job["key"] not in done and only in job["key"]]
     for found in results(lambda job: _run(job, folder.resolve(), deadline), missing, together):
-        append(out, found)
         print(*found.values(), flush=True)
+        if found["ended"] in (TO_ITS_END, CUT_OFF) and found.get("reserved"):
+            append(out, found)
 
 
 def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | None:
@@ -107,8 +110,8 @@ def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | No
     if deadline - started < LEAST_SECONDS:
         return None
     folder = top / job["folder"]
-    peaks = top / "peaks" / str(abs(hash(job["key"])))
-    peaks.mkdir(parents=True)
+    peaks = top / "peaks" / re.sub(r"\W+", "-", job["key"])[:200]
+    peaks.mkdir(parents=True, exist_ok=True)
     home = top / Path(job["folder"]).parts[0]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "HOME": str(home), "HF_HUB_OFFLINE": "1", "PEAKS_FOLDER": str(peaks)}
@@ -125,7 +128,7 @@ def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | No
                 cwd=top, env=environ, capture_output=True, text=True, check=False,
             )  # fmt: skip
         if made.returncode:
-            return {"key": job["key"], "error": f"data: {last_words(made.stderr)}"}
+            return {"key": job["key"], "ended": f"data: {last_words(made.stderr)}"}
     if job["setup"]:
         subprocess.run(["bash", "-c", job["setup"]], check=True, cwd=folder, env=environ)
     began = time.monotonic()
@@ -135,13 +138,13 @@ def _run(job: dict[str, Any], top: Path, deadline: float) -> dict[str, Any] | No
     ) as process:  # fmt: skip
         try:
             stderr = process.communicate(timeout=min(MOST_SECONDS, deadline - began))[1]
-            ended = "yes" if process.returncode == 0 else last_words(stderr) or f"code {process.returncode}"
+            ended = last_words(stderr) or f"code {process.returncode}" if process.returncode else TO_ITS_END
         except subprocess.TimeoutExpired:
-            ended = "cut off"
+            ended = CUT_OFF
         finally:
             _end(process.pid)
     held = [json.loads(file.read_text(encoding="utf-8")) for file in peaks.glob("*.json")]
-    most = max(held, key=lambda each: each["reserved"], default={"error": ended})
+    most = max(held, key=lambda each: each["reserved"], default={})
     return {"key": job["key"], **most, "ended": ended, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -170,7 +173,7 @@ def agreement(said: Mapping[str, Result]) -> Agreement:
     low = [key for key, ratio in ratios.items() if ratio < 1 - TOLERANCE]
     return Agreement(
         len(real),
-        sum(each["ended"] == "yes" for each in real.values()),
+        sum(each["ended"] == TO_ITS_END for each in real.values()),
         sum(abs(ratio - 1) <= TOLERANCE for ratio in ratios.values()),
         sum(said[key].confidence == "high" for key in real),
         sum(said[key].confidence == "high" for key in low),
