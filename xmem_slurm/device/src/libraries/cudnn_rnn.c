@@ -7,10 +7,9 @@
  * Note [RNN scratch]: the sizes of workspace and reserve are not published. These formulas are what an H200 with cuDNN
  * 9.19 answered to 13,360 questions (benchmarks/data/cudnn_scratch_on_gpu.json.gz; `python -m
  * benchmarks.cudnn_scratch_on_gpu --stand-ins` compares). Weights are the same to the byte, and reserves but for 62 at
- * most. Workspaces are less by 448 bytes at most, as their parts are rounded up. torch takes one of the persistent
- * algorithms for small networks (get_algo, native/cudnn/RNN.cpp), whose workspaces are the same; of the standard one 19
- * of 20 are no more than 1.3 % of all three more, and the others up to 21 %: the gradients of some are computed a chunk
- * of steps at a time, and how long that is was not found out. Persistent ones were asked in half precision alone.
+ * most. Workspaces are less by 508 bytes at most, as their parts are rounded up, and never more. torch takes one of the
+ * persistent algorithms for small networks (get_algo, native/cudnn/RNN.cpp); these were asked in half precision alone.
+ * Where a number was met on one side of a limit only, as batches of 9 and 99 were not, the limit gives more.
  *
  * What stands for what: a step is the state of one time step, a sequence that of all; what comes in and goes out is
  * copied into a form of cuDNN's own unless it is packed, for gradients twice.
@@ -138,6 +137,14 @@ static size_t at_least(size_t count, size_t least) { return count < least ? leas
 
 static size_t in_whole(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
+/* How many steps at a time the standard algorithm's backward pass has gates for: it goes through layers and steps as a
+ * wavefront, of so many steps of each. Of one layer it has all at once. */
+static size_t steps_at_once(size_t layers, size_t batch, size_t steps) {
+    size_t wave = batch == 1 ? 32 : batch < 10 ? 16 : batch <= 16 || steps > 100 ? 8 : batch < 100 ? 4 : 2;
+    size_t most = wave * layers + at_least(wave, 8);
+    return layers > 1 && most < steps ? most : steps;
+}
+
 /* Elements of workspace beside the weights: copies of what comes in and goes out, and the larger of what the forward
  * and the backward pass take. */
 static size_t workspace_elements(const struct rnn *rnn, const struct rnn_data *data, int training) {
@@ -153,7 +160,7 @@ static size_t workspace_elements(const struct rnn *rnn, const struct rnn_data *d
         size_t chunk = steps < 256 ? steps : 256;
         size_t states = rnn->cell == LSTM ? 6 : rnn->cell == GRU ? 3 : 1, gradients = rnn->cell == LSTM ? 3 : 1;
         forward = states * layers * step + gates * chunk * step + dropped;
-        backward = gradients * layers * step + sequence + widest;
+        backward = gradients * layers * step + steps_at_once(layers, batch, steps) * step + widest;
         if (rnn->bidirectional) {
             forward = (2 * states + 4) * layers * step + (2 * gates + 4) * sequence;
             backward = (2 * gradients + 4) * layers * step + 2 * (sequence + between) + 4 * widest;
