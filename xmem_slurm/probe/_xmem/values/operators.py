@@ -8,6 +8,7 @@ OPERATORS = {
     "rules.by_element": """
         eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar
         ge.Tensor logical_not logical_and logical_or bitwise_not bitwise_and.Tensor bitwise_or.Tensor isnan isinf
+        bitwise_and.Scalar bitwise_or.Scalar bitwise_xor.Scalar
         clone where.self floor_divide remainder.Scalar remainder.Tensor
         add.Scalar add.Tensor sub.Scalar sub.Tensor rsub.Scalar rsub.Tensor mul.Scalar mul.Tensor div.Scalar div.Tensor
         div.Scalar_mode div.Tensor_mode neg abs reciprocal
@@ -18,7 +19,7 @@ OPERATORS = {
     "rules.as_a_whole": """
         sum sum.dim_IntList max min amax amin all all.dim any any.dim count_nonzero count_nonzero.dim_IntList cumsum
         prod cat stack index_select gather repeat flip roll _is_all_true _is_any_true
-        median nanmedian median.dim argmax argmin
+        median nanmedian median.dim argmax argmin isin.Tensor_Tensor isin.Tensor_Scalar
     """,
     # The same of those that write to their first.
     "rules.in_place": """

@@ -11,7 +11,9 @@ COUNTS = {"sum", "count_nonzero"}
 """What makes a figure of many values."""
 COMPARED = {"lt", "le", "gt", "ge"}
 """What has the same answer for all that is finite, where it is with infinity: "the best so far" begins so."""
-MADE_UP = {"isnan", "isinf", "all", "_is_all_true", "eq", "ne", *COMPARED}
+HUGE = 1e9
+"""What stands for infinity among scores (beam search in transformers/generation/utils.py, 5.17: -1.0e9)."""
+MADE_UP = {"isnan", "isinf", "isin", "all", "_is_all_true", "eq", "ne", *COMPARED}
 """What may have an answer of which nothing is known; `COUNTS` have, of truth values, and of numbers made of those."""
 
 
@@ -28,6 +30,8 @@ class Plausible:
         `mark` is that of the arguments.
         """
         tensor, other = args[0], args[1] if len(args) > 1 else None
+        if name == "isin":
+            return False  # tokens, of those that end a text: it goes on for as long as it may
         if name in ("isnan", "isinf", "all", "_is_all_true"):
             return name.endswith(("all", "true"))
         if name in COUNTS and self._most and out.numel():
@@ -47,16 +51,19 @@ class Plausible:
         return elements // results if line is None else self._metrics.count(elements, line)
 
     def _infinite(self, other):
-        """Return what a tensor is compared with, if that is one infinite number; else 0."""
-        if isinstance(other, self._torch.Tensor) and other.numel() == 1:
+        """Return what a tensor is compared with, if that is one number, infinite or as good as that; else 0."""
+        if isinstance(other, self._torch.Tensor) and other.is_floating_point():
             known = self._values.seen(other) if other.is_cuda else other
-            other = None if known is None else known.item()
-        return other if isinstance(other, float) and math.isinf(other) else 0
+            is_one = known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all())
+            other = known.reshape(-1)[0].item() if is_one else None
+        return other if isinstance(other, float) and abs(other) >= HUGE else 0
 
     def mark(self, name):
         """Return the mark of a plausible result of this operator, or None where all else would be no run to size."""
         if name == "all":
             return self._assumed.mark("all of what is not known, taken as true")
+        if name == "isin":
+            return self._assumed.mark_of_unknown()._replace(equals=True)
         mark = self._assumed.mark("a mask, of which everything is selected") if name in COUNTS else None
         return self.after(name, mark)
 

@@ -150,6 +150,8 @@ class Rules:
         mark = self._values.mark(args)
         one = self._values.everywhere(args[0]) if name in _OF_ONE and len(args) == 1 else None
         known = self._values.on_host(args) if one is None else [one]
+        if known is None and name == "where":
+            known = self._on_one_side(args)
         if known is not None and "device" not in kwargs:
             values = computed(operator, *known, **kwargs)
             if values is not None:
@@ -163,6 +165,14 @@ class Rules:
             self._values.note(first, None, mark._replace(truths=False))
         elif name == "eq":
             self._values.note(first, None, self.assumed.mark_of_unknown()._replace(equals=True))
+
+    def _on_one_side(self, args):
+        """Return the arguments of a `where` that takes all from one side, which alone is known; else None."""
+        condition = self._values.seen(args[0])
+        if condition is None or not condition.numel() or condition.any() != condition.all():
+            return None
+        (taken,) = self._values.on_host(args[1:2] if condition.any() else args[2:3]) or [None]
+        return None if taken is None else [condition, taken, taken]
 
     def _large(self, operator, out, args, kwargs):
         """Keep how the values of a large result are made, where those of all that it is made from are known."""
