@@ -40,6 +40,8 @@ assert torch.equal(lengths, lengths.clone()) and lengths.cpu().numpy().sum() == 
 chosen = torch.zeros(10, dtype=torch.bool, device=device)
 chosen[torch.tensor([1, 2], device=device)] = True
 assert chosen.sum().item() == 2
+assert torch.isin(lengths, lengths[:1]).tolist() == [True, False, False] and (chosen & False).sum().item() == 0
+assert torch.where(chosen[:3] & False, torch.randn(3, device=device), -1e9).tolist() == [-1e9] * 3
 edges = torch.tensor([[0, 0, 1, 2, 2], [1, 1, 0, 2, 2]]).to(device)
 graph = torch.sparse_coo_tensor(edges, torch.ones(5, device=device, requires_grad=True), (3, 3)).coalesce()
 assert graph.is_coalesced() and graph.values().shape == (3,) and graph.indices().shape == (2, 3)
@@ -443,6 +445,11 @@ picked = unknown[mask]
 assert picked.shape == (COUNT,)
 (picked.sum() + torch.masked_select(unknown, mask).sum()).backward()
 unknown.detach()[mask] = torch.zeros_like(picked)
+tokens = unknown.argmax(-1)
+ended = torch.isin(tokens, torch.tensor([1], device=device))
+assert not ended.all() and not (ended | ended).any()
+assert tokens[ended].shape == torch.masked_select(tokens, ended).shape == (COUNT // 4,)
+assert ended.nonzero().shape == (COUNT // 4, 1)
 drawn = torch.randint(9, (7,), device=device)
 assert len(drawn.unique()) in (0, 7)
 entries = torch.sparse_coo_tensor(drawn[None], torch.ones(7, 4, device=device), (5, 4)).coalesce()

@@ -78,6 +78,14 @@ def test_what_is_counted_is_that_share_of_all(made: Callable[..., Any], most: in
         assert counted == pytest.approx(metrics.number("a.py:1") * most * 1000, abs=1)
 
 
+def test_still_all_are_the_same_and_no_zeros_and_so_is_the_share_that_is_right(made: Callable[..., Any]) -> None:
+    metrics = made("still")
+    for steps in range(4):
+        metrics.measured(steps)
+        assert (metrics.number("a.py:1"), metrics.count(100, "a.py:3")) == (0.75, 75)
+        assert not metrics.truth("a.py:2", "is it better?")
+
+
 def test_without_turns_all_are_zeros_and_everything_is_right(made: Callable[..., Any]) -> None:
     metrics = made("zeros")
     for steps in range(4):

@@ -75,10 +75,10 @@ class Metrics:
 
     def number(self, place):
         """Return what a loss or a score is that is read at this place of a script."""
-        line = self._line(place)
-        if self._course == "turns":
-            return line.number
-        return MIDDLE if self._course == "still" else 0.0
+        return self._number(self._line(place))
+
+    def _number(self, line):
+        return line.number if self._course == "turns" else MIDDLE if self._course == "still" else 0.0
 
     def truth(self, place, asked):
         """Return the answer to what is asked, such as whether one is better than the best so far."""
@@ -94,9 +94,9 @@ class Metrics:
     def count(self, most, place):
         """Return how many of so many are right; over all that is counted in a turn that is the share `number`."""
         line = self._line(place)
-        if self._course != "turns":
+        if self._course == "zeros":
             return most
-        exact = line.number * most + line.rest
+        exact = self._number(line) * most + line.rest
         line.rest = exact - int(exact)
         return int(exact)
 

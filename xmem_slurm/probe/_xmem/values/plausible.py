@@ -52,7 +52,7 @@ class Plausible:
 
     def _infinite(self, other):
         """Return what a tensor is compared with, if that is one number, infinite or as good as that; else 0."""
-        if isinstance(other, self._torch.Tensor) and other.is_floating_point():
+        if isinstance(other, self._torch.Tensor) and other.is_floating_point() and self._values.small(other):
             known = self._values.seen(other) if other.is_cuda else other
             is_one = known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all())
             other = known.reshape(-1)[0].item() if is_one else None

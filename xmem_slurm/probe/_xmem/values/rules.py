@@ -11,7 +11,7 @@ from _xmem import doubts
 from _xmem.values import lazy, operators
 from _xmem.values.assumed import Assumed
 from _xmem.values.metrics import MOST_METRICS
-from _xmem.values.plausible import COMPARED, Plausible
+from _xmem.values.plausible import COMPARED, COUNTS, Plausible
 from _xmem.values.reads import Reads
 from _xmem.values.shapes import Shapes
 from _xmem.values.table import computed
@@ -152,6 +152,8 @@ class Rules:
         known = self._values.on_host(args) if one is None else [one]
         if known is None and name == "where":
             known = self._on_one_side(args)
+        if name in COUNTS and mark is not None and mark.equals:
+            known = None  # how many are right is a score, also where each was made up
         if known is not None and "device" not in kwargs:
             values = computed(operator, *known, **kwargs)
             if values is not None:

@@ -23,12 +23,20 @@ class Shapes:
         self._torch, self._values, self._most = torch, values, most
         self._assumed = assumed
 
+    def _on_host(self, args):
+        """Return known arguments on the host; None also of what was made up to say that nothing is equal.
+
+        A text goes on by that; a mask of it selects what is not known.
+        """
+        mark = self._values.mark(args)
+        return None if mark is not None and mark.equals else self._values.on_host(args)
+
     def _shape(self, real, args, host, upper):
         """Return what `host` gives of known arguments, on the device; else `upper()`, or what zeros lead to."""
         first = args[0]
         if not self._values.applies(first):
             return real(*args)
-        known = self._values.on_host(args)
+        known = self._on_host(args)
         found = None if known is None else computed(host, *known)
         if found is not None:
             device, mark = first.device, self._values.mark(args)
@@ -59,10 +67,10 @@ class Shapes:
 
         if not tensor.is_cuda:
             return real(tensor, mask)
-        known = self._values.seen(mask)
+        known = self._on_host((mask,))
         if known is not None:
             self._assumed.shaped(self._values.mark((mask,)))
-            return tensor.new_empty(int(known.expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum()))
+            return tensor.new_empty(int(known[0].expand(self._torch.broadcast_shapes(tensor.shape, mask.shape)).sum()))
         return self._shape(real, (tensor, mask), self._torch.masked_select, upper)
 
     def unique2(self, real, tensor, *options):
@@ -199,7 +207,7 @@ class Shapes:
         for each in indices:
             if each is not None and self._is_mask(each) and each.is_cuda:
                 places = self.nonzero(self._torch.nonzero, each)  # not by dispatch: we are below our key
-                if self._values.seen(each) is None and selected not in (None, 1):
+                if self._on_host((each,)) is None and selected not in (None, 1):
                     places = places.new_zeros((selected, each.dim()))
                 found += places.unbind(1)
             else:
