@@ -37,10 +37,8 @@ FLOAT, HALF, BFLOAT16 = 0, 2, 9
 BLOCK = 512
 """Bytes that torch's allocator rounds up to (kMinBlockSize, c10/core/AllocatorConfig.h)."""
 STANDARD, PERSIST_STATIC, PERSIST_SMALL = 0, 1, 3
-DEFAULT_MATH, TENSOR_MATH, FMA_MATH = 0, 1, 3
+DEFAULT_MATH, FMA_MATH = 0, 3
 USUAL = (1, 8, 16, 20, 28, 32, 50, 64, 100, 128, 150, 200, 256, 300, 400, 512, 650, 768, 1000, 1024, 1150, 1500, 2048)
-
-
 HEADINGS = ("of", "size", "questions", "less by blocks", "within 1 %", "95 of 100 within", "most")
 ALGORITHMS = {0: "standard", 1: "persistent", 3: "persistent, small"}
 

@@ -23,11 +23,13 @@ void cudnnGetLastErrorString(char *text, size_t size) {
         text[0] = 0;
 }
 
-/* Whether the sizes that this file and its neighbours give are those that a GPU answered: an H200 with cuDNN 9.19
- * (benchmarks/data/cudnn_scratch_on_gpu.json.gz). Elsewhere they are a guess, and a doubt. */
-int cudnn_was_measured(void) {
+/* Doubt what this file and its neighbours say of scratch, but where it is what a GPU answered: an H200 with cuDNN 9.19,
+ * for types but double (benchmarks/data/cudnn_scratch_on_gpu.json.gz). */
+void cudnn_doubt_unmeasured(int type, const char *code, const char *function) {
     const struct xmem_device *device = xmem_device ? xmem_device() : NULL;
-    return XMEM_CUDNN_VERSION / 100 == 919 && device && device->major == 9 && device->minor == 0;
+    int is_hopper = device && device->major == 9 && device->minor == 0;
+    if (XMEM_CUDNN_VERSION / 100 != 919 || !is_hopper || type == CUDNN_DOUBLE)
+        doubt(code, function);
 }
 
 /* A handle remembers its stream. */
@@ -40,6 +42,8 @@ int cudnnGetStream(void **handle, void **stream) {
     *stream = *handle;
     return CUDNN_SUCCESS;
 }
+
+size_t cudnn_round_up(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
 
 /* cudnnDataType_t -> bytes; the packed int8 types and those of 8 bits or fewer count 1. */
 size_t cudnn_type_bytes(int data_type) {
@@ -117,8 +121,7 @@ int cudnnDropoutGetStatesSize(void *handle UNUSED, size_t *bytes) {
     int threads = 0;
     if (xmem_attribute)
         xmem_attribute(&threads, THREADS_PER_MULTIPROCESSOR, 0);
-    if (!cudnn_was_measured())
-        doubt("cudnn-rnn", "cudnnDropoutGetStatesSize");
+    cudnn_doubt_unmeasured(CUDNN_FLOAT, "cudnn-rnn", __func__);
     *bytes =
         (size_t)DROPOUT_BYTES_PER_THREAD * (size_t)threads * (size_t)(xmem_device ? xmem_device()->multiprocessors : 1);
     return CUDNN_SUCCESS;

@@ -12,9 +12,7 @@
  */
 #include "cudnn.h"
 
-enum { FLOAT_TYPE = 0, SPATIAL_PERSISTENT = 2, TILE = 64 };
-
-static size_t in_parts_of(size_t count, size_t size) { return (count + size - 1) / size; }
+enum { SPATIAL_PERSISTENT = 2, TILE = 64 };
 
 /* `words` of each tile and block, and a word of each tile, after `head` bytes. */
 static int give_workspace(int mode, const struct tensor *x, size_t rows_of_a_block, size_t words, size_t head,
@@ -25,10 +23,10 @@ static int give_workspace(int mode, const struct tensor *x, size_t rows_of_a_blo
     size_t rows = (size_t)x->size[0];
     for (int i = 2; i < x->dimensions; i++)
         rows *= (size_t)x->size[i];
-    size_t tiles = in_parts_of((size_t)x->size[1], TILE);
-    *bytes = head + tiles * sizeof(float) * (1 + words * in_parts_of(rows, rows_of_a_block));
-    if (!cudnn_was_measured())
-        doubt("cudnn-batchnorm", function);
+    size_t tiles = cudnn_round_up((size_t)x->size[1], TILE) / TILE;
+    size_t blocks = cudnn_round_up(rows, rows_of_a_block) / rows_of_a_block;
+    *bytes = head + tiles * sizeof(float) * (1 + words * blocks);
+    cudnn_doubt_unmeasured(x->type, "cudnn-batchnorm", function);
     return CUDNN_SUCCESS;
 }
 
@@ -36,7 +34,7 @@ int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle UNUSED
                                                              const struct tensor *x, void *z UNUSED, void *y UNUSED,
                                                              void *scale UNUSED, void *activation UNUSED,
                                                              size_t *bytes) {
-    return give_workspace(mode, x, x->type == FLOAT_TYPE ? 64 : 160, 2 * TILE + 1, 1072, bytes, __func__);
+    return give_workspace(mode, x, x->type == CUDNN_FLOAT ? 64 : 160, 2 * TILE + 1, 1072, bytes, __func__);
 }
 
 int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle UNUSED, int mode, int operations UNUSED,
@@ -47,9 +45,10 @@ int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle UNUSED, int m
 }
 
 int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle UNUSED, int mode, int operations UNUSED,
-                                                         void *activation UNUSED, void *x UNUSED, size_t *bytes) {
-    if (mode == SPATIAL_PERSISTENT && !cudnn_was_measured())
-        doubt("cudnn-batchnorm", __func__);
+                                                         void *activation UNUSED, const struct tensor *x,
+                                                         size_t *bytes) {
+    if (mode == SPATIAL_PERSISTENT)
+        cudnn_doubt_unmeasured(x->type, "cudnn-batchnorm", __func__);
     *bytes = 0;
     return CUDNN_SUCCESS;
 }

@@ -81,8 +81,7 @@ static int64_t matrices_before(const struct rnn *rnn, int pseudo_layer) {
 int cudnnGetRNNWeightSpaceSize(void *handle UNUSED, const struct rnn *rnn, size_t *bytes) {
     int pseudo_layers = rnn->layers * directions_of(rnn);
     int64_t elements = matrices_before(rnn, pseudo_layers) + pseudo_layers * bias_elements(rnn);
-    if (!cudnn_was_measured())
-        doubt("cudnn-rnn", __func__);
+    cudnn_doubt_unmeasured(rnn->type, "cudnn-rnn", __func__);
     *bytes = (size_t)elements * cudnn_type_bytes(rnn->type);
     return CUDNN_SUCCESS;
 }
@@ -135,8 +134,6 @@ int cudnnGetRNNWeightParams(void *handle UNUSED, const struct rnn *rnn, int pseu
 
 static size_t at_least(size_t count, size_t least) { return count < least ? least : count; }
 
-static size_t in_whole(size_t count, size_t unit) { return (count + unit - 1) / unit * unit; }
-
 /* How many steps at a time the standard algorithm's backward pass has gates for: it goes through layers and steps as a
  * wavefront, of so many steps of each. Of one layer it has all at once. */
 static size_t steps_at_once(size_t layers, size_t batch, size_t steps) {
@@ -167,15 +164,14 @@ static size_t workspace_elements(const struct rnn *rnn, const struct rnn_data *d
         }
     } else {
         size_t states = rnn->cell == LSTM ? 4 : 2, gradients = rnn->cell == LSTM ? 13 : rnn->cell == GRU ? 15 : 10;
-        size_t few = rnn->algorithm == PERSISTENT_ALGORITHM ? at_least(hidden * (2432 + batch), 8 * sequence) : 0;
         forward = states * layers * step + 5 * gates * sequence + dropped;
         backward = states * layers * step + gradients * sequence + widest + between;
         if (rnn->bidirectional) {
             forward = (2 * states + 2) * layers * step + (6 * gates + 4) * sequence;
             backward = (2 * states + 2) * layers * step + (gradients + 1) * sequence + 4 * widest + 2 * between;
         }
-        if (few)
-            backward += few - 8 * sequence;
+        if (rnn->algorithm == PERSISTENT_ALGORITHM) /* of few samples it is as much as of 304 */
+            backward += at_least(hidden * (8 * 304 + batch), 8 * sequence) - 8 * sequence;
     }
     if (rnn->packed)
         copied = 0;
@@ -191,7 +187,7 @@ static size_t reserve_bytes(const struct rnn *rnn, const struct rnn_data *data) 
     size_t elements = (kept * layers - 1) * sequence;
     if (is_projected(rnn))
         elements += layers * (sequence + samples * projection);
-    size_t dropped = rnn->drops ? (layers - 1) * directions * in_whole((output + 7) / 8, 32) : 0;
+    size_t dropped = rnn->drops ? (layers - 1) * directions * cudnn_round_up((output + 7) / 8, 32) : 0;
     return elements * cudnn_type_bytes(rnn->type) + dropped + HEAD_BYTES;
 }
 
@@ -200,9 +196,8 @@ int cudnnGetRNNTempSpaceSizes(void *handle UNUSED, const struct rnn *rnn, int mo
                               size_t *workspace, size_t *reserve) {
     size_t element = cudnn_type_bytes(rnn->type), pseudo_layers = (size_t)(rnn->layers * directions_of(rnn));
     size_t matrices = (size_t)matrices_before(rnn, (int)pseudo_layers);
-    size_t lengths = rnn->packed ? 0 : 2 * sizeof(int) * in_whole((size_t)data->batch, 4);
-    if (!cudnn_was_measured())
-        doubt("cudnn-rnn", __func__);
+    size_t lengths = rnn->packed ? 0 : 2 * sizeof(int) * cudnn_round_up((size_t)data->batch, 4);
+    cudnn_doubt_unmeasured(rnn->type, "cudnn-rnn", __func__);
     if (workspace)
         *workspace = 8 * MIB * pseudo_layers + HEAD_BYTES + lengths +
                      element * (matrices + workspace_elements(rnn, data, mode == 1));
