@@ -17,7 +17,8 @@ OF_THE_TABLE = {"UNSEEN", "VALUES", "SITES"}
 
 def of_the_stand_ins() -> set[str]:
     sources = "".join(path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.[ch]"))
-    return {*re.findall(r'doubt\(\s*"([a-z-]+)"', sources), *(each.code for each in outputs().values() if each.code)}
+    called = re.findall(r'doubt(?:_unmeasured\([\w>-]+,|\()\s*"([a-z-]+)"', sources)
+    return {*called, *(each.code for each in outputs().values() if each.code)}
 
 
 def constants(node: ast.expr | None) -> Iterator[str]:
