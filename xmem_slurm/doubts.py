@@ -39,7 +39,12 @@ class Doubt(Enum):
     PROFILE_ENGINE = (
         "profile-engine",
         0.05,
-        "the job's first steps, real ones on this machine's CPU, stand for the GPU's: what comes later was not seen",
+        "the job's first steps, real ones on this machine's CPU, stand for the GPU's: later ones were not computed",
+    )
+    LATER = (
+        "later",
+        0.10,
+        "later steps, or what follows, need up to {detail} more, with everything selected that follows from values",
     )
     FORWARD_READ = (
         "forward-read",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from xmem_slurm import trace_file
+from xmem_slurm.allocator.replay import replay
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import engines
 from xmem_slurm.dryrun.budget import Budget, Spent
@@ -15,7 +16,8 @@ from xmem_slurm.dryrun.job import Job
 from xmem_slurm.dryrun.order import DryRunOrder, Origins
 from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.loading import load_catalogue
-from xmem_slurm.trace import CRASH, Noted, ScriptFailure, Seen, Trace
+from xmem_slurm.trace import CRASH, Event, Noted, Op, ScriptFailure, Seen, Trace
+from xmem_slurm.units import GIB
 
 GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
 H200 = load_catalogue()["h200"]
@@ -90,6 +92,24 @@ def test_what_zeros_may_have_caused_is_tried_with_real_steps_and_told_once(run: 
     assert same.error == failed.error
     (other,) = run(Runs(failed, NoEstimate("it needs 9 GB here")))
     assert other.error == "ValueError: loss is 0 (train.py:3) (real steps on the CPU: it needs 9 GB here)"
+
+
+def test_real_first_steps_have_room_for_what_came_later_on_stand_ins(run: Run) -> None:
+    number, last = len(GPT2.allocations), GPT2.allocations[-1]
+    shaped = dataclasses.replace(GPT2, doubts=[Noted(Doubt.VALUE_SHAPE, "shapes follow from values")])
+    more = dataclasses.replace(
+        shaped,
+        allocations=[*GPT2.allocations, last._replace(size=16 * GIB)],
+        events=[*GPT2.events, Event(Op.ALLOC, number)],
+    )
+    real = dataclasses.replace(GPT2, marks=[mark for mark in GPT2.marks if mark.kind == "step"][:2])
+    for whole in (shaped, more):
+        runs = Runs(whole, real)
+        (found,) = run(runs)
+        assert ([engine for engine, _ in runs.asked], found.allocations) == (["auto", "profile"], real.allocations)
+        least, most = (replay(each).peak_allocated_bytes for each in (real, whole))
+        shares = [each.share for each in found.doubts if each.doubt is Doubt.LATER]
+        assert shares == ([most / least - 1] if whole is more else [])
 
 
 def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run) -> None:

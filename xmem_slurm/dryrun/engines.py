@@ -26,12 +26,12 @@ from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from xmem_slurm.allocator.replay import replay
+from xmem_slurm.allocator.replay import Run, replay
 from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import CRASH, Noted, Trace, fail_on_any_gpu
+from xmem_slurm.trace import CRASH, Noted, Op, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
@@ -96,12 +96,36 @@ def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
     except NoEstimate as error:
         real, refusal = [], str(error)
     if refusal is None:
-        return _with_each(real, f"not run on stand-ins, as {why}")
+        return _with_what_comes_later(_with_each(real, f"not run on stand-ins, as {why}"), traces)
     if not failed:
         return _with_each(traces, f"no real steps on the CPU, though {why}: {refusal}")
     if any(trace.error == refusal for trace in traces):
         return traces
     return [_with_refusal(trace, refusal) for trace in traces]
+
+
+def _with_what_comes_later(real: Sequence[Trace], whole: Sequence[Trace]) -> Sequence[Trace]:
+    """Return real first steps with room for what a script needs more later on, as the run on stand-ins saw it.
+
+    Everything counts as selected there: it is the most that may come. The first steps are those of the real run.
+    """
+    steps, (_, first) = _steps(real), need(real)
+    later = max((_later(trace, steps) for trace in whole if trace.allocations), default=0)
+    if not (first and later):
+        return real
+    doubt = Noted(Doubt.LATER, f"{later / GIB:.2f} GiB", share=later / first)
+    return [replace(trace, doubts=[*trace.doubts, doubt]) for trace in real]
+
+
+def _later(trace: Trace, steps: int) -> int:
+    """Return how many bytes more a process allocates at most than in its first steps; 0 if it came no further."""
+    ends = [mark.allocations for mark in trace.marks if mark.kind == "step"]
+    if not 0 < steps < trace.steps or len(ends) < steps:
+        return 0
+    made = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
+    run = Run(trace)
+    run.to_event(made[ends[steps - 1] - 1])
+    return replay(trace).peak_allocated_bytes - run.allocator.allocated_bytes_peak
 
 
 def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
