@@ -240,7 +240,7 @@ def try_out(script: Script, clones: Path, work: Path, python: Path, budget: floa
     found = subprocess.run(
         [
             *(sys.executable, "-c", "from xmem_slurm.cli.main import main; main()"),
-            *("estimate", "--json", "--gpu", GPU, "--budget", str(budget), job),
+            *("estimate", "--json", "--fresh", "--gpu", GPU, "--budget", str(budget), job),
         ],
         capture_output=True,
         text=True,
