@@ -166,6 +166,18 @@ def test_a_script_that_reads_losses_again_and_again_is_run_by_both_courses(run: 
         assert (list(run(alone)), alone.numbers) == ([once], ["zeros"])
 
 
+def test_what_let_a_script_go_on_holds_for_the_other_course_too(run: Run) -> None:
+    lost = dataclasses.replace(ON_THE_GPU, failure=trace_file.failure("SystemError: no result"), doubts=[])
+    runs = Runs(lost, reading(GPT2, 3), reading(GPT2, 3))
+    (found,) = run(runs, origins="hook")
+    assert (runs.asked, runs.numbers[-1]) == ([("auto", "hook"), *[("auto", "frames")] * 2], "turns")
+    assert found.came_to_its_end
+    words = trace_file.failure("AssertionError: 1 < loss (train.py:3)")
+    runs = Runs(dataclasses.replace(ON_THE_GPU, failure=words, doubts=[READ]), reading(GPT2, 3), reading(GPT2, 3))
+    run(runs)
+    assert (runs.asserting, runs.numbers[-1]) == ([True, False, False], "turns")
+
+
 @pytest.mark.parametrize(("turns", "said"), [(3, True), (101, True), (102, False)])
 def test_where_there_is_no_time_for_the_other_course_that_is_said(turns: int, said: bool, run: Run) -> None:
     runs = Runs(reading(GPT2, turns), cost=40.0)

@@ -31,7 +31,7 @@ from xmem_slurm.doubts import OF_VALUES, Doubt
 from xmem_slurm.dryrun.exchange import Orders, SharedBudget
 from xmem_slurm.dryrun.order import DryRunOrder
 from xmem_slurm.errors import NoEstimate
-from xmem_slurm.trace import CRASH, Noted, Op, Trace, fail_on_any_gpu
+from xmem_slurm.trace import CRASH, Noted, Op, ScriptFailure, Trace, fail_on_any_gpu
 from xmem_slurm.units import GIB
 
 SHARE = 0.5
@@ -68,7 +68,7 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
         NoEstimate: there are none.
     """
     budget = SharedBudget(order.budget)
-    traces = yield from _run(order, budget)
+    order, traces = yield from _run(order, budget)
     most = any(trace.has(Doubt.VALUE_SHAPE) for trace in traces)
     if not most or any(trace.failed for trace in traces) or not budget.left.has_room_for(budget.spent):
         return traces
@@ -82,12 +82,23 @@ def run(order: DryRunOrder) -> Orders[Sequence[Trace]]:
     return traces
 
 
-def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+_Answered = tuple[DryRunOrder, Sequence[Trace]]
+"""The order as it was changed for a script to go on, which holds for further runs of it, and the traces."""
+
+
+def _run(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
     """Want the stand-ins' answer, and that of real steps where it is not enough; say which it is, and why."""
-    traces = yield from _by_both_clocks(order, budget)
+    order, traces = yield from _by_both_clocks(order, budget)
     why = _why_real_steps(traces) if order.engine == "auto" else None
-    if why is None:
-        return traces
+    if why is not None:
+        traces = yield from _with_real_steps(order, budget, traces, why)
+    return order, traces
+
+
+def _with_real_steps(
+    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], why: str
+) -> Orders[Sequence[Trace]]:
+    """Want real steps, too; return their traces where they could be taken, else those that there are."""
     failed, seconds = any(trace.failed for trace in traces), budget.left.seconds
     try:
         allowed = seconds if failed else max(1.0, SHARE * seconds)
@@ -128,12 +139,19 @@ def _later(trace: Trace, steps: int) -> int:
     return replay(trace).peak_allocated_bytes - run.allocator.allocated_bytes_peak
 
 
-def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
     """Want a run; and one in which time leaps, where the script waits for a time that did not come."""
-    traces = yield from _by_both_courses(order, budget)
+    order, traces = yield from _by_both_courses(order, budget)
     waits = [noted for trace in traces for noted in trace.doubts if noted.doubt is Doubt.CLOCK]
     if not waits or order.brief or order.change:
-        return traces
+        return order, traces
+    return order, (yield from _by_leaps_too(order, budget, traces, waits))
+
+
+def _by_leaps_too(
+    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], waits: Sequence[Noted]
+) -> Orders[Sequence[Trace]]:
+    """Want a run in which time leaps, after one that waited for times that did not come."""
     again = yield from _if_room(replace(order, clock="leaps"), budget)
     if any(trace.failed for trace in again):
         return traces
@@ -143,12 +161,19 @@ def _by_both_clocks(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence
     return _without(traces, met) if all(trace.came_to_its_end for trace in again if trace.allocations) else traces
 
 
-def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+def _by_both_courses(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
     """Want a run; and one of the other course where the script reads losses and scores, or stopped by computing."""
-    traces = yield from _with_or_without_assertions(order, budget)
+    order, traces = yield from _with_or_without_assertions(order, budget)
     failure = next((trace.failure for trace in traces if _had_values(trace) and _is_of_zeros(trace)), None)
     if failure is None:
-        return (yield from _by_turns_too(order, budget, traces, TURNS, _ONE_COURSE))
+        return order, (yield from _by_turns_too(order, budget, traces, TURNS, _ONE_COURSE))
+    return order, (yield from _by_other_numbers(order, budget, traces, failure))
+
+
+def _by_other_numbers(
+    order: DryRunOrder, budget: SharedBudget, traces: Sequence[Trace], failure: ScriptFailure
+) -> Orders[Sequence[Trace]]:
+    """Want runs with other numbers, after one that computing with zeros stopped."""
     why = f"run with other numbers for values, as with zeros it stops: {failure.words}"
     still = yield from _if_room(replace(order, numbers="still"), budget)
     if _went_on(still, traces):
@@ -224,18 +249,19 @@ def _had_values(trace: Trace) -> bool:
     return bool(OF_VALUES & {noted.doubt for noted in trace.doubts})
 
 
-def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+def _with_or_without_assertions(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
     """Want a run; once more without the script's assertions where one of them stops it that zeros may have failed."""
-    traces = yield from _with_or_without_origins(order, budget)
+    order, traces = yield from _with_or_without_origins(order, budget)
     failure = next((trace.failure for trace in traces if _of_values(trace)), None)
     if failure is None or not failure.type.endswith("AssertionError") or not budget.left.has_room_for(budget.spent):
-        return traces
+        return order, traces
+    without = replace(order, assertions=False)
     with suppress(NoEstimate):
-        again = yield from budget.run(replace(order, assertions=False))
+        again = yield from budget.run(without)
         if not any(trace.failed for trace in again):
             why = f"run without assertions, as with zeros for values one stops it: {failure.words}"
-            return _with_each(again, why)
-    return traces
+            return without, _with_each(again, why)
+    return order, traces
 
 
 def _of_values(trace: Trace) -> bool:
@@ -245,7 +271,7 @@ def _of_values(trace: Trace) -> bool:
     return _had_values(trace) and trace.failure.type.rpartition(".")[2] in _CAUSED_BY_VALUES
 
 
-def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
+def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders[_Answered]:
     """Want a run that may be to say which lines asked for each allocation; by other means where it stops by that.
 
     torch's hook for it can cost a script an exception that it handles (probe/_xmem/record/sites.py). All the time that
@@ -254,14 +280,15 @@ def _with_or_without_origins(order: DryRunOrder, budget: SharedBudget) -> Orders
     traces = yield from budget.run(order)
     broken = any(trace.failure is not None and trace.failure.type in _BY_THE_HOOK for trace in traces)
     if order.origins != "hook" or not broken:
-        return traces
+        return order, traces
+    by_frames = replace(order, origins="frames")
     with suppress(NoEstimate):
-        again = yield from budget.run(replace(order, origins="frames"))
+        again = yield from budget.run(by_frames)
         own = any(trace.failure is not None and trace.failure.type not in {"", *_BY_THE_HOOK} for trace in again)
         as_far = not any(trace.failed for trace in again) and _steps(again) >= _steps(traces)
         if as_far or (own and any(trace.failed for trace in traces)):
-            return again  # what was lost was on the script's way, or its end
-    return traces
+            return by_frames, again  # what was lost was on the script's way, or its end
+    return order, traces
 
 
 def _steps(traces: Sequence[Trace]) -> int:
