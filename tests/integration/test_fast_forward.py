@@ -750,7 +750,7 @@ def enclosed():
         deep = 2
     return lambda of: deep, grow
 
-import contextvars, functools, multiprocessing, threading
+import contextvars, functools, logging, multiprocessing, os, threading
 
 class Count(int):
     pass
@@ -770,11 +770,30 @@ class Helper:
     def depth(self):
         return DEPTH["of a helper"]
 
+    def __len__(self):
+        return DEPTH["of an operator"]
+
+    def __enter__(self):
+        return DEPTH["of a context"]
+
+    def __exit__(self, *_):
+        pass
+
+class Named:
+    deep = 1
+
+def within(helper):
+    with helper as deep:
+        return deep
+
 def counted():
     return counted.deep
 
 counted.deep = 1
-DEPTH["of a helper"] = DEPTH["of a registry"] = 1
+DEPTH.update({"of a " + name: 1 for name in ("helper", "registry", "context", "name")}, **{"of an operator": 1})
+OPTIONS, EVENT, LOG = {"deep": 1}, threading.Event(), logging.getLogger("deep")
+OTHERS = torch.optim.SGD([torch.nn.Parameter(data(1))], lr=0.1)
+SCHEDULER = torch.optim.lr_scheduler.StepLR(OTHERS, 10)
 REGISTRY = {"depth": lambda: DEPTH["of a registry"]}
 SLOTS, HELPER, LOCAL, VARIABLE = Slots(), Helper(), threading.local(), contextvars.ContextVar("deep", default=1)
 SHARED, WEAK = multiprocessing.Value("i", 1), weakref.ref(HELPER)
@@ -788,10 +807,15 @@ class Deep(torch.nn.Module):
         self.every, self.used = torch.nn.ModuleList([net(deep=2) for _ in range(2)]), torch.nn.ModuleList()
         self.used.append(self.every[0])
         self.a_list, self.a_dict, self.on_host, self.deep = [1], {"within": {"deep": 1}}, torch.tensor(1), deep
+        self.options = functools.partial(dict.get, OPTIONS, "deep")
+        self.register_buffer("bank", torch.zeros(1, device="cuda"))
 
     @property
     def number(self):
         return self.a_dict["within"]["deep"]
+
+    def depth_of_a_name(self):
+        return DEPTH["of a name"]
 
     def forward(self, x):
         for each in self.used if self.deep is None else self.every[: self.deep(self)]:
@@ -827,6 +851,27 @@ ways = {
     "a context variable": (lambda of: VARIABLE.get(), lambda of: VARIABLE.set(2)),
     "a number that processes share": (lambda of: SHARED.value, lambda of: setattr(SHARED, "value", 2)),
     "a weak reference": (lambda of: WEAK().deep, lambda of: setattr(HELPER, "deep", 2)),
+    "an operator of a helper": (lambda of: len(HELPER), lambda of: DEPTH.update({"of an operator": 2})),
+    "a context of a helper": (lambda of: within(HELPER), lambda of: DEPTH.update({"of a context": 2})),
+    "an attribute by its name": (lambda of: getattr(Named, "deep"), lambda of: setattr(Named, "deep", 2)),
+    "a method by its name": (
+        lambda of: getattr(of, "depth_" + "_".join(["of", "a", "name"]))(),
+        lambda of: DEPTH.update({"of a name": 2}),
+    ),
+    "what a partial has": (lambda of: of.options(), lambda of: OPTIONS.update(deep=2)),
+    "an event": (lambda of: 1 + EVENT.is_set(), lambda of: EVENT.set()),
+    "the environment": (lambda of: int(os.environ.get("DEEP", 1)), lambda of: os.environ.update(DEEP="2")),
+    "a logger": (lambda of: 1 + LOG.isEnabledFor(logging.DEBUG), lambda of: LOG.setLevel(logging.DEBUG)),
+    "a scheduler": (
+        lambda of: 1 + (SCHEDULER.last_epoch > 0),
+        lambda of: setattr(SCHEDULER, "last_epoch", 1),
+    ),
+    "an optimizer": (
+        lambda of: 1 + (OTHERS.param_groups[0]["lr"] < 0.1),
+        lambda of: OTHERS.param_groups[0].update(lr=0.01),
+    ),
+    "a buffer": (lambda of: len(of.bank), lambda of: setattr(of, "bank", data(2))),
+    "the data of a buffer": (lambda of: len(of.bank), lambda of: setattr(of.bank, "data", data(2))),
     "its modules": (None, lambda of: of.used.append(of.every[1])),
 }
 models = {name: (Deep(deep), change) for name, (deep, change) in ways.items()}
@@ -838,7 +883,7 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 19
+    assert len(whole.out) == 31
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
 
 
@@ -888,6 +933,31 @@ def test_what_a_call_leaves_with_somebody_else_is_not_lost(run: Run) -> None:
     assert found.out == pytest.approx(whole.out, rel=0.01)
     assert whole.out > 60 * 1024 * 128 * 4
     assert replay(found.traces[-1]).peak_allocated_bytes == pytest.approx(whole.out, rel=0.01)
+
+
+@pytest.mark.parametrize("ask", ["y.retain_grad()", "y.register_hook(tell)"])
+def test_who_asks_for_a_gradient_within_a_call_is_told_of_each(ask: str, run: Run) -> None:
+    code = f"""
+        seen = []
+        tell = seen.append
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = net()
+            def forward(self, x):
+                y = self.net(x)
+                if y.requires_grad: {ask}
+                return y.mean(), y
+        model = Net()
+        for i in range(40):
+            loss, y = model(data(1024))
+            step(loss)
+            if y.grad is not None: seen.append(y.grad)
+        print(json.dumps([len(seen), torch.cuda.max_memory_allocated()]))
+        """
+    whole, found = run(script(code)), run(script(code), seconds=SECONDS)
+    assert whole.out[0] == 40, whole.stderr
+    assert found.out == pytest.approx(whole.out, rel=0.01)
 
 
 UNSEEN = """

@@ -357,9 +357,10 @@ class Calls:
             self._kinds.switches(),
             state.settings,
             self._around(state),
-            tuple([each.requires_grad for each in parameters]),
+            tuple([(each.requires_grad, each.dtype) for each in parameters]),
+            _buffers(_alive(state.modules)),
             tuple(_without(parameters)) if without else None,
-            (first.dtype, first.device, first.shape),
+            (first.device, first.shape),
             casts,
             begins,
             state.sharding and state.sharding.kind(),
@@ -384,6 +385,7 @@ class Calls:
         tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
         needs = [each for each in state.parameters if each() is not None and each().requires_grad]
         before, references = self._state(state, modules, tensors), [_references(torch, each) for each in tensors]
+        hooks = self._hooks()
         sequence = torch._C._autograd._get_sequence_nr
         casts = self._kinds.keeps_casts()
         differs = functools.partial(self._differs, state, type(modules[0]).__name__)
@@ -393,9 +395,10 @@ class Calls:
             out = self._inside_of(make)
         recorded.region.end, recorded.sequences[1] = self.position(), sequence()
         try:
-            fit = self._state(state, modules, tensors) == before and self._describe(
-                recorded, out, modules, tensors, state
-            )
+            # Who gives a tensor a hook is told of its gradient, which what stands for a call is not; sharding does so.
+            same = state.sharding is not None or self._hooks() == hooks
+            same = same and self._state(state, modules, tensors) == before
+            fit = same and self._describe(recorded, out, modules, tensors, state)
             reads = self._reads(leaves, modules, origins) if self._process.reads_unexplained() <= blind else None
         except Exception as error:
             self._broken(error)
@@ -482,6 +485,8 @@ class Calls:
                 continue
             plain = type(each) is torch.Tensor and each.layout is torch.strided and self.is_here(each)
             if not plain or not each.is_floating_point() or self._values.of(each) is not None:
+                return False
+            if each.retains_grad:  # the script asks it for its gradient
                 return False
             if pointer(each) in taken:
                 return False
@@ -671,6 +676,12 @@ def _parts(modules):
         found += module._parameters.values()
         found += module._modules.values()
     return list(map(id, found))
+
+
+def _buffers(modules):
+    """Return what buffers these modules have, one in another's place being as good where it is as large."""
+    buffers = [each for module in modules for each in module._buffers.values()]
+    return tuple([None if each is None else (each.shape, each.dtype, each.device) for each in buffers])
 
 
 def _without(parameters):

@@ -3,8 +3,8 @@
 Note [Kinds]: the kind of a call is its arguments (of tensors shape, strides, type, device and whether they need a
 gradient; of small ones on the host their values; of all else that is plain its value), torch's switches (gradients,
 autocast, attention), which of the modules within are in training, their plain attributes (`checkpointing` may be one),
-what else their code reads (Note [Surroundings]), and the parameters: which need a gradient, and which have one. A call
-with anything else among its arguments has none.
+what else their code reads (Note [Surroundings]), the parameters: of which type they are, which need a gradient, and
+which have one, and the buffers: how large they are. A call with anything else among its arguments has none.
 """
 
 import collections
@@ -102,6 +102,7 @@ class Kinds:
         return (
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
             torch.is_autocast_enabled("cuda") and (torch.get_autocast_dtype("cuda"), self._cached()),
             *[ask() for ask in self._switches],
         )
@@ -152,6 +153,8 @@ class Kinds:
     def _sign(self, value):
         if isinstance(value, (bool, int, float, str, bytes)):
             return value
+        if isinstance(value, self._torch.Tensor):  # what is let go of may leave its id to another
+            return id(value), value.shape, value.dtype
         return (id(value), len(value)) if isinstance(value, _CONTAINERS) else id(value)
 
     def _of_host(self):

@@ -6,6 +6,8 @@ the code that a module can reach, from `forward` on, the names are taken, those 
 what is data under such a name is of a call's kind, as it is when the call comes. Among it are attributes of those names
 of the job's own classes and functions, and of what is made of these. More than is read may be: then a call is made once
 more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`).
+Of their objects there are a few that scripts decide by: what of an optimizer, a scheduler or a sampler has a name that
+the code reads, an event, a logger's level, the environment. A string may name what is read, too (`_BY_NAME`).
 
 Each call looks at some of it, as that is what a skipped call costs. Where this is not all, all is looked at now and
 then: what changed unseen is a doubt then, where calls were skipped in between, and no call of that module is skipped
@@ -18,7 +20,9 @@ import ctypes
 import dis
 import functools
 import itertools
+import logging
 import operator
+import os
 import random
 import threading
 import types
@@ -47,6 +51,9 @@ _HOLDERS = {
     contextvars.ContextVar: lambda variable: variable.get(None),
     weakref.ref: lambda reference: reference(),
     ctypes._SimpleCData: lambda number: number.value,  # multiprocessing.Value
+    threading.Event: lambda event: event.is_set(),
+    logging.Logger: lambda logger: logger.getEffectiveLevel(),
+    type(os.environ): lambda environ: hash(tuple(environ._data.items())),
 }
 """Of classes that have one thing, and no attribute for it: how it is asked for."""
 _SIMPLE = frozenset((bool, int, float, str, bytes, type(None)))
@@ -68,6 +75,7 @@ class CallSurroundings:
         not: there are ways to read an attribute without its name.
         """
         self._torch, self._within = torch, frozenset(map(id, modules))
+        self._of_torch = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.utils.data.Sampler)
         classes = frozenset(map(type, modules))
         values = [value for module in modules for value in vars(module).values()]
         own = [function for value in values for function in _functions(value)]
@@ -82,7 +90,7 @@ class CallSurroundings:
             (weakref.ref(module), name)
             for module in modules
             for name, value in vars(module).items()
-            if name in names and (look.may_change(value) or _moves(type(value)))
+            if name in names and (look.may_change(value) or _moves(type(value)) or isinstance(value, self._of_torch))
         ]
         self._all = None  # the number of all of it, where a call does not look at all, of so many values:
         self._size = self._calls = 0  # and how many calls there were since then that did not look at all
@@ -123,11 +131,16 @@ class CallSurroundings:
         self.is_told &= not look.is_cut
         self._calls, self.relied_on = 0, False
 
+    def _read_of(self, value):
+        """Return what of an object of torch's own has a name that the code reads: other things of it change always."""
+        return {name: each for name, each in vars(value).items() if name in self._reached[0]}
+
     def _look_at(self, limits):
         """Return (what they are now, the look that was taken)."""
         look = Look(self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None)
         values = [of.get(name) for of, name in self._reached[1]]
         values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
+        values = [self._read_of(value) if isinstance(value, self._of_torch) else value for value in values]
         found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations))
         self.is_told &= not look.moves
         return found, look
@@ -201,7 +214,8 @@ class Look:
         self.left -= 1
         self.moves = self.moves or _moves(type(value))
         if not self.may_change(value):
-            return id(value)
+            # What is let go of may leave its id to another.
+            return (id(value), value.shape, value.dtype) if isinstance(value, self._tensor) else id(value)
         if id(value) in self._met:
             return self._met[id(value)]
         if self.left < 0 or deep == 0:
@@ -227,7 +241,7 @@ class Look:
             return len(value), frozenset(map(_of_key, self._some(value, value)))
         if sort == "sequence":
             return len(value), self.elements(id(value), (), self._some(value, value), deep)
-        of = value if sort == "dict" else _in_slots(value) if sort == "slots" else _attributes(value)
+        of = _PARTS[sort](value)
         # By dict's own methods: a class of its own may import all that it can give.
         keys = tuple(itertools.islice(dict.keys(of), self._limits.of_one))
         return len(of), self.elements(id(value), keys, self._some(of, dict.values(of)), deep)
@@ -269,6 +283,8 @@ def _sort(kind, tensor):
         found = "sequence"
     elif kind.__module__ == "numpy" and hasattr(kind, "tobytes"):
         found = "array"
+    elif issubclass(kind, functools.partial):
+        found = "partial"
     elif issubclass(kind, tuple(_HOLDERS)):
         found = next(each for each in _HOLDERS if issubclass(kind, each))
     elif not kind.__dictoffset__ and _slots(kind) and own_code.is_followed(kind.__module__):
@@ -303,6 +319,14 @@ def _in_slots(value):
     return {name: getattr(value, name, None) for name in _slots(type(value))}
 
 
+def _of_partial(value):
+    return {"func": value.func, "args": value.args, "keywords": value.keywords}
+
+
+_PARTS = {"slots": _in_slots, "partial": _of_partial, "object": _attributes, "dict": lambda value: value}
+"""By the sort of a value: where its parts are, by their names."""
+
+
 class _Plain:
     """What a class adds to `object` that has nothing but attributes."""
 
@@ -335,7 +359,9 @@ def _reached(classes, own):
         if function is not None and function not in met and own_code.is_followed(function.__module__):
             met.add(function)
             spaces.add(function)
-            new_names = _names(function.__code__)[1] - names
+            begin = _names(function.__code__)[2]
+            found_by_name = {name for space in spaces.all for name in space if begin and name.startswith(begin)}
+            new_names = (_names(function.__code__)[1] | found_by_name) - names
             names |= new_names
             places = [*_variables(function)]
         places += [(space, name) for space in spaces.all[:looked_at] for name in new_names if name in space]
@@ -346,13 +372,20 @@ def _reached(classes, own):
             functions = _functions(value)
             waiting += [*functions, *_within(value)]
             spaces.add(value)
-            if not functions and not isinstance(value, (*_CODE, types.ModuleType)):
+            has_data = not functions or isinstance(value, functools.partial)
+            if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
                 found[id(of), name] = of, name
     return names, list(found.values())
 
 
-_CALLED = ("forward", "backward", "setup_context", "__call__", "__init__")
+_OPERATORS = "len bool iter next enter exit getitem contains getattr eq lt le gt ge add radd sub mul rmul truediv"
+_CALLED = (
+    *("forward", "backward", "setup_context", "__call__", "__init__"),
+    *["__%s__" % name for name in _OPERATORS.split()],
+)
 """What is called of a class, or of what is made of it, without its name."""
+_BY_NAME = {"getattr", "hasattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
+"""Whoever loads one of them may name what it reads by a string, or by what a string begins with."""
 MOST_WITHIN = 256
 """Elements of a container that are asked for functions: a registry."""
 
@@ -400,7 +433,9 @@ def _variables(function):
             yield {"default": value}, "default"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):  # noqa: B905 - since Python 3.10
         yield _Cell(cell), name
-    of_globals, of_attributes = _names(function.__code__)
+    of_globals, of_attributes, _ = _names(function.__code__)
+    if not (of_globals | of_attributes).isdisjoint(("environ", "getenv")):
+        yield vars(os), "environ"
     for name in of_globals:
         yield function.__globals__, name
         module = function.__globals__.get(name)
@@ -422,6 +457,8 @@ class _Cell:
 
 def _functions(value):
     """Return the functions of Python in a value: itself, what it wraps or has in its closure, or how it is got."""
+    while isinstance(value, functools.partial):
+        value = value.func
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, (staticmethod, classmethod, types.MethodType)):
@@ -443,10 +480,15 @@ def _is_filled(cell):
 
 @functools.lru_cache(maxsize=8192)
 def _names(code):
-    """Return the names that a code, and the codes within it, load: of globals, and of attributes."""
+    """Return the names that a code, and the codes within it, load: of globals, of attributes; what more begin with."""
     loads = list(dis.get_instructions(code))
     found = [{each.argval for each in loads if each.opname in wanted} for wanted in (_GLOBAL, _ATTRIBUTE)]
+    by_name = [set(), set()]
+    if not _BY_NAME.isdisjoint(found[0] | found[1]):
+        strings = {each for each in code.co_consts if type(each) is str and each.isidentifier()}
+        by_name = [strings, {each for each in strings if len(each) > 1}]
+    found = [found[0] | by_name[0], found[1] | by_name[0], by_name[1]]
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found = [mine | theirs for mine, theirs in zip(found, _names(inner))]  # noqa: B905 - since Python 3.10
-    return tuple(map(frozenset, found))
+            found = [mine | set(theirs) for mine, theirs in zip(found, _names(inner))]  # noqa: B905 - since Python 3.10
+    return frozenset(found[0]), frozenset(found[1]), tuple(sorted(found[2]))
