@@ -102,14 +102,16 @@ def test_real_first_steps_have_room_for_what_came_later_on_stand_ins(run: Run) -
         allocations=[*GPT2.allocations, last._replace(size=16 * GIB)],
         events=[*GPT2.events, Event(Op.ALLOC, number)],
     )
-    real = dataclasses.replace(GPT2, marks=[mark for mark in GPT2.marks if mark.kind == "step"][:2])
-    for whole in (shaped, more):
+    three = dataclasses.replace(GPT2, state="steady")
+    two = dataclasses.replace(three, marks=[mark for mark in GPT2.marks if mark.kind == "step"][:2])
+    to_its_end = dataclasses.replace(three, state="exit")
+    for whole, real, said in ((shaped, two, False), (more, two, True), (more, three, True), (more, to_its_end, False)):
         runs = Runs(whole, real)
         (found,) = run(runs)
         assert ([engine for engine, _ in runs.asked], found.allocations) == (["auto", "profile"], real.allocations)
         least, most = (replay(each).peak_allocated_bytes for each in (real, whole))
         shares = [each.share for each in found.doubts if each.doubt is Doubt.LATER]
-        assert shares == ([most / least - 1] if whole is more else [])
+        assert shares == ([most / least - 1] if said else [])
 
 
 def test_an_assertion_of_zeros_is_left_out_before_real_steps_are_taken(run: Run) -> None:

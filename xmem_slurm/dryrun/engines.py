@@ -120,6 +120,8 @@ def _with_what_comes_later(real: Sequence[Trace], whole: Sequence[Trace]) -> Seq
 
     Everything counts as selected there: it is the most that may come. The first steps are those of the real run.
     """
+    if all(trace.state == "exit" for trace in real if trace.allocations):
+        return real  # they were all that there is
     steps, (_, first) = _steps(real), need(real)
     later = max((_later(trace, steps) for trace in whole if trace.allocations), default=0)
     if not (first and later):
@@ -129,9 +131,9 @@ def _with_what_comes_later(real: Sequence[Trace], whole: Sequence[Trace]) -> Seq
 
 
 def _later(trace: Trace, steps: int) -> int:
-    """Return how many bytes more a process allocates at most than in its first steps; 0 if it came no further."""
+    """Return how many bytes more a process allocates at most than in its first steps; 0 if it made fewer."""
     ends = [mark.allocations for mark in trace.marks if mark.kind == "step"]
-    if not 0 < steps < trace.steps or len(ends) < steps:
+    if not 0 < steps <= len(ends):
         return 0
     made = [event for event, (op, _) in enumerate(trace.events) if op == Op.ALLOC]
     run = Run(trace)
