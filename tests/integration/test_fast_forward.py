@@ -960,6 +960,52 @@ def test_who_asks_for_a_gradient_within_a_call_is_told_of_each(ask: str, run: Ru
     assert found.out == pytest.approx(whole.out, rel=0.01)
 
 
+OWN_BACKWARD = """
+class Scaled(torch.autograd.Function):
+    exact = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if Scaled.exact:
+            (torch.zeros(64, *gradient.shape, device="cuda") * gradient).sum()
+        return gradient * 2
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x):
+        return Scaled.apply(self.net(x))
+
+model = Net()
+optimizer = torch.optim.AdamW(model.parameters())
+for i in range(200):
+    loss = model(data()).square().mean()
+    Scaled.exact = WHEN
+    step(loss)
+    Scaled.exact = False
+print(json.dumps(torch.cuda.max_memory_allocated()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [("i % 3 == 2", []), ("i % 90 == 89", ["a backward pass of a kind that was not recorded"])],
+    ids=["often", "late"],
+)
+def test_what_only_a_backward_pass_reads_is_of_its_kind(when: str, said: list[str], run: Run) -> None:
+    code = HEAD + OWN_BACKWARD.replace("WHEN", when)
+    whole, found = run(code), run(code, seconds=SECONDS)
+    assert [each.detail for each in found.traces[-1].doubts if each.code == "skipped"] == said
+    assert replay(found.traces[-1]).peak_allocated_bytes == pytest.approx(whole.out, rel=0.001)
+
+
 UNSEEN = """
 class Deep(torch.nn.Module):
     def __init__(self):

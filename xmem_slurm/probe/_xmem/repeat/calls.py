@@ -389,7 +389,7 @@ class Calls:
         sequence = torch._C._autograd._get_sequence_nr
         casts = self._kinds.keeps_casts()
         differs = functools.partial(self._differs, state, type(modules[0]).__name__)
-        recorded = RecordedCall(known, needs, self.position(), sequence(), casts, refuse=state.refuse, differs=differs)
+        recorded = RecordedCall(known, needs, self.position(), sequence(), casts, state=state, differs=differs)
         blind = self._process.reads_unexplained()
         with self._values.origins() as origins:
             out = self._inside_of(make)
@@ -526,8 +526,9 @@ class Calls:
             inputs = [each for each in leaves if isinstance(each, torch.Tensor) and each.requires_grad]
             needs = [each for each in parameters if each.requires_grad]
             held += [leaves[place].detach() for place in known.held]
+            graph = SkippedGraph(state, known, Held(self, number), held, len(inputs))
             outs = [given[place] for place in gave.differentiable]
-            outs = self._node.apply(SkippedGraph(known, Held(self, number), held, len(inputs)), outs, *inputs, *needs)
+            outs = self._node.apply(graph, outs, *inputs, *needs)
             for place, each in zip(gave.differentiable, outs):  # noqa: B905 - since Python 3.10
                 given[place] = each
         for (module, name), each in zip(state.recomputed, given[len(given) - len(state.recomputed) :]):  # noqa: B905
@@ -580,6 +581,7 @@ class Calls:
     def went_back(self, ctx, gradients):
         """The backward pass of a skipped call: return the gradients of all that its node was given."""
         torch, known, number, parameters = self._torch, ctx.graph.known, ctx.graph.held.number, ctx.parameters
+        around = ctx.graph.state.surroundings.look_back()
         asked = self._backward or BackwardCall(False, True, False, frozenset())  # torch was asked past us
         if asked.create_graph:
             self._doubts.add("derivatives of derivatives")
@@ -588,8 +590,10 @@ class Calls:
         empty = without = _without(parameters)
         if self._given_now:
             without = [each.grad is None or id(each) in self._given_now for each in parameters]
-        back = known.backward(asked.kind(without))
+        back = known.backward(asked.kind(without, around))
         if back is None:
+            if around is not None:  # the next one like it is made
+                ctx.graph.state.refuse()
             self._unrecorded()
             back = known.any_backward()
         got, blocks, layout = {}, (), None

@@ -18,9 +18,10 @@ class Held:
 class SkippedGraph(NamedTuple):
     """The graph of a skipped call: what is known of it, what it holds in the trace, and which tensors of the script's.
 
-    Of what needs a gradient, `inputs` are no parameters.
+    Of what needs a gradient, `inputs` are no parameters. `state` is that of the module.
     """
 
+    state: Any
     known: Known
     held: Held
     tensors: Sequence[Any]

@@ -31,16 +31,19 @@ class BackwardCall(NamedTuple):
     accumulate: bool
     inputs: FrozenSet[int]
 
-    def kind(self, without):
-        """Return its kind; `without`: which parameters have no gradient before it."""
-        return self.keep_graph, self.accumulate, bool(self.inputs), tuple(without)
+    def kind(self, without, around):
+        """Return its kind.
+
+        `without`: which parameters have no gradient before it; `around`: what its own code reads (`surroundings`).
+        """
+        return self.keep_graph, self.accumulate, bool(self.inputs), tuple(without), around
 
 
 class RecordedCall:
     """One call. Its backward nodes have numbers from the first of `sequences` on, below the second."""
 
-    def __init__(self, known, parameters, position, sequence, casts, *, refuse, differs):
-        self._known, self._parameters, self._refuse, self._differs = known, parameters, refuse, differs
+    def __init__(self, known, parameters, position, sequence, casts, *, state, differs):
+        self._known, self._parameters, self._state, self._differs = known, parameters, state, differs
         self._is_check = known.ready  # it could have been skipped
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
@@ -66,13 +69,17 @@ class RecordedCall:
         """Whether there may be a backward pass of it."""
         return self._back is None and self.gone is False and bool(self.gave.differentiable)
 
-    def went_back(self, asked, without, own):
+    def before(self):
+        """Return what a backward pass finds that begins now: parameters without a gradient, what its code reads."""
+        return [each.grad is None for each in self.parameters()], self._state.surroundings.look_back()
+
+    def went_back(self, asked, before, own):
         """Note its backward pass: `own` are the node that it began with, and where it ended; None: in parts."""
         parameters = self.parameters()
         gradients = [local(each.grad) for each in parameters]
         is_given = not asked.accumulate and any(id(each) in asked.inputs for each in parameters)
         if asked.create_graph:
-            self._refuse()  # what stands for a call has no derivatives of derivatives
+            self._state.refuse()  # what stands for a call has no derivatives of derivatives
         plain = all(each is None or is_strided(each) for each in gradients)
         if asked.create_graph or is_given or own is None or not plain:
             # It is differentiated again, gives the script gradients, cannot be told from what is around it, or has
@@ -80,7 +87,7 @@ class RecordedCall:
             self.gone = None
             return
         first, end = own
-        self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(without), first.gradient
+        self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(*before), first.gradient
         self.gradients = StorageLayout(gradients)
 
     def read(self, notes, first):
@@ -150,7 +157,7 @@ class BackwardWatch:
 
     def __init__(self, recorded, asked, position):
         self._recorded, self._asked, self._position = recorded, asked, position
-        self._without = [[p.grad is None for p in each.parameters()] for each in recorded]
+        self._before = [each.before() for each in recorded]
         self._met, self._handles = [], []
 
     def begin(self, roots):
@@ -163,14 +170,14 @@ class BackwardWatch:
         for handle in self._handles:
             handle.remove()
         end = Entered(-1, self._position(), None)
-        for each, without in zip(self._recorded, self._without):  # noqa: B905 - since Python 3.10
+        for each, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
             first, last = each.sequences
             place = next((place for place, node in enumerate(self._met) if first <= node.number < last), None)
             if place is not None:
                 after = next((node for node in [*self._met[place:], end] if not first <= node.number < last))
                 later = any(first <= node.number < last for node in self._met if node.position > after.position)
                 own = None if later else (self._met[place], after.position)
-                each.went_back(self._asked, without, own)
+                each.went_back(self._asked, before, own)
 
     def _entered(self, number, gradients):
         self._met.append(Entered(number, self._position(), gradient_address(gradients)))

@@ -24,6 +24,7 @@ import logging
 import operator
 import os
 import random
+import re
 import threading
 import types
 import weakref
@@ -102,6 +103,10 @@ class CallSurroundings:
         self.is_told = True
         """Whether a change is noticed, sooner or later: not where there is too much, or where something moves on by
         itself, or where one was noticed late."""
+
+    def look_back(self):
+        """Return what they are as a backward pass begins; None where it runs no code of the job's or a package's."""
+        return self.look() if self._reached[2] else None
 
     def look(self):
         """Return what they are now."""
@@ -344,10 +349,11 @@ def _of_key(key):
 
 
 def _reached(classes, own):
-    """Return (names of attributes, [(what has it, name)]): what code of these classes can reach, what of it is data.
+    """Return (names of attributes, [(what has it, name)], whether some runs in the backward pass).
 
-    `own` are functions that the modules have themselves. What has data are the globals of a Python module, the
-    attributes of a class or a function, or a variable of an enclosing function.
+    That is what code of these classes can reach, and what of it is data. `own` are functions that the modules have
+    themselves. What has data are the globals of a Python module, the attributes of a class or a function, or a variable
+    of an enclosing function.
     """
     spaces = _Spaces()
     for each in classes:
@@ -375,7 +381,7 @@ def _reached(classes, own):
             has_data = not functions or isinstance(value, functools.partial)
             if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
                 found[id(of), name] = of, name
-    return names, list(found.values())
+    return names, list(found.values()), any(map(_goes_back, met))
 
 
 _OPERATORS = "len bool iter next enter exit getitem contains getattr eq lt le gt ge add radd sub mul rmul truediv"
@@ -384,6 +390,8 @@ _CALLED = (
     *["__%s__" % name for name in _OPERATORS.split()],
 )
 """What is called of a class, or of what is made of it, without its name."""
+_LATER = re.compile("checkpoint|saved_tensors_hooks")
+"""In names of what has code run in the backward pass: by it, a forward pass is computed once more."""
 _BY_NAME = {"getattr", "hasattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
 """Whoever loads one of them may name what it reads by a string, or by what a string begins with."""
 MOST_WITHIN = 256
@@ -468,6 +476,11 @@ def _functions(value):
     inner = [*filter(_is_filled, value.__closure__ or ())]
     inner = [*[cell.cell_contents for cell in inner], getattr(value, "__wrapped__", None)]
     return [value, *[each for each in inner if isinstance(each, types.FunctionType)]]
+
+
+def _goes_back(function):
+    """Whether code runs in the backward pass, or has other code do so."""
+    return function.__name__ == "backward" or any(map(_LATER.search, set().union(*_names(function.__code__)[:2])))
 
 
 def _is_filled(cell):
