@@ -130,6 +130,13 @@ def tensors(batch):
                 yield each
 
 
+def has_words(batch):
+    """Whether there is text in a batch, in lists, tuples and dicts."""
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    return isinstance(batch, str) or (isinstance(batch, (list, tuple)) and any(map(has_words, batch)))
+
+
 def shapes_of_samples(batch):
     """Return the shapes of a batch's tensors, without the number of samples if that is the first length of all."""
     found = [tuple(each.shape) for each in tensors(batch)]

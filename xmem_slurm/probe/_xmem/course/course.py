@@ -12,12 +12,15 @@ A script that was cut has not come to its end: what the rest of it needs is a do
 whole stand for it (`epochs`, Note [Epochs alike]).
 
 A brief run (XMEM_BRIEF) is of a job that was run before, but for how it trains: it is cut as soon as it repeats itself.
+One of the other course (XMEM_NUMBERS=turns, `dryrun/engines`) is of a job that has come to its end, and is of use if it
+does so, too: nothing is cut short before the last of its budget.
 
 Who counts batches by itself (ignite's engine, `except StopIteration: batches = iter(loader)`) begins a loop
 over that was cut short, and is none the nearer to its end. After `AGAIN` such loops they are whole again.
 
 Before a loader is cut, what it would still give is drawn, and the largest batch is trained on: lengths vary.
 A loader has no more workers than there are CPUs here: more of them only make the first batch wait for the others'.
+Of an IterableDataset it has all: what each of them gives may hang on its number, and on how many there are.
 All seconds are those of `process/clock`.
 """
 
@@ -33,9 +36,9 @@ from _xmem.course.epochs import Epochs
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
-SHARE, SHARE_ALIKE = 0.75, 0.5
+SHARE, SHARE_ALIKE, SHARE_AGAIN = 0.75, 0.5, 0.95
 """Of its budget that a run spends on the script as it is: the less where epochs are alike, as then the rest of the
-budget may see the script's end."""
+budget may see the script's end; the most where a run of the job has seen that."""
 CUT = 10.0
 """How long a run may take with its loaders cut short, and..."""
 EVALUATION = 5.0
@@ -59,7 +62,8 @@ LARGE_PART = 1 << 20
 AGAIN = 2
 """So many loops that were cut short are begun again at once before none is cut any more."""
 VARIED = 8
-"""Steps vary where this many of the last four times as many were of kinds that had not been met before."""
+"""Steps vary where this many of the last four times as many were of kinds that had not been met before; they differ
+where there are more kinds."""
 
 
 class Course:
@@ -67,6 +71,7 @@ class Course:
 
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
+        self._share = SHARE_AGAIN if environ.get("XMEM_NUMBERS") == "turns" else SHARE
         self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self.clock = Clock()
         self._started = self.clock.now()
@@ -83,6 +88,7 @@ class Course:
         self._levels = []  # bytes allocated after each of the last GROWING_STEPS
         self._floors = []  # the least of each so many steps, the last so many
         self._unmet = []  # whether each of the last steps was of a kind not met before
+        self._kinds = 0  # how many were
         self._peaks = batches.Records()
         self._training, self._within_loop = True, False
         self.seen = {"evaluation": None, "checkpoints": 0, "batches": None, "epochs": None, "phases": []}
@@ -101,19 +107,27 @@ class Course:
             """Begin a loop; what the script has told its loader stays."""
             self._begun_again += isinstance(sys.exc_info()[1], batches.CutShort)
             asked = loader.num_workers
-            loader.num_workers = min(asked, len(os.sched_getaffinity(0)))
-            known = self._drawings.get(id(loader.dataset))
-            if known is None or not known.is_of(loader.dataset):
-                with contextlib.suppress(TypeError):
-                    self._drawings[id(loader.dataset)] = Drawing(loader)
-            elif known.gives_again and not known.needs_workers(loader):
-                loader.num_workers = 0  # to start them, and to have batches handed over, costs more than it saves
+            if not isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
+                loader.num_workers = self._workers(loader)
             try:
                 return begin(loader)
             finally:
                 loader.num_workers = asked
 
         return begun
+
+    def _workers(self, loader):
+        """Return how many workers a loader gets: none where its batches are given again.
+
+        To start them, and to have batches handed over, costs more than it saves then.
+        """
+        known = self._drawings.get(id(loader.dataset))
+        if known is None or not known.is_of(loader.dataset):
+            with contextlib.suppress(TypeError):
+                self._drawings[id(loader.dataset)] = Drawing(loader)
+        elif known.gives_again and not known.needs_workers(loader):
+            return 0
+        return min(loader.num_workers, len(os.sched_getaffinity(0)))
 
     def asked(self, ask, _owner):
         """Around what tells a worker who it is: a data set that asks needs workers.
@@ -225,7 +239,7 @@ class Course:
         state.given += 1
         state.note(batch, state.given)
         if drawing is not None:
-            drawing.note(batch, not any(self._unmet))
+            drawing.note(batch, not any(self._unmet), self._kinds > VARIED)
         return batch
 
     def _cuts(self, state, now):
@@ -320,6 +334,7 @@ class Course:
         if self._steps % GROWING_STEPS == GROWING_STEPS - 1:
             self._floors = [*self._floors[-GROWING_STEPS:], min(self._levels)]
         self._unmet = [*self._unmet[1 - 4 * VARIED :], not met]
+        self._kinds += not met
         if self._loader is not None:
             self._batches_a_step = max(self._batches_a_step, self._loader.stepped())
         self._fetched_at_step = self._fetched
@@ -352,7 +367,7 @@ class Course:
             self._began = now
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._goes_on()
-        whole = SHARE_ALIKE if self._epochs.are_alike() else SHARE
+        whole = min(self._share, SHARE_ALIKE if self._epochs.are_alike() else 1.0)
         if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
         self._cut_since = now

@@ -11,7 +11,9 @@ them, or as many as a smaller data set has. It is `FEW` batches at least. Sample
 are as they are. The first one of each loop is drawn (of what torch puts together one sample tells its
 shape), and so is the first of another number of samples, such as the last of a loop. With the first batch
 of another shape all are drawn from there on. Never is one given again of a data set that keeps count of
-something itself, or that was changed since by the script.
+something itself, or that was changed since by the script; that has words (a file's name), as a script may
+keep something by them; or where steps differ though batches do not: the script goes by what is in them, as
+one that trims each to its longest text.
 
 What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
 batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
@@ -34,7 +36,7 @@ from _xmem.course import batches
 SAME = 2_000
 SAMPLES, FEW = 2_048, 16
 PASSES = 2
-SECONDS = 5.0
+SECONDS = 2.0
 """CPU time of drawing them, in all processes."""
 EACH, SHARE = 16, 64
 """A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more; once
@@ -85,6 +87,7 @@ class Drawing:
         self._shapes, self._attributes = set(), None
         self._batches = {}  # by what puts them together and by samples, those that this process has drawn last
         self._since = 0  # batches that this process has given again since it drew one
+        self._has_words = self._steps_differ = False
         self.given = 0
         """Batches that the script got."""
         self.on_host = False
@@ -119,9 +122,10 @@ class Drawing:
         """How many batches were given again."""
         return self._state().repeated
 
-    def note(self, batch, steady):
-        """The script gets a batch; `steady`: what it does with them repeats itself."""
+    def note(self, batch, steady, differ):
+        """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its steps did so far."""
         self._shapes.add(batches.shapes_of_samples(batch))
+        self._has_words, self._steps_differ = self._has_words or batches.has_words(batch), differ
         self.given += 1
         self.on_host = not any(getattr(each, "is_cuda", False) for each in batches.tensors(batch))
         state = self._state()
@@ -129,8 +133,9 @@ class Drawing:
             self.give_again()
 
     def give_again(self):
-        """From here on batches are given again, however soon that is, if they were of one shape so far."""
-        self._change(again=self.on_host and not self._state().counts and len(self._shapes) == 1)
+        """From here on batches are given again, however soon that is, unless there is something against it."""
+        alike = len(self._shapes) == 1 and not self._steps_differ and not self._has_words
+        self._change(again=alike and self.on_host and not self._state().counts)
 
     def fetch(self, fetch, fetcher, index):
         """Draw a batch, or return the one before; this may be in a worker."""

@@ -29,7 +29,14 @@ from _xmem.repeat.kinds import Kinds
 from _xmem.repeat.known import Gave, Known
 from _xmem.repeat.layout import StorageLayout, pointer
 from _xmem.repeat.node import Held, SkippedGraph, node_class
-from _xmem.repeat.recorded import BackwardCall, BackwardWatch, GraphWatch, RecordedCall, gradient_address
+from _xmem.repeat.recorded import (
+    BackwardCall,
+    BackwardWatch,
+    GraphWatch,
+    RecordedCall,
+    gradient_address,
+    node_number,
+)
 from _xmem.repeat.sharded import as_gradient, local, sharding
 from _xmem.repeat.surroundings import CallSurroundings
 
@@ -496,6 +503,9 @@ class Calls:
         recorded.gave = Gave(form, StorageLayout(leaves), held, differentiable)
         if differentiable:
             leaves[differentiable[0]].grad_fn.metadata["xmem"] = GraphWatch(recorded)
+            recorded.outs = [
+                (node_number(each.grad_fn), each.output_nr) for each in map(leaves.__getitem__, differentiable)
+            ]
         return True
 
     def _is_leaf(self, each):
@@ -590,9 +600,10 @@ class Calls:
         empty = without = _without(parameters)
         if self._given_now:
             without = [each.grad is None or id(each) in self._given_now for each in parameters]
-        back = known.backward(asked.kind(without, around))
+        given = [each is not None for each in gradients]
+        back = known.backward(asked.kind(without, around, given))
         if back is None:
-            if around is not None:  # the next one like it is made
+            if not asked.create_graph and known.miss():
                 ctx.graph.state.refuse()
             self._unrecorded()
             back = known.any_backward()

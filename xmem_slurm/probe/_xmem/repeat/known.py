@@ -55,7 +55,7 @@ class Known:
         self.held, self.casts = (), ()
         """Which of its arguments the graph holds, by their places among all; blocks left in autocast's cache."""
         self._backward, self._met = {}, []
-        self._tried = self._spared = 0
+        self._tried = self._spared = self._missed = 0
         self.round = None
         """In which round of the script the last one came."""
 
@@ -113,6 +113,15 @@ class Known:
     def forget(self):
         """Skip no call of this kind any more, and record none."""
         self._times, self._tried = 0, TRIES
+
+    def miss(self):
+        """A call that was skipped has a backward pass of a kind not seen: those that follow are made, and recorded.
+
+        Return whether it was not the first: then what differs comes now and then, and would be missed again.
+        """
+        self._missed += 1
+        self._times = self._tried = 0
+        return self._missed > 1
 
     def backward(self, kind):
         """Return the backward pass of this kind; None: none was seen."""

@@ -1,7 +1,8 @@
 """Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
 
-A step is of the kind of another where the same parameters have gradients, each has as much state, and the groups'
-options are alike but for rates. Others' optimizers are not skipped: they count in Python, and may decide by it.
+A step is of the kind of another where the same parameters have gradients, sparse ones of as many entries, each has as
+much state, and the groups' options are alike but for rates. Others' optimizers are not skipped: they count in Python,
+and may decide by it.
 """
 
 import functools
@@ -101,7 +102,10 @@ def _kind(optimizer):
     for group in optimizer.param_groups:
         options += [(name, value) for name, value in group.items() if name not in _RATES]
         options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
-        gradients += [tuple(map(id, group["params"])), tuple([each.grad is None for each in group["params"]])]
+        given = [each.grad for each in group["params"]]
+        # of a sparse one (Embedding(sparse=True)) as many entries as a batch has tokens
+        sizes = [None if each is None else each.is_sparse and each._nnz() for each in given]
+        gradients += [tuple(map(id, group["params"])), tuple(sizes)]
     state = optimizer.state
     states = [len(state.get(each, ())) for group in optimizer.param_groups for each in group["params"]]
     return str(options), tuple(gradients), len(state), tuple(states)

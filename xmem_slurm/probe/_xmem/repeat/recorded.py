@@ -9,7 +9,7 @@ are entered from outside of a call, or from inside of it, where skipping it woul
 import bisect
 import functools
 import weakref
-from typing import FrozenSet, NamedTuple, Optional
+from typing import FrozenSet, NamedTuple, Optional, Tuple
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
@@ -31,12 +31,13 @@ class BackwardCall(NamedTuple):
     accumulate: bool
     inputs: FrozenSet[int]
 
-    def kind(self, without, around):
+    def kind(self, without, around, given):
         """Return its kind.
 
-        `without`: which parameters have no gradient before it; `around`: what its own code reads (`surroundings`).
+        `without`: which parameters have no gradient before it; `around`: what its own code reads (`surroundings`);
+        `given`: for which of what the call gave there is a gradient, as where a loss is of one of two heads.
         """
-        return self.keep_graph, self.accumulate, bool(self.inputs), tuple(without), around
+        return self.keep_graph, self.accumulate, bool(self.inputs), tuple(without), around, tuple(given)
 
 
 class RecordedCall:
@@ -48,6 +49,8 @@ class RecordedCall:
         self.region, self.sequences = Region(position), [sequence, sequence]
         self._casts = casts  # whether autocast keeps what it casts
         self.gave = None
+        self.outs = ()
+        """Where in the graph the differentiable tensors are that it gave: (number of a node, place among its own)."""
         self.held = ()
         """Which of its arguments the graph holds, by their places among all."""
         self.gone = False
@@ -73,8 +76,11 @@ class RecordedCall:
         """Return what a backward pass finds that begins now: parameters without a gradient, what its code reads."""
         return [each.grad is None for each in self.parameters()], self._state.surroundings.look_back()
 
-    def went_back(self, asked, before, own):
-        """Note its backward pass: `own` are the node that it began with, and where it ended; None: in parts."""
+    def went_back(self, asked, before, own, given):
+        """Note its backward pass.
+
+        `own` are the node that it began with, and where it ended; None: in parts. `given` as in `BackwardCall.kind`.
+        """
         parameters = self.parameters()
         gradients = [local(each.grad) for each in parameters]
         is_given = not asked.accumulate and any(id(each) in asked.inputs for each in parameters)
@@ -87,7 +93,7 @@ class RecordedCall:
             self.gone = None
             return
         first, end = own
-        self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(*before), first.gradient
+        self._back, self._kind, self._gradient = Region(first.position, end), asked.kind(*before, given), first.gradient
         self.gradients = StorageLayout(gradients)
 
     def read(self, notes, first):
@@ -145,11 +151,15 @@ class GraphWatch:
 
 
 class Entered(NamedTuple):
-    """A backward node, by its number: where it begins, and the address of its gradient if it was given one alone."""
+    """A backward node, by its number: where it begins, and the address of its gradient if it was given one alone.
+
+    `given` says for which of its outputs there is a gradient.
+    """
 
     number: int
     position: int
     gradient: Optional[int]
+    given: Tuple[bool, ...]
 
 
 class BackwardWatch:
@@ -163,13 +173,14 @@ class BackwardWatch:
     def begin(self, roots):
         """Watch torch's engine, which is to run from these tensors on."""
         for node in _nodes_at(sorted(number for each in self._recorded for number in each.sequences), roots):
-            self._handles.append(node.register_prehook(functools.partial(self._entered, _number(node))))
+            self._handles.append(node.register_prehook(functools.partial(self._entered, node_number(node))))
 
     def end(self):
         """Take what was seen."""
         for handle in self._handles:
             handle.remove()
-        end = Entered(-1, self._position(), None)
+        end = Entered(-1, self._position(), None, ())
+        given = {(node.number, place) for node in self._met for place, has in enumerate(node.given) if has}
         for each, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
             first, last = each.sequences
             place = next((place for place, node in enumerate(self._met) if first <= node.number < last), None)
@@ -177,10 +188,11 @@ class BackwardWatch:
                 after = next((node for node in [*self._met[place:], end] if not first <= node.number < last))
                 later = any(first <= node.number < last for node in self._met if node.position > after.position)
                 own = None if later else (self._met[place], after.position)
-                each.went_back(self._asked, before, own)
+                each.went_back(self._asked, before, own, [out in given for out in each.outs])
 
     def _entered(self, number, gradients):
-        self._met.append(Entered(number, self._position(), gradient_address(gradients)))
+        given = tuple([each is not None for each in gradients])
+        self._met.append(Entered(number, self._position(), gradient_address(gradients), given))
 
 
 def gradient_address(gradients):
@@ -192,14 +204,14 @@ def gradient_address(gradients):
 def _nodes_at(edges, roots):
     """Return the nodes in the graphs of these tensors that are entered over an edge, a number between two nodes'."""
     waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
-    met, found = set(waiting), {node for node in waiting if _number(node) < _LEAF}
+    met, found = set(waiting), {node for node in waiting if node_number(node) < _LEAF}
     while waiting:
         parent = waiting.pop()
-        above = bisect.bisect_right(edges, _number(parent))
+        above = bisect.bisect_right(edges, node_number(parent))
         for node, _ in parent.next_functions:
             if node is None:
                 continue
-            number = _number(node)
+            number = node_number(node)
             if number < _LEAF and bisect.bisect_right(edges, number) < above:
                 found.add(node)
             if node not in met:
@@ -208,5 +220,6 @@ def _nodes_at(edges, roots):
     return found
 
 
-def _number(node):
+def node_number(node):
+    """Return the number of a backward node, which grows with each that is made."""
     return getattr(node, "_sequence_nr", lambda: _LEAF)()

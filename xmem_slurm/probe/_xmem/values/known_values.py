@@ -71,6 +71,8 @@ class KnownValues:
 
     def doubt(self, note):
         """Say in how many turns losses or scores were read that are not known, and which conditions went both ways."""
+        for place in self.metrics.loops():
+            note("forward-read", place)
         if self.metrics.most_turns > 1:
             note("metrics-read", "losses or scores were read in so many turns", self.metrics.most_turns)
         for asked in self.metrics.both_ways():

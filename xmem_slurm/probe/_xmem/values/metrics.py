@@ -16,10 +16,19 @@ reads in one is alike, as is its mean, and one that reads every other time does 
 Every other line begins with a higher one, so that a loss is lower while a score is higher.
 
 They stay between 0 and 1, so that they can be a share, have a logarithm, and divide.
+
+Note [Tried numbers]: a loop of the script's may end by such a number (Sinkhorn's, a fixed point's: `if error < 1e-3:
+break`), with zeros at once, on a GPU after a hundred turns whose graph is kept. So in the steps `TRIED` a line reads
+another number where gradients are on, so many times at most. What that needs is in the trace then; and a line that
+reads more often by it is as if a model's forward pass had read.
 """
 
 MIDDLE, PACE = 0.75, 4
 """What they are at first; and how many records it takes to halve the way to 0, or to 1."""
+TRIED, MOST_TRIED = (4, 5), 128
+"""After so many steps of optimizers a line reads another number than zero, and so many times."""
+MORE = 2
+"""So many times as often as in any other step a line reads in one of these whose loop hangs on what it reads."""
 MOST_METRICS = 1 << 20
 """Elements of a tensor that is copied to the host: of larger ones, weights as a rule, it would take time."""
 
@@ -31,11 +40,22 @@ class _ReadingLine:
         self.last, self.turns = -1, 0
         self._begins_higher = begins_higher
         self.rest = 0.0  # of what was counted in this turn: what no whole number had room for
+        self._step = self._in_step = self.most = self.most_tried = 0
 
     def reads(self, turn):
         """It reads in this turn of the process."""
         if turn != self.last:
             self.last, self.turns, self.rest = turn, self.turns + 1, 0.0
+
+    def reads_in(self, step):
+        """It reads after so many steps; return how often it has since the last one."""
+        self._in_step = self._in_step + 1 if step == self._step else 1
+        self._step = step
+        if step in TRIED:
+            self.most_tried = max(self.most_tried, self._in_step)
+        else:
+            self.most = max(self.most, self._in_step)
+        return self._in_step
 
     @property
     def is_lower(self):
@@ -54,6 +74,8 @@ class Metrics:
 
     def __init__(self, course):
         self._course = course
+        self.made = 0
+        """How many steps optimizers have made."""
         self._turn = self._steps = 0
         self._shown = False
         self._lines = {}
@@ -76,6 +98,17 @@ class Metrics:
     def number(self, place):
         """Return what a loss or a score is that is read at this place of a script."""
         return self._number(self._line(place))
+
+    def number_in_training(self, place):
+        """Return what one is that the script itself reads where gradients are on (Note [Tried numbers])."""
+        line = self._line(place)
+        often = line.reads_in(self.made)
+        tries = self._course == "zeros" and self.made in TRIED and often <= MOST_TRIED
+        return MIDDLE if tries else self._number(line)
+
+    def loops(self):
+        """Return the places that read more often where they were given another number."""
+        return [place for place, line in list(self._lines.items()) if line.most_tried > MORE * max(line.most, 1)]
 
     def _number(self, line):
         return line.number if self._course == "turns" else MIDDLE if self._course == "still" else 0.0

@@ -21,6 +21,9 @@ _OF_ONE = {"any", "all", "max", "min", "_is_all_true", "_is_any_true"}
 """What is the same of one number as of that number everywhere: no need to look at each."""
 _NUMBERS = {bool, int, float, complex}
 
+MOST_NUMBERS = 256
+"""Numbers that are remembered as tensors."""
+
 
 class Rules:
     """Wraps operators of torch over the table `values`; `most` as for `Shapes`.
@@ -37,7 +40,7 @@ class Rules:
         self._ours = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
         self._library = torch.library.Library("aten", "IMPL")
         self._raise_version = torch.autograd.graph.increment_version
-        self._types = {}
+        self._numbers = {}
 
     def register(self):
         """Put every kernel in its place."""
@@ -106,25 +109,32 @@ class Rules:
         return target
 
     def _with_tensors(self, args, tensors):
-        torch, args = self._torch, list(args)
-        like = next((each for each in args if isinstance(each, torch.Tensor)), None)
+        """Return the arguments with tensors in place of numbers, as the operator has them."""
+        args, plain = list(args), self._torch.Tensor
+        like = args[0] if type(args[0]) is plain else next((each for each in args if isinstance(each, plain)), None)
         for index in tensors:
             if index < len(args) and type(args[index]) in _NUMBERS:
-                kind = self._promoted(like, args[index]) if like is not None else None
-                make = torch._C._VariableFunctions.scalar_tensor
-                args[index] = make(args[index], dtype=kind, device="cpu")
+                args[index] = self._tensor(args[index], like)
         return args
 
-    def _promoted(self, tensor, number):
-        """Return the type of what is computed of both, which hangs on no more than this of them."""
+    def _tensor(self, number, like):
+        """Return a number as a tensor that nobody writes to, of the type of what is computed of both.
+
+        That type hangs on no more than this of `like`, and scripts compute with few numbers, again and again.
+        """
         torch = self._torch
-        key = tensor.dtype, tensor.dim() > 0, type(number), torch.get_default_dtype()
-        kind = self._types.get(key)
-        if kind is None:
-            if type(tensor) is not torch.Tensor:  # a tensor's class may not know (DTensor)
-                tensor = torch.empty((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")
-            kind = self._types[key] = torch.result_type(tensor, number)
-        return kind
+        kind = like is not None and (like.dtype, like.dim() > 0)
+        key = number, type(number), kind, torch.get_default_dtype()
+        found = self._numbers.get(key) if number else None  # 0.0 and -0.0 are one key
+        if found is None:
+            if like is not None and type(like) is not torch.Tensor:  # a tensor's class may not know (DTensor)
+                like = torch.empty((1,) * like.dim(), dtype=like.dtype, device="cpu")
+            kind = None if like is None else torch.result_type(like, number)
+            found = torch._C._VariableFunctions.scalar_tensor(number, dtype=kind, device="cpu")
+            if len(self._numbers) >= MOST_NUMBERS:
+                self._numbers.clear()
+            self._numbers[key] = found
+        return found
 
     # -- operators that are computed -----------------------------------------------------------------------------------
 
@@ -269,10 +279,15 @@ class Rules:
         value, is_made_up = Reads.of_zeros(lambda: real(tensor))
         return self._unknown(tensor, value) if is_made_up and unknown and self._values.applies(tensor) else value
 
+    def _number(self):
+        """Return what is read now of floating point that is not known."""
+        line, metrics = self.assumed.line() if self._torch.is_grad_enabled() else None, self._metrics
+        return metrics.number(self.assumed.place()) if line is None else metrics.number_in_training(line)
+
     def _unknown(self, tensor, zero):
         """Return what the script reads of one value that is not known, nor anything of it."""
         if tensor.is_floating_point():
-            return self._metrics.number(self.assumed.place())
+            return self._number()
         if tensor.is_complex():
             return zero
         line = self.assumed.line() if tensor.dtype is self._torch.bool else None
@@ -316,7 +331,7 @@ class Rules:
         if is_made_up and few and type(out) is self._torch.Tensor:
             number = 0
             if source.is_floating_point():
-                number = self._metrics.number(self.assumed.place())
+                number = self._number()
             elif asked is not None:
                 number = self._metrics.truth(self.assumed.place(), asked)
             if number:
