@@ -832,6 +832,8 @@ DEPTH.update({"of a " + name: 1 for name in ("helper", "registry", "context", "n
 OPTIONS, EVENT, LOG = {"deep": 1}, threading.Event(), logging.getLogger("deep")
 OTHERS = torch.optim.SGD([torch.nn.Parameter(data(1))], lr=0.1)
 SCHEDULER = torch.optim.lr_scheduler.StepLR(OTHERS, 10)
+functional = torch.nn.functional
+functional.deepness = deepness = lambda: 1
 REGISTRY = {"depth": lambda: DEPTH["of a registry"]}
 SLOTS, HELPER, LOCAL, VARIABLE = Slots(), Helper(), threading.local(), contextvars.ContextVar("deep", default=1)
 SHARED, WEAK = multiprocessing.Value("i", 1), weakref.ref(HELPER)
@@ -908,6 +910,11 @@ ways = {
         lambda of: 1 + (OTHERS.param_groups[0]["lr"] < 0.1),
         lambda of: OTHERS.param_groups[0].update(lr=0.01),
     ),
+    "another function of that name": (lambda of: deepness(), lambda of: globals().update(deepness=lambda: 2)),
+    "another one in a library": (
+        lambda of: functional.deepness(),
+        lambda of: setattr(functional, "deepness", lambda: 2),
+    ),
     "a buffer": (lambda of: len(of.bank), lambda of: setattr(of, "bank", data(2))),
     "the data of a buffer": (lambda of: len(of.bank), lambda of: setattr(of.bank, "data", data(2))),
     "its modules": (None, lambda of: of.used.append(of.every[1])),
@@ -921,8 +928,57 @@ print(json.dumps({name: grows(*each) for name, each in models.items()}))
 def test_what_a_call_reads_beside_its_arguments_is_of_its_kind(run: Run) -> None:
     whole = run(HEAD + SURROUNDINGS)
     assert whole.returncode == 0, whole.stderr
-    assert len(whole.out) == 31
+    assert len(whole.out) == 33
     assert run(HEAD + SURROUNDINGS, seconds=SECONDS).out == pytest.approx(whole.out, rel=0.005)
+
+
+def test_a_loop_that_a_loss_ends_is_seen_whole(run: Run) -> None:
+    """Zeros end it at once; in two of the first steps it is given another number."""
+    code = """
+        for i in range(12):
+            x = data(512)
+            for _ in range(50):
+                y = model(x)
+                if (y - x).abs().mean().item() WHEN: break
+                x = y
+            step(y.square().mean())
+        print(json.dumps(torch.cuda.max_memory_allocated()))
+        """
+    whole = run(script(code.replace("WHEN", "< -1")), seconds=SECONDS)
+    found = run(script(code.replace("WHEN", "< 1e-3")), seconds=SECONDS)
+    assert found.out == pytest.approx(whole.out, rel=0.005)
+    line = next(number for number, line in enumerate(script(code).splitlines(), 1) if "WHEN" in line)
+    assert [each.detail for each in found.traces[-1].doubts if each.code == "forward-read"] == [f"train.py:{line}"]
+
+
+def test_a_package_counts_few_values_for_people_and_a_script_all(run: Run) -> None:
+    code = """
+        import numpy
+        def counted(caller, values, options=""):
+            code = f"counts, edges = numpy.histogram(values, 64{options})"
+            known = {"__name__": caller, "numpy": numpy, "values": values}
+            exec(code, known)
+            return int(known["counts"].sum()), float(known["edges"][-1])
+        values = numpy.arange(1_000_000).reshape(1000, 1000)
+        weighted = counted("numpy.tracker", values, ", weights=numpy.ones(values.shape)")
+        of_tensor = counted("numpy.tracker", torch.from_numpy(values))
+        print(json.dumps([counted("numpy.tracker", values), of_tensor, weighted, counted("__main__", values)]))
+        """
+    few, of_tensor, weighted, of_script = run(script(code), seconds=SECONDS).out
+    assert few == of_tensor
+    assert few[0] in range(16_384, 20_000)
+    assert few[1] == pytest.approx(1e6, rel=0.001)
+    assert weighted == of_script == [1_000_000, 999_999]
+
+
+def test_a_step_with_sparse_gradients_is_of_as_many_as_there_are(run: Run) -> None:
+    code = """
+        model = torch.nn.Embedding(20_000, 64, sparse=True).cuda()
+        optimizer = torch.optim.SparseAdam(model.parameters())
+        for i in range(60): step(model(torch.arange(10_000 if i == 40 else 200).cuda()).square().sum())
+        print(json.dumps(torch.cuda.max_memory_allocated()))
+        """
+    assert run(script(code), seconds=SECONDS).out == run(script(code)).out
 
 
 def test_a_change_that_nothing_tells_of_is_met_by_a_call_that_is_made_to_compare(run: Run) -> None:
@@ -1071,7 +1127,6 @@ def test_a_loss_of_one_of_two_heads_is_of_another_kind_than_one_of_both(run: Run
     said = [each.detail for each in found.traces[-1].doubts if each.code == "skipped"]
     assert said == ["a backward pass of a kind that was not recorded"]
     assert replay(found.traces[-1]).peak_allocated_bytes == pytest.approx(whole.out, rel=0.001)
-
 
 
 UNSEEN = """

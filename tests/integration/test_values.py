@@ -382,12 +382,12 @@ model = torch.nn.Linear(4, 4).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
 scaler = torch.amp.GradScaler(init_scale=8.0, growth_interval=2)
 scales = []
-for _ in range(5):
+for _ in range(6):
     scaler.scale(model(torch.randn(2, 4, device=device)).sum()).backward()
     scaler.step(optimizer)
     scaler.update()
     scales.append(scaler.get_scale())
-assert scales == [8, 16, 16, 32, 32] and scaler.state_dict()["_growth_tracker"] == 1, scales
+assert scales == [8, 16, 16, 32, 32, 64] and scaler.state_dict()["_growth_tracker"] == 0, scales
 scaler.update(2.0)
 assert scaler.get_scale() == 2
 scale, steps, found = scaler._scale, scaler._growth_tracker, torch.ones(1, device=device)

@@ -267,6 +267,8 @@ class Calls:
         found = state.surroundings.look()
         if not state.surroundings.is_told:
             state.refuse()
+        if not state.surroundings.is_of_now:  # the next call follows other functions
+            state.version = None
         self._trust(state.surroundings.changed_unseen)
         return found
 

@@ -4,10 +4,11 @@ Note [Surroundings]: a call may read a global of the script, an attribute of a c
 it, or a list, a dictionary or a tensor on the host that a module has, and none of these tells when it changes. So of
 the code that a module can reach, from `forward` on, the names are taken, those of functions that it calls by name, too;
 what is data under such a name is of a call's kind, as it is when the call comes. Among it are attributes of those names
-of the job's own classes and functions, and of what is made of these. More than is read may be: then a call is made once
-more. Code of torch, numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`).
-Of their objects there are a few that scripts decide by: what of an optimizer, a scheduler or a sampler has a name that
-the code reads, an event, a logger's level, the environment. A string may name what is read, too (`_BY_NAME`).
+of the job's own classes and functions, and of what is made of these. Which functions are there under such names counts,
+too: a script may put others in their place. More than is read may be: then a call is made once more. Code of torch,
+numpy and Python's own library is not followed: torch's switches are of a kind anyway (`kinds`). Of their objects there
+are a few that scripts decide by: what of an optimizer, a scheduler or a sampler has a name that the code reads, an
+event, a logger's level, the environment. A string may name what is read, too (`_BY_NAME`).
 
 Each call looks at some of it, as that is what a skipped call costs. Where this is not all, all is looked at now and
 then: what changed unseen is a doubt then, where calls were skipped in between, and no call of that module is skipped
@@ -24,7 +25,6 @@ import logging
 import operator
 import os
 import random
-import re
 import threading
 import types
 import weakref
@@ -62,7 +62,8 @@ _WHOLE = frozenset((list, tuple, dict, set))
 _SEQUENCES = (list, tuple, collections.deque)
 _OTHER = object()
 """Stands among plain values where there is another one."""
-_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, property, staticmethod, classmethod)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_CODE = (*_FUNCTIONS, type, property, staticmethod, classmethod)
 _GLOBAL, _ATTRIBUTE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 
 
@@ -82,7 +83,8 @@ class CallSurroundings:
         own = [function for value in values for function in _functions(value)]
         classes |= frozenset([kind for kind in set(map(type, values)) if own_code.is_of_the_job(kind.__module__)])
         self._of = classes, frozenset([each.__code__ for each in own])
-        same = before is not None and before._of == self._of and not any(each.__closure__ for each in own)
+        same = before is not None and before._of == self._of and before.is_of_now
+        same = same and not any(each.__closure__ for each in own)
         self._reached = before._reached if same else _reached(classes, own)
         self._configurations = configurations
         self._plain_values = PlainValues() if before is None else before._plain_values  # kinds have its numbers
@@ -96,6 +98,9 @@ class CallSurroundings:
         self._all = None  # the number of all of it, where a call does not look at all, of so many values:
         self._size = self._calls = 0  # and how many calls there were since then that did not look at all
         self._paid = IN_ADVANCE if before is None else before._paid
+        self._functions = None
+        self.is_of_now = True
+        """Whether the functions are there by their names that were followed."""
         self.relied_on = False
         """Whether a call was skipped since all of it was looked at."""
         self.changed_unseen = False
@@ -105,7 +110,7 @@ class CallSurroundings:
         itself, or where one was noticed late."""
 
     def look_back(self):
-        """Return what they are as a backward pass begins; None where it runs no code of the job's or a package's."""
+        """Return what they are as a backward pass begins; None where no autograd function has code that is followed."""
         return self.look() if self._reached[2] else None
 
     def look(self):
@@ -146,7 +151,10 @@ class CallSurroundings:
         values = [of.get(name) for of, name in self._reached[1]]
         values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
         values = [self._read_of(value) if isinstance(value, self._of_torch) else value for value in values]
-        found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations))
+        functions = tuple([id(of.get(name)) for of, name in self._reached[3]])
+        self.is_of_now &= functions == (self._functions or functions)
+        self._functions = self._functions or functions
+        found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations)), functions
         self.is_told &= not look.moves
         return found, look
 
@@ -349,22 +357,24 @@ def _of_key(key):
 
 
 def _reached(classes, own):
-    """Return (names of attributes, [(what has it, name)], whether some runs in the backward pass).
+    """Return (names of attributes, data, whether some is of a `backward`, functions).
 
-    That is what code of these classes can reach, and what of it is data. `own` are functions that the modules have
-    themselves. What has data are the globals of a Python module, the attributes of a class or a function, or a variable
-    of an enclosing function.
+    That is of what code of these classes can reach. `own` are functions that the modules have themselves. Data and
+    functions are [(what has it, name)]: the globals of a Python module, the attributes of a class or a function, or a
+    variable of an enclosing function. The functions are those that the job's own code has, or names of a library.
     """
     spaces = _Spaces()
     for each in classes:
         spaces.add_class(each, own_code.is_followed)
     waiting = [*own, *[function for space in spaces.all for function in _functions(space.get("forward"))]]
     met, names, found, looked_at = set(), set(_CALLED), {}, len(spaces.all)
+    called = {(id(of), "forward"): (of, "forward") for of in spaces.all if "forward" in of and _is_of_the_job(of)}
     while (waiting or looked_at < len(spaces.all)) and len(met) < MOST_FUNCTIONS:
         function, new_names, places = waiting.pop() if waiting else None, set(), []
         if function is not None and function not in met and own_code.is_followed(function.__module__):
             met.add(function)
             spaces.add(function)
+            called.update({(id(of), name): (of, name) for of, name in _of_libraries(function)})
             begin = _names(function.__code__)[2]
             found_by_name = {name for space in spaces.all for name in space if begin and name.startswith(begin)}
             new_names = (_names(function.__code__)[1] | found_by_name) - names
@@ -378,10 +388,12 @@ def _reached(classes, own):
             functions = _functions(value)
             waiting += [*functions, *_within(value)]
             spaces.add(value)
+            if isinstance(value, (*_FUNCTIONS, staticmethod, classmethod)) and _is_of_the_job(of):
+                called[id(of), name] = of, name
             has_data = not functions or isinstance(value, functools.partial)
             if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
                 found[id(of), name] = of, name
-    return names, list(found.values()), any(map(_goes_back, met))
+    return names, list(found.values()), any(each.__name__ == "backward" for each in met), list(called.values())
 
 
 _OPERATORS = "len bool iter next enter exit getitem contains getattr eq lt le gt ge add radd sub mul rmul truediv"
@@ -390,8 +402,6 @@ _CALLED = (
     *["__%s__" % name for name in _OPERATORS.split()],
 )
 """What is called of a class, or of what is made of it, without its name."""
-_LATER = re.compile("checkpoint|saved_tensors_hooks")
-"""In names of what has code run in the backward pass: by it, a forward pass is computed once more."""
 _BY_NAME = {"getattr", "hasattr", "globals", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
 """Whoever loads one of them may name what it reads by a string, or by what a string begins with."""
 MOST_WITHIN = 256
@@ -426,6 +436,11 @@ class _Spaces:
             self.all.append(vars(of))
 
 
+def _is_of_the_job(of):
+    """Whether what has a name is of the job's own code: a class, a Python module, an enclosing function."""
+    return isinstance(of, _Cell) or own_code.is_of_the_job(of.get("__module__") or of.get("__name__"))
+
+
 def _within(value):
     """Return the functions of the job's own in a container."""
     if type(value) not in _WHOLE:
@@ -452,6 +467,17 @@ def _variables(function):
                 yield vars(module), attribute
 
 
+def _of_libraries(function):
+    """Yield (what has it, name) of each function of a library that one of the job's own names: `F.gelu`."""
+    of_globals, of_attributes, _ = _names(function.__code__)
+    if own_code.is_of_the_job(function.__module__):
+        for module in map(function.__globals__.get, of_globals):
+            if isinstance(module, types.ModuleType) and not own_code.is_followed(vars(module).get("__name__")):
+                for name in of_attributes & vars(module).keys():
+                    if isinstance(vars(module)[name], _FUNCTIONS):
+                        yield vars(module), name
+
+
 class _Cell:
     """A variable of an enclosing function, to be asked for as globals are."""
 
@@ -476,11 +502,6 @@ def _functions(value):
     inner = [*filter(_is_filled, value.__closure__ or ())]
     inner = [*[cell.cell_contents for cell in inner], getattr(value, "__wrapped__", None)]
     return [value, *[each for each in inner if isinstance(each, types.FunctionType)]]
-
-
-def _goes_back(function):
-    """Whether code runs in the backward pass, or has other code do so."""
-    return function.__name__ == "backward" or any(map(_LATER.search, set().union(*_names(function.__code__)[:2])))
 
 
 def _is_filled(cell):
