@@ -690,8 +690,9 @@ def _parts(modules):
     """Return which parameters and modules these modules have."""
     found = []
     for module in modules:
-        found += module._parameters.values()
-        found += module._modules.values()
+        for parts in (module._parameters, module._modules):
+            if parts:
+                found += parts.values()
     return list(map(id, found))
 
 

@@ -106,6 +106,6 @@ def _kind(optimizer):
         # of a sparse one (Embedding(sparse=True)) as many entries as a batch has tokens
         sizes = [None if each is None else each.is_sparse and each._nnz() for each in given]
         gradients += [tuple(map(id, group["params"])), tuple(sizes)]
-    state = optimizer.state
-    states = [len(state.get(each, ())) for group in optimizer.param_groups for each in group["params"]]
-    return str(options), tuple(gradients), len(state), tuple(states)
+    # In the order in which they were made: to look each up would ask Python for a tensor's hash.
+    states = [len(each) for each in optimizer.state.values() if isinstance(each, dict)]
+    return str(options), tuple(gradients), len(optimizer.state), tuple(states)
