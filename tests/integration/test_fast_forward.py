@@ -626,6 +626,14 @@ def test_a_sampler_may_give_indices_in_a_form_of_its_own(run: Run) -> None:
     assert ran.out < 1300
 
 
+def test_a_sampler_of_batches_says_how_many_samples_one_has(run: Run) -> None:
+    sampler = "batch_sampler=torch.utils.data.BatchSampler(range(400), 8, drop_last=False)"
+    code = DRAWN.format(own="", change="", workers=0).replace("batch_size=8, shuffle=True", sampler)
+    ran = run(HEAD + code, seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 500)
+    assert ran.out < 1200
+
+
 def test_batches_that_are_made_on_the_gpu_are_each_their_own(run: Run) -> None:
     code = DRAWN.format(own="", change="kept = []", workers=0)
     collated = "collate_fn=lambda samples: {'x': torch.stack([each['x'] for each in samples]).cuda()}"

@@ -36,7 +36,7 @@ from _xmem.course.epochs import Epochs
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
-SHARE, SHARE_ALIKE, SHARE_AGAIN = 0.75, 0.5, 0.95
+SHARE, SHARE_ALIKE, SHARE_AGAIN = 0.75, 0.5, 0.98
 """Of its budget that a run spends on the script as it is: the less where epochs are alike, as then the rest of the
 budget may see the script's end; the most where a run of the job has seen that."""
 CUT = 10.0

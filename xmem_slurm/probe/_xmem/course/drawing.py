@@ -78,7 +78,8 @@ class Drawing:
     """
 
     def __init__(self, loader):
-        own, samples = not batches.is_of_torch(loader.collate_fn), loader.batch_size or 1
+        size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)  # accelerate gives a sampler
+        own, samples = not batches.is_of_torch(loader.collate_fn), size if isinstance(size, int) else 1
         self._dataset = weakref.ref(loader.dataset)
         passes, most = (PASSES, SAME) if own or samples == 1 else (1, SAMPLES // samples)
         size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
