@@ -144,6 +144,8 @@ _BOTH = (
     *_rows("torch.autograd", "backward", "engine.backward", "torch/autograd/__init__.py"),
 )
 
+_FILM = "matplotlib.animation:FuncAnimation"
+
 OFFLINE = (
     *_rows("urllib.request:AbstractHTTPHandler", "do_open", "downloads.around_urllib"),
     *_rows("requests.adapters:HTTPAdapter", "send", "downloads.around_requests", late=True),
@@ -152,6 +154,7 @@ OFFLINE = (
     *_rows("torch.utils.model_zoo", "load_url", "weights.loaded", late=True),
     *_rows("timm.models._builder", "load_pretrained", "weights.kept_of_timm", late=True),
     *_rows("numpy", "histogram", "reports.thinned", "numpy: numpy/lib/_histograms_impl.py", late=True),
+    *_rows(_FILM, "new_saved_frame_seq", "reports.shortened", "matplotlib: lib/matplotlib/animation.py", late=True),
 )
 
 _PLANNER, _OPTIMIZERS = "torch.distributed.checkpoint.default_planner", "torch.distributed.fsdp._optim_utils"

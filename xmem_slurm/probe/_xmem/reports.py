@@ -1,16 +1,20 @@
 """What is made for people to look at is made of little: nobody sees the pictures of a dry run.
 
 Trackers (wandb, TensorBoard) count what weights and gradients there are by numpy's histogram, after each epoch: half of
-what a dry run of a U-Net took. What the script's own code counts is counted in full, as it may go by that.
+what a dry run of a U-Net took. What the script's own code counts is counted in full, as it may go by that. A film has
+few frames: three of them took a minute, which is all that a dry run has.
 """
 
 import functools
+import itertools
 import sys
 
 from _xmem.process import own_code
 
 ENOUGH = 1 << 14
 """Values that a histogram is made of."""
+FRAMES = 4
+"""Frames of a film."""
 
 
 def thinned(histogram, numpy):
@@ -26,3 +30,13 @@ def thinned(histogram, numpy):
         return histogram(a, *args, **kwargs)
 
     return counted
+
+
+def shortened(frames, _animation):
+    """Around what gives the frames of matplotlib's films that are saved."""
+
+    @functools.wraps(frames)
+    def first(animation):
+        return itertools.islice(frames(animation), FRAMES)
+
+    return first
