@@ -38,11 +38,14 @@ def same(trace: Trace) -> None:
 
 @pytest.mark.parametrize("steps", [60, 400])
 def test_of_equal_steps_some_are_kept(run: Run, steps: int) -> None:
-    """Of the others the trace says how many there were, and a replay makes them again: each asks for 16 blocks."""
+    """Of the others the trace says how many there were, and a replay makes them again: each asks for 16 blocks.
+
+    The last may be one of them: on a slow machine the clock has had the trace written before it.
+    """
     trace = in_full(run, f"for i in range({steps}): step(32)\nstep(64)\nprint(model)")
     assert (trace.state, trace.steps) == ("exit", steps + 1)
     assert len(trace.allocations) < 400
-    assert replay(trace).repeated_steps == steps - 2
+    assert replay(trace).repeated_steps in (steps - 2, steps - 1)
     same(trace)
 
 

@@ -1,4 +1,4 @@
-"""What is made for people to look at is made of little; histograms are tested where there is numpy (test_fast_forward)."""
+"""What is made for people to look at is made of little; test_fast_forward tests histograms, where there is numpy."""
 
 import importlib
 from pathlib import Path

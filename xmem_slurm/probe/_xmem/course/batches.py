@@ -4,6 +4,8 @@ import opcode
 
 DRAW, DRAW_MORE = 1.0, 5.0
 """How long batches are drawn without training: where all are of one size, and where they are not."""
+PARTS = 16
+"""So many elements of a list are asked whether they are words."""
 GROWING = 4
 """After so many batches that each left more bytes allocated, the rest of them is taken to do so, too."""
 _LOOPS = {opcode.opmap[name] for name in ("FOR_ITER", "SEND", "YIELD_FROM") if name in opcode.opmap}
@@ -131,10 +133,10 @@ def tensors(batch):
 
 
 def has_words(batch):
-    """Whether there is text in a batch, in lists, tuples and dicts."""
+    """Whether there is text in a batch: in dicts, and in the first elements of lists and tuples."""
     if isinstance(batch, dict):
-        batch = list(batch.values())
-    return isinstance(batch, str) or (isinstance(batch, (list, tuple)) and any(map(has_words, batch)))
+        return any(map(has_words, batch.values()))
+    return isinstance(batch, str) or (isinstance(batch, (list, tuple)) and any(map(has_words, batch[:PARTS])))
 
 
 def shapes_of_samples(batch):
