@@ -366,7 +366,7 @@ class Calls:
             self._kinds.switches(),
             state.settings,
             self._around(state),
-            tuple([(each.requires_grad, each.dtype) for each in parameters]),
+            tuple([(each.requires_grad, each.dtype, each.numel()) for each in parameters]),
             _buffers(_alive(state.modules)),
             tuple(_without(parameters)) if without else None,
             (first.device, first.shape),

@@ -1,8 +1,8 @@
 """Steps of torch's own optimizers that were met before are skipped: what they need for a moment is known by then.
 
-A step is of the kind of another where the same parameters have gradients, sparse ones of as many entries, each has as
-much state, and the groups' options are alike but for rates. Others' optimizers are not skipped: they count in Python,
-and may decide by it.
+A step is of the kind of another where the same parameters have gradients, of as many entries, each has as much state,
+and the groups' options are alike but for rates. Others' optimizers are not skipped: they count in Python, and may
+decide by it.
 """
 
 import functools
@@ -104,7 +104,7 @@ def _kind(optimizer):
         options += [(name, bool(group[name])) for name in ("weight_decay", "momentum") if name in group]
         given = [each.grad for each in group["params"]]
         # of a sparse one (Embedding(sparse=True)) as many entries as a batch has tokens
-        sizes = [None if each is None else each.is_sparse and each._nnz() for each in given]
+        sizes = [None if each is None else each._nnz() if each.is_sparse else each.numel() for each in given]
         gradients += [tuple(map(id, group["params"])), tuple(sizes)]
     # In the order in which they were made: to look each up would ask Python for a tensor's hash.
     states = [len(each) for each in optimizer.state.values() if isinstance(each, dict)]
