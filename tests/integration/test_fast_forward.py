@@ -480,7 +480,7 @@ def test_what_comes_before_training_is_not_the_job(name: str, run: Run) -> None:
 DRAWN = """
 from torch.utils.data import DataLoader, Dataset
 from _xmem.course import drawing
-drawing.SECONDS, drawing.SAMPLES = 0.01, 256
+drawing.SECONDS, drawing.SECONDS_OWN, drawing.SAMPLES = 0.01, 0.01, 256
 drawn = []
 handed, give = [], torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data
 def given(loader):

@@ -36,8 +36,8 @@ from _xmem.course import batches
 SAME = 2_000
 SAMPLES, FEW = 2_048, 16
 PASSES = 2
-SECONDS = 2.0
-"""CPU time of drawing them, in all processes."""
+SECONDS, SECONDS_OWN = 2.0, 5.0
+"""CPU time of drawing them, in all processes; where the script puts them together, and may pad what is rarely long."""
 EACH, SHARE = 16, 64
 """A batch is drawn after so many that were given again, and after a 64th of all that ever were if that is more; once
 a loop has come to its end, after 64."""
@@ -83,6 +83,7 @@ class Drawing:
         self._dataset = weakref.ref(loader.dataset)
         passes, most = (PASSES, SAME) if own or samples == 1 else (1, SAMPLES // samples)
         size = batches.length(loader.dataset)  # a sampler may pass over a part of it at a time
+        self._seconds = SECONDS_OWN if own else SECONDS
         self._needed = max(FEW, most if size is None else min(most, -(-passes * size // samples)))
         self._shared = mmap.mmap(-1, _SHARED.size)  # of all workers, as they are forked
         self._shapes, self._attributes = set(), None
@@ -130,7 +131,7 @@ class Drawing:
         self.given += 1
         self.on_host = not any(getattr(each, "is_cuda", False) for each in batches.tensors(batch))
         state = self._state()
-        if state.again or (steady and self.given > self._needed and state.seconds > SECONDS):
+        if state.again or (steady and self.given > self._needed and state.seconds > self._seconds):
             self.give_again()
 
     def give_again(self):
