@@ -175,3 +175,19 @@ def test_batches_of_an_evaluation_are_not_those_of_a_step(monkeypatch: pytest.Mo
     assert loop(40, batches_a_step=4) == 40
     course.enough(0.9)
     assert loop(40, batches_a_step=4) == 8
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_at_the_end_of_an_epoch_a_run_goes_on_if_epochs_stand_for_the_rest(
+    epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """accelerate asks for one batch more before each step: at the last step of an epoch its loop has ended."""
+    monkeypatch.syspath_prepend(Path(xmem_slurm.__file__).parent / "probe")
+    course = importlib.import_module("_xmem.course.course").Course(SimpleNamespace(), {"XMEM_CPU_SECONDS": "60"})
+    for _ in range(epochs):
+        for _ in range(600):
+            course._epochs.stepped(True, 1000)
+        course._epochs.ended(("training", 600), trains=True, cut=False)
+    course._loader = SimpleNamespace(ended=True)
+    assert not course.enough(0.4)
+    assert course.enough(0.8) is (epochs == 1)

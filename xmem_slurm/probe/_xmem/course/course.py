@@ -376,7 +376,8 @@ class Course:
         for data, _ in self._epochs.known_loops():
             if data in self._drawings:
                 self._drawings[data].give_again()
-        return self._loader is None or self._loader.ended
+        # accelerate asks for one batch more before each step: at the last step of an epoch its loop has ended.
+        return (self._loader is None or self._loader.ended) and not self._goes_on()
 
     def ending(self):
         """The run is ended before the script: note what the rest of it may need beyond what was seen."""
