@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from _xmem import doubts, patches, reports
+from _xmem import doubts, patches, plots
 from _xmem.offline import weights
 from _xmem.offline.downloads import Downloads
 from _xmem.process import alive, description, ends, stand_ins, times
@@ -65,7 +65,7 @@ class ProbeEngine:
         """Hook in; without what is essential this process ends here, as nothing would be known of it."""
         self._torch = torch
         parts = {"engine": self, "alive": alive, "limits": self._limits, **self._parts()}
-        parts.update(downloads=self._downloads, weights=weights, reports=reports)
+        parts.update(downloads=self._downloads, weights=weights, plots=plots)
         try:
             self._away = patches.apply(self.table + patches.OFFLINE, parts, torch.__version__)
         except patches.CannotRecordError as error:

@@ -153,8 +153,8 @@ OFFLINE = (
     *_rows("torch.hub", "load_state_dict_from_url", "weights.loaded"),
     *_rows("torch.utils.model_zoo", "load_url", "weights.loaded", late=True),
     *_rows("timm.models._builder", "load_pretrained", "weights.kept_of_timm", late=True),
-    *_rows("numpy", "histogram", "reports.thinned", "numpy: numpy/lib/_histograms_impl.py", late=True),
-    *_rows(_FILM, "new_saved_frame_seq", "reports.shortened", "matplotlib: lib/matplotlib/animation.py", late=True),
+    *_rows("numpy", "histogram", "plots.of_one_number", "numpy: numpy/lib/_histograms_impl.py", late=True),
+    *_rows(_FILM, "new_saved_frame_seq", "plots.shortened", "matplotlib: lib/matplotlib/animation.py", late=True),
 )
 
 _PLANNER, _OPTIMIZERS = "torch.distributed.checkpoint.default_planner", "torch.distributed.fsdp._optim_utils"

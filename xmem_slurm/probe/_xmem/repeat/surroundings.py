@@ -45,6 +45,9 @@ Limits = collections.namedtuple("Limits", "values of_one deep array_bytes")
 """How many values are looked at in all, and elements of one container; how deep in each other; how large an array."""
 OF_A_CALL = Limits(values=512, of_one=64, deep=4, array_bytes=512)
 OF_ALL = Limits(values=1_000_000, of_one=1_000_000, deep=32, array_bytes=64 << 20)
+Reached = collections.namedtuple("Reached", "names data goes_back functions")
+"""What code can reach: names of attributes; data and functions, each as (what has it, name); and whether some of it is
+an autograd function's `backward`."""
 _OPAQUE = {"torch", "logging", "threading"}
 """Whose objects are not looked into: what they have changes for reasons of their own."""
 _HOLDERS = {
@@ -88,7 +91,7 @@ class CallSurroundings:
         self._reached = before._reached if same else _reached(classes, own)
         self._configurations = configurations
         self._plain_values = PlainValues() if before is None else before._plain_values  # kinds have its numbers
-        names, look = self._reached[0], Look(torch, self._within, OF_A_CALL)
+        names, look = self._reached.names, Look(torch, self._within, OF_A_CALL)
         self._of_modules = [
             (weakref.ref(module), name)
             for module in modules
@@ -111,7 +114,7 @@ class CallSurroundings:
 
     def look_back(self):
         """Return what they are as a backward pass begins; None where no autograd function has code that is followed."""
-        return self.look() if self._reached[2] else None
+        return self.look() if self._reached.goes_back else None
 
     def look(self):
         """Return what they are now."""
@@ -143,15 +146,15 @@ class CallSurroundings:
 
     def _read_of(self, value):
         """Return what of an object of torch's own has a name that the code reads: other things of it change always."""
-        return {name: each for name, each in vars(value).items() if name in self._reached[0]}
+        return {name: each for name, each in vars(value).items() if name in self._reached.names}
 
     def _look_at(self, limits):
         """Return (what they are now, the look that was taken)."""
         look = Look(self._torch, self._within, limits, self._plain_values if limits is OF_A_CALL else None)
-        values = [of.get(name) for of, name in self._reached[1]]
+        values = [of.get(name) for of, name in self._reached.data]
         values += [vars(module()).get(name) for module, name in self._of_modules if module() is not None]
         values = [self._read_of(value) if isinstance(value, self._of_torch) else value for value in values]
-        functions = tuple([id(of.get(name)) for of, name in self._reached[3]])
+        functions = tuple([id(of.get(name)) for of, name in self._reached.functions])
         self.is_of_now &= functions == (self._functions or functions)
         self._functions = self._functions or functions
         found = look.elements(0, (), values, limits.deep), tuple(map(look.plain, self._configurations)), functions
@@ -357,11 +360,11 @@ def _of_key(key):
 
 
 def _reached(classes, own):
-    """Return (names of attributes, data, whether some is of a `backward`, functions).
+    """Return what code of these classes can reach, and what of it may become another.
 
-    That is of what code of these classes can reach. `own` are functions that the modules have themselves. Data and
-    functions are [(what has it, name)]: the globals of a Python module, the attributes of a class or a function, or a
-    variable of an enclosing function. The functions are those that the job's own code has, or names of a library.
+    `own` are functions that the modules have themselves. What has data and functions are the globals of a Python
+    module, the attributes of a class or a function, or a variable of an enclosing function. The functions are those
+    that the job's own code has, or names of a library.
     """
     spaces = _Spaces()
     for each in classes:
@@ -393,7 +396,8 @@ def _reached(classes, own):
             has_data = not functions or isinstance(value, functools.partial)
             if has_data and not isinstance(value, (*_CODE, types.ModuleType)):
                 found[id(of), name] = of, name
-    return names, list(found.values()), any(each.__name__ == "backward" for each in met), list(called.values())
+    goes_back = any(each.__name__ == "backward" for each in met)
+    return Reached(names, list(found.values()), goes_back, list(called.values()))
 
 
 _OPERATORS = "len bool iter next enter exit getitem contains getattr eq lt le gt ge add radd sub mul rmul truediv"
