@@ -150,7 +150,7 @@ def test_an_option(option: Option, where: str, place: Place) -> None:
 
 
 @OF_SUBMISSION
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
 def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
     (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")

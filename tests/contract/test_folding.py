@@ -102,7 +102,7 @@ def test_what_is_typed(argv: list[str], lines: str, environ: dict[str, str], wor
     assert shlex.join(assert_same(place, ["-H", *argv], environ=environ)) == words
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
 def test_generated_jobs(lines: list[str], typed: list[str], environ: dict[str, str], place: Place) -> None:
     (place.folder / "odd.sh").write_text(H + "\n".join(lines) + "\n")

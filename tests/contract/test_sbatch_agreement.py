@@ -196,7 +196,7 @@ def test_every_option_is_read_in_every_place(place: str, sbatch: Sbatch, release
         assert_lists_agree(Submission(("--test-only", *argv), environ, text.encode()).request.components, lists)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(lines=LINES, typed=TYPED, environ=VARIABLES)
 def test_odd_jobs_are_read_alike(lines: list[str], typed: list[str], environ: dict[str, str], sbatch: Sbatch) -> None:
     script = (H + "\n".join(lines) + "\n").encode()
