@@ -511,7 +511,7 @@ print(json.dumps(8 * len(handed) + len(drawn)))
 @pytest.mark.parametrize(
     ("own", "change", "drawn", "workers"),
     [
-        pytest.param("", "", range(336, 1200), 0, id="alike"),
+        pytest.param("", "", range(264, 336), 0, id="alike"),  # of those due one sample each
         pytest.param("", "", range(80, 1600), 2, id="in workers"),  # most are not asked for
         pytest.param("self.calls += 1", "", range(4000, 4001), 0, id="a data set that counts"),
         pytest.param("self.calls += 1", "", range(4000, 4001), 2, id="a data set that counts, in workers"),
@@ -588,6 +588,17 @@ def test_a_loop_has_all_its_batches_in_order_where_workers_are_not_asked_for_mos
     ran = run(HEAD + code, seconds=SECONDS)
     assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 510)
     assert ran.out < 1600
+
+
+def test_workers_draw_one_sample_of_a_batch_that_is_due(run: Run) -> None:
+    code = DRAWN.format(
+        own="samples.get_lock().__enter__(); samples.value += 1; samples.get_lock().__exit__()", change="", workers=2
+    )
+    code = code.replace("range(10)", "range(1)").replace("return 400", "return 8000")
+    code = code.replace("drawn = []", "drawn, samples = [], torch.multiprocessing.Value('q')")
+    ran = run(HEAD + code.replace("8 * len(handed) + len(drawn)", "samples.value"), seconds=SECONDS)
+    assert (ran.returncode, ran.stderr, ran.traces[-1].steps) == (0, "", 1000)
+    assert ran.out < 500
 
 
 @pytest.mark.parametrize("write", ["mul_(2)", "requires_grad_()"])

@@ -8,9 +8,9 @@ goes through the data, which may be sorted by length; later ones are taken to be
 batches that the script puts together itself, or `PASSES` times the samples of a smaller data set. torch's
 own collate_fn takes samples of one size alone and fails where two differ: there enough is `SAMPLES` of
 them, or as many as a smaller data set has. It is `FEW` batches at least. Samplers and counts of batches
-are as they are. The first one of each loop is drawn (of what torch puts together one sample tells its
-shape), and so is the first of another number of samples, such as the last of a loop. With the first batch
-of another shape all are drawn from there on. Never is one given again of a data set that keeps count of
+are as they are. The first one of each loop is drawn, and so is the first of another number of samples, such
+as the last of a loop. Of what torch puts together one sample of a batch tells its shape: no more of it is
+drawn where there is one to give again. With the first batch of another shape all are drawn from there on. Never is one given again of a data set that keeps count of
 something itself, or that was changed since by the script; that has words (a file's name), as a script may
 keep something by them; or where steps differ though batches do not: the script goes by what is in them, as
 one that trims each to its longest text.
@@ -148,9 +148,10 @@ class Drawing:
             asked = state.kept and is_worker()
             key = id(fetcher.collate_fn), len(index)
             kept = self._batches.get(key) if before == self._attributes else None
-            is_due = asked or state.is_due(self._since) or kept is None or not kept.is_as_it_was()
-            if not is_due and (count > 1 or self._is_alike(fetch, fetcher, index)):
-                self._since += 1
+            looks = asked or count == 1 or state.is_due(self._since)
+            as_it_was = kept is not None and kept.is_as_it_was()
+            if as_it_was and (not looks or self._is_alike(fetch, fetcher, index, kept)):
+                self._since = 0 if looks else self._since + 1
                 self._spent(repeated=1)
                 return kept.again(index)
         self._since, began = 0, time.thread_time()
@@ -164,14 +165,14 @@ class Drawing:
             self._change(again=not counts, counts=counts, checked=True)
         return batch
 
-    def _is_alike(self, fetch, fetcher, index):
-        """Whether the first of some samples that torch would put together has the shapes of those before."""
+    def _is_alike(self, fetch, fetcher, index, kept):
+        """Whether the first of some samples that torch would put together has the shapes of those in `kept`."""
         if not batches.is_of_torch(fetcher.collate_fn) or not isinstance(index, (list, tuple)):
             return False
         began = time.thread_time()
         sample = fetch(fetcher, index[:1])
         self._spent(time.thread_time() - began)
-        return batches.shapes_of_samples(sample) in self._shapes
+        return batches.shapes_of_samples(sample) == kept.shapes
 
     def handed_over(self, give, loader, loop):
         """Return the next batch of an iterator over a loader; `loop` has the last that workers gave."""
@@ -227,6 +228,7 @@ class Batch:
         tensors = [each for each in batches.tensors(batch) if hasattr(each, "_version")]
         self._tensors = [(each, _written(each)) for each in tensors]
         self._numbers = [each for each in tensors if _is_index(each, index)]
+        self.shapes = batches.shapes_of_samples(batch)
         try:
             self._batch = self._in_containers(batch, {})  # the script may take its own apart
         except Exception:  # a class of the script's
