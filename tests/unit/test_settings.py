@@ -12,8 +12,16 @@ from tests.conftest import EXAMPLE_SITE
 from tests.unit import test_first_hour
 from xmem_slurm.cli.xsbatch import parse
 from xmem_slurm.dryrun import dispatch
+from xmem_slurm.dryrun.budget import Budget
+from xmem_slurm.dryrun.exchange import Orders
+from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import NoEstimate
+from xmem_slurm.planning import on_site
+from xmem_slurm.planning.on_site import PlanWanted
 from xmem_slurm.site.loading import load_site
+from xmem_slurm.site.schema import Site
+from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
@@ -86,6 +94,38 @@ def test_estimate_has_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None
     assert "--budget 0.5: not a number" in str(command("estimate", "--budget", "0.5", "job.sh").exception)
     monkeypatch.setenv("XMEM_BUDGET", "soon")
     assert command("estimate", "--fresh", "job.sh").stderr.startswith("xmem-slurm: XMEM_BUDGET=soon: not a number")
+
+
+def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[PlanWanted]()
+
+    def plan(_job: Submission, wanted: PlanWanted, *_: object) -> None:
+        found.append(wanted)
+        raise NoEstimate("that is enough")
+
+    monkeypatch.setattr(on_site, "plan", plan)
+    (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:h200:1\n#XMEM keep-type\ntrue\n")
+    monkeypatch.setenv("XMEM_MARGIN", "20")
+    for options in ((), ("--margin", "5", "--budget", "60", "--on", "l4")):
+        command("plan", "--site", str(EXAMPLE_SITE), *options, "job.sh")
+    assert [(each.margin, each.seconds, list(each.on)) for each in found] == [(20, 180, ["h200"]), (5, 60, ["l4"])]
+
+
+def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[tuple[float, str, float, object]]()
+
+    def size(_job: Submission, site: Site, _gpus: object, budget: Budget, *, asked: Asked) -> Orders[Sizing]:
+        found.append((site.policy.spare, site.policy.order, budget.seconds, asked.engine))
+        raise NoEstimate("that is enough")
+        yield
+
+    monkeypatch.setattr(sizing, "size", size)
+    monkeypatch.setenv("XMEM_MARGIN", "20")
+    monkeypatch.setenv("XMEM_ENGINE", "profile")
+    say_in_file("budget = 30\npolicy = 'memory'\n")
+    monkeypatch.setattr(dispatch, "together", lambda runs, _: [next(each) for each in runs])
+    command("generate", "--site", str(EXAMPLE_SITE), "--", "true")
+    assert found == [(0.2, "memory", 30, "profile")]
 
 
 def held(folder: Path, *options: str) -> tuple[str, str]:

@@ -6,30 +6,33 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from xmem_slurm.cli.arguments import (
+    ArrayTasks,
     AsJson,
     Command,
+    EngineName,
     Fresh,
     HtmlFile,
+    Margin,
     PerfettoFile,
+    Policy,
+    Ranks,
     ReportFile,
     SiteFile,
     SnapshotFile,
     tell,
+    wishes_of,
 )
 from xmem_slurm.cli.handing_out import Reports, hand_out
-from xmem_slurm.dryrun import Engine
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import settings
-from xmem_slurm.submission.answer import Wishes
 
 Verbose = Annotated[
     bool, typer.Option("-v", "--verbose", "--xmem-verbose", help="Say what the memory is for, and why it is how sure.")
@@ -54,22 +57,11 @@ def estimate(
     budget: Annotated[
         float | None, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs may take (60).")
     ] = None,
-    engine: Annotated[
-        Engine | None,
-        typer.Option("--engine", "--xmem-engine", help="Stand-in CUDA libraries, or real steps on the CPU."),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(
-            "--ranks", "--xmem-ranks", help="Ranks that are run beside the first: all, last, or numbers (0,3)."
-        ),
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            "--margin", "--xmem-margin", help="Percent of each GPU's memory to be left free beside the margin."
-        ),
-    ] = None,
+    engine: EngineName = None,
+    ranks: Ranks = None,
+    array_tasks: ArrayTasks = None,
+    policy: Policy = None,
+    margin: Margin = None,
     verbose: Verbose = False,
     fresh: Fresh = False,
     advice: Annotated[
@@ -92,11 +84,29 @@ def estimate(
     if "--" not in sys.argv:
         _ask_of_ours(command)
     job = asked.job_of(command, dict(os.environ))
-    typed = {"budget": budget, "engine": engine, "ranks": ranks, "margin": margin, "verbose": verbose or None}
-    wishes = _wishes(job, {name: value for name, value in typed.items() if value is not None})
-    verbose, order = wishes.verbose, wishes.policy
+    wishes = wishes_of(
+        job,
+        budget=budget,
+        engine=engine,
+        ranks=ranks,
+        array_tasks=array_tasks,
+        policy=policy,
+        margin=margin,
+        verbose=verbose or None,
+    )
+    verbose = wishes.verbose
     wanted = asked.Wanted(
-        gpu, site, wishes.budget, wishes.engine, wishes.ranks, wishes.margin, order, advice, verbose, fresh
+        gpu,
+        site,
+        wishes.budget,
+        wishes.engine,
+        wishes.ranks,
+        wishes.array_tasks,
+        wishes.margin,
+        wishes.policy,
+        advice=advice,
+        verbose=verbose,
+        fresh=fresh,
     )
     if max_batch or vary is not None:
         if reports.wanted or advice:
@@ -112,23 +122,6 @@ def _largest_batches(job: Submission, wanted: asked.Wanted, vary: str | None, *,
 
     found = by_dry_run.largest_batches(job, wanted, vary, tell)
     typer.echo(json.dumps(batches.objects(found), indent=2) if as_json else "\n".join(batches.lines(found)))
-
-
-def _wishes(job: Submission, typed: Mapping[str, Any]) -> Wishes:
-    """Return what holds for a job, and tell what makes no sense.
-
-    Raises:
-        UsageError: that is an option.
-    """
-    for name, value in typed.items():
-        option = settings.BY_NAME[f"xmem-{name}"]
-        wrong = None if value is True else settings.wrong_value(option, str(value))
-        if wrong is not None:
-            raise UsageError(f"--{name} {value}: {wrong}")
-    found, complaints = settings.effective(job)
-    typer.echo("".join(f"xmem-slurm: {line}\n" for line in complaints), err=True, nl=False)
-    given = {name: each for name, each in found.items() if name in settings.ANYWHERE}
-    return Wishes()._replace(**{**settings.values(given), **typed})
 
 
 def _ask_of_ours(command: Sequence[str]) -> None:

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import SiteFile, tell
+from xmem_slurm.cli.arguments import EngineName, Margin, Policy, Ranks, SiteFile, tell, wishes_of
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders
+from xmem_slurm.dryrun.order import Asked
 from xmem_slurm.errors import SiteError, UsageError
 from xmem_slurm.generate import scripts, sweep, templates
 from xmem_slurm.report import terminal
@@ -34,8 +35,13 @@ def generate(
     output: Annotated[Path | None, typer.Option("--output", help="Write a script for each GPU to this folder.")] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs of one job may take.")
-    ] = 60.0,
+        float | None,
+        typer.Option("--budget", "--xmem-budget", help="CPU seconds that the dry runs of one job may take (60)."),
+    ] = None,
+    engine: EngineName = None,
+    ranks: Ranks = None,
+    policy: Policy = None,
+    margin: Margin = None,
 ) -> None:
     """Write a batch script for a command on stdout, asking for the GPU that fits; nothing is submitted."""
     folders = templates.folders(folder, _site_templates(site))
@@ -51,13 +57,17 @@ def generate(
         raise UsageError("generate: nothing to run; write -- COMMAND… at the end")
     points = sweep.read_csv(table) if table is not None else sweep.grid(axes or [])
     values = templates.values(chosen, settings or [])
+    commands = sweep.commands(command, points)
+    first = scripts.draft(chosen, values, commands[0], os.environ)
+    wishes = wishes_of(first, budget=budget, engine=engine, ranks=ranks, policy=policy, margin=margin)
     where = loading.load_site(places.site_file(site)).without_shares()  # a script alone cannot hold a job to its share
+    where = where.ordered_by(wishes.policy).sparing(wishes.margin)
     gpus = loading.option_gpus(where, loading.load_catalogue())
     there = [path for name in where.option if output and (path := _file(output, chosen.name, name)).exists()]
     if there:
         raise UsageError(f"{there[0]}: it is there, and nothing is overwritten; name another --output")
     target = scripts.Target(where, gpus, os.environ)
-    allowance = Budget(seconds=budget)
+    allowance, how = Budget(seconds=wishes.budget), Asked(wishes.engine, wishes.ranks)
     work = "running the job dry to see how much GPU memory it needs"
     turn = admission.turn(where.dry_run, None, tell)
     with turn, terminal.progress(work) as say:
@@ -65,12 +75,12 @@ def generate(
         def size(number: int, job: Submission) -> Orders[sizing.Sizing]:
             if len(points) > 1:
                 say(f"{work} (point {number} of {len(points)})")
-            return (yield from sizing.size(job, where, gpus, allowance))
+            return (yield from sizing.size(job, where, gpus, allowance, asked=how))
 
         made = scripts.generate(
             chosen,
             values,
-            list(zip(map(sweep.label, points), sweep.commands(command, points), strict=True)),
+            list(zip(map(sweep.label, points), commands, strict=True)),
             target,
             lambda jobs: dispatch.together([size(*numbered) for numbered in enumerate(jobs, 1)], where.dry_run),
         )

@@ -8,15 +8,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, Fresh, SiteFile, tell
+from xmem_slurm.cli.arguments import AsJson, Command, Fresh, Margin, SiteFile, tell, wishes_of
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates
 from xmem_slurm.planning import on_site
 from xmem_slurm.report import plan as report
 from xmem_slurm.report import terminal
+from xmem_slurm.site import loading, places
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
+from xmem_slurm.submission import by_plan
 
 
 def plan(
@@ -43,8 +45,9 @@ def plan(
     ] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float, typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take.", min=1)
-    ] = 180.0,
+        float | None, typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take (180).")
+    ] = None,
+    margin: Margin = None,
     fresh: Fresh = False,
     write: Annotated[Path | None, typer.Option(help="Write the script that trains the best way, for sbatch.")] = None,
     as_json: AsJson = False,
@@ -53,11 +56,21 @@ def plan(
     wrong = own_files.unwritable(write) if write is not None else None
     if wrong is not None:
         raise UsageError(f"{write}: {wrong}")
-    wanted = on_site.PlanWanted(
-        gpus, _names(on), objective, _names(allow), _names(forbid), same_batch, top, site, vary, budget, fresh=fresh
-    )
     job = _as_script(asked.job_of(command, dict(os.environ)))
-    with terminal.progress("running the job dry as it is", budget) as shown_now:
+    wishes = wishes_of(job, budget=budget, margin=margin)._replace(site=site, fresh=fresh)
+    common = by_plan.wanted_of(job, wishes, loading.load_site(places.site_file(site)))
+    wanted = common._replace(
+        gpus=gpus,
+        on=_names(on) or common.on,
+        objective=objective,
+        allow=_names(allow),
+        forbid=_names(forbid),
+        same_batch=same_batch,
+        top=top,
+        vary=vary,
+        seconds=budget or common.seconds,
+    )
+    with terminal.progress("running the job dry as it is", wanted.seconds) as shown_now:
         found = on_site.plan(job, wanted, tell, shown_now)
     shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))

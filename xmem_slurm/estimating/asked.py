@@ -33,6 +33,7 @@ class Wanted(NamedTuple):
     budget: float = 60.0
     engine: str | None = None
     ranks: str | None = None
+    array_tasks: str | None = None
     margin: float = 0.0
     policy: str | None = None
     advice: bool = False

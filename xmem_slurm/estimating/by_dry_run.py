@@ -71,7 +71,8 @@ def largest_batches(
     where, wanted = _where(wanted, tell)
     rules = where.dry_run if where is not None else DryRuns()
     gpus = sizing.spared(_gpus(wanted, where.without_shares()), where) if where is not None else _gpus(wanted, None)
-    budget, asked = Budget(seconds=wanted.budget).within(rules), Asked(wanted.engine, wanted.ranks, fresh=wanted.fresh)
+    budget = Budget(seconds=wanted.budget).within(rules)
+    asked = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, fresh=wanted.fresh)
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), budget, asked)
     work = "running the job dry with one batch after another"
     with admission.turn(rules, QUEUE_SECONDS, tell), terminal.progress(work, verbose=wanted.verbose):
@@ -113,7 +114,7 @@ def _results(
 ) -> Mapping[int, Sizing | NoEstimate]:
     """Run a job dry for a site, or for the one GPU that is wanted."""
     allowance = Budget(seconds=wanted.budget)
-    asked = Asked(wanted.engine, wanted.ranks, origins=True, fresh=wanted.fresh)
+    asked = Asked(wanted.engine, wanted.ranks, wanted.array_tasks, origins=True, fresh=wanted.fresh)
     rules = where.dry_run if where is not None else DryRuns()
     components = job.request.with_gpus or range(len(job.request.components))
     gpus = _gpus(wanted, where)

@@ -70,25 +70,32 @@ def generate(
     if len(points) > 1 and not template.array:
         raise UsageError(f"template {template.name} runs one command; --grid and --csv are for arrays (sweep)")
     groups: dict[str, list[tuple[Sequence[str], _Need]]] = {}
-    drafts = [_job(templates.render(template, settings, [command]), target) for _, command in points]
-    for (label, command), draft, sized in zip(points, drafts, size(drafts), strict=True):
-        need = _need(draft, target, sized)
+    drafts = [draft(template, settings, command, target.environ) for _, command in points]
+    for (label, command), job, sized in zip(points, drafts, size(drafts), strict=True):
+        need = _need(job, target, sized)
         need = replace(need, lines=[f"{label}: {line}" if label else line for line in need.lines])
         groups.setdefault(need.option, []).append((command, need))
     return [_generated(template, settings, group, target) for group in groups.values()]
 
 
-def _job(text: str, target: Target) -> Submission:
-    return Submission((SCRIPT,), target.environ, text.encode())
+def draft(
+    template: Template, settings: Mapping[str, int | str], command: Sequence[str], environ: Mapping[str, str]
+) -> Submission:
+    """Return the job of one command, which asks for no kind of GPU yet."""
+    return _job(templates.render(template, settings, [command]), environ)
 
 
-def _need(draft: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
+def _job(text: str, environ: Mapping[str, str]) -> Submission:
+    return Submission((SCRIPT,), environ, text.encode())
+
+
+def _need(job: Submission, target: Target, sized: Sizing | XmemError) -> _Need:
     """Return the option that a script asks for, and why; the largest there is where no need is known or none fits.
 
     Raises:
         UsageError: its command cannot start, or no nodes of the site can run it.
     """
-    request = draft.request
+    request = job.request
     if isinstance(sized, NoEstimate) and sized.fails:
         raise UsageError(f"no script was made, as the command is likely to fail on any GPU: {sized}")
     if isinstance(sized, XmemError):
@@ -124,7 +131,11 @@ def _generated(
     text = templates.render(template, settings, [command for command, _ in group])
     site = target.site
     ready, _ = rewrite(
-        _job(text, target), site.option[need.option], need.reason, spelled=site.dialect, templates=site.templates
+        _job(text, target.environ),
+        site.option[need.option],
+        need.reason,
+        spelled=site.dialect,
+        templates=site.templates,
     )
     assert ready.script is not None
     return Generated(ready.script.decode(), need.option, [*need.lines, *failed])

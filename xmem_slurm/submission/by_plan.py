@@ -28,15 +28,7 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
         SiteError: there is no site file, or it is wrong.
     """
     site = loading.load_site(places.site_file(wishes.site, job.environ))
-    wanted = on_site.PlanWanted(
-        site=wishes.site,
-        on=_pinned(job, wishes, site),
-        margin=wishes.margin,
-        policy=wishes.policy,
-        fresh=wishes.fresh,
-    )
-    if wishes.budget != wishes._field_defaults["budget"]:  # of many dry runs more is the default than of one
-        wanted = wanted._replace(seconds=wishes.budget)
+    wanted = wanted_of(job, wishes, site)
     with terminal.progress("running the job dry as it is", wanted.seconds, verbose=wishes.verbose) as shown:
         found = on_site.plan(job, wanted, tell, shown)
     best = found.best
@@ -58,6 +50,21 @@ def decide(job: "Submission", wishes: "Wishes", tell: "Tell", name: str) -> Deci
     basis = by_sizing.basis_of(job, site_file, found.site.templates, learned.files(found.site))
     answers.keep_decision(name, decision, *by_sizing.lasts(traces, basis))
     return decision
+
+
+def wanted_of(job: "Submission", wishes: "Wishes", site: Site) -> on_site.PlanWanted:
+    """Return how a plan is wanted by who says nothing of it but what every dry run is told.
+
+    Raises:
+        UsageError: the type is to be kept, and the site has no option of it.
+    """
+    pinned = _pinned(job, wishes, site)
+    wanted = on_site.PlanWanted(
+        site=wishes.site, on=pinned, margin=wishes.margin, policy=wishes.policy, fresh=wishes.fresh
+    )
+    if wishes.budget != wishes._field_defaults["budget"]:  # of many dry runs more is the default than of one
+        wanted = wanted._replace(seconds=wishes.budget)
+    return wanted
 
 
 def _pinned(job: "Submission", wishes: "Wishes", site: Site) -> list[str]:

@@ -10,10 +10,10 @@ own collate_fn takes samples of one size alone and fails where two differ: there
 them, or as many as a smaller data set has. It is `FEW` batches at least. Samplers and counts of batches
 are as they are. The first one of each loop is drawn, and so is the first of another number of samples, such
 as the last of a loop. Of what torch puts together one sample of a batch tells its shape: no more of it is
-drawn where there is one to give again. With the first batch of another shape all are drawn from there on. Never is one given again of a data set that keeps count of
-something itself, or that was changed since by the script; that has words (a file's name), as a script may
-keep something by them; or where steps differ though batches do not: the script goes by what is in them, as
-one that trims each to its longest text.
+drawn where there is one to give again. With the first batch of another shape all are drawn from there on.
+Never is one given again of a data set that keeps count of something itself, or that was changed since by the
+script; that has words (a file's name), as a script may keep something by them; or where steps differ though
+batches do not: the script goes by what is in them, as one that trims each to its longest text.
 
 What workers draw torch hands over by pipes and threads, which takes longer than a step that is skipped. So where
 batches are given again, most are not asked of workers at all; the sampler is asked for their indices all the same. A
