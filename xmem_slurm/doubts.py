@@ -76,6 +76,11 @@ class Doubt(Enum):
     )
     LARGEST_DRAWN = "largest-drawn", LEAST, "batches may differ in size, and the largest of {detail} was trained on"
     VARYING = "varying", LEAST, "{detail}"
+    OTHER_BATCHES = (
+        "other-batches",
+        LEAST,
+        "batches differ in size, and another rank's may be larger than {detail} (--xmem-ranks=all runs all)",
+    )
     EXTRAPOLATED = "extrapolated", LEAST, "{detail}"
     RANKS = "ranks", 0.10, "{detail} may need more than those that were run (--xmem-ranks names those to run)"
     ARRAY = "array", 0.10, "{detail}"

@@ -132,3 +132,27 @@ def test_ranks_are_compared_once_and_where_there_is_time() -> None:
     unlike = ranks.on_another_gpu(ORDER, [END, MORE])
     assert unlike.environ["XMEM_RUN_RANKS"] == "0,3/4"
     assert ranks.on_another_gpu(ORDER, [END]) == ORDER
+
+
+VARIED = replace(END, doubts=[trace.Noted(Doubt.OTHER_BATCHES, "the largest of 500", share=0.3)])
+DIFFERENT = [replace(VARIED, rank=rank) for rank in range(3)] + [replace(MORE, doubts=VARIED.doubts)]
+
+
+def test_where_batches_differ_all_ranks_are_run() -> None:
+    dry_runs, budget = Elsewhere(DIFFERENT), SharedBudget(Budget(seconds=50))
+    found = ranks.whole(list(drive(ranks.compared(ORDER, [VARIED], budget, Spent(10.0)), dry_runs)))
+    assert dry_runs.asked == ["0,1,2,3/4"]
+    estimated = estimate(found, "h200", H200)
+    assert (estimated.largest.trace.rank, estimated.confidence) == (3, "high")
+
+
+@pytest.mark.parametrize(("world", "took", "ran"), [(4, 10.1, None), (9, 10.0, "0,8/9")], ids=["time", "many ranks"])
+def test_where_not_all_of_them_were_another_may_have_a_larger_batch(world: int, took: float, ran: str | None) -> None:
+    first = replace(VARIED, world_size=world)
+    dry_runs = Elsewhere([first, replace(first, rank=world - 1)])
+    budget = SharedBudget(Budget(seconds=50))
+    found = ranks.whole(list(drive(ranks.compared(ORDER, [first], budget, Spent(took)), dry_runs)))
+    assert dry_runs.asked == ([] if ran is None else [ran])
+    estimated = estimate(found, "h200", H200)
+    assert any(reason.startswith("batches differ in size, and another rank's may be") for reason in estimated.reasons)
+    assert estimated.largest.margin.share >= 0.3

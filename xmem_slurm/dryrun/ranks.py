@@ -20,8 +20,8 @@ from xmem_slurm.trace import Noted, Trace, fail_on_any_gpu
 
 MOST = 8
 """So many ranks are run at once: each takes 0.5 GB of host memory and more, and all share a few CPUs."""
-_TWO_AT_ONCE = 3
-"""Two ranks take twice what one does, and as much as one is left for another kind of GPU."""
+_AND_ANOTHER = 2
+"""Beside other ranks rank 0 is run again, and as much as one takes is left for another kind of GPU."""
 _ALIKE = 1.01
 """Needs that differ by less are as good as the same, as where data decide; the larger counts."""
 
@@ -43,22 +43,36 @@ def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
 def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, took: Spent) -> Orders[Sequence[Trace]]:
     """Want the last rank run beside rank 0, which has these traces and `took` so much; say if it needs no more.
 
-    The ranks between are then taken to need no more, too, as the tasks of an array between its ends are. An answer that
-    is nothing new, as the last rank did not come to its end or there was no time for it, leaves the traces as they are.
+    The ranks between are then taken to need no more, too, as the tasks of an array between its ends are. Where batches
+    differ, the longest text may be any rank's: all are run, if they are no more than `MOST`. An answer that is nothing
+    new, as the last rank did not come to its end or there was no time for it, leaves the traces as they are.
     """
     world = max((trace.world_size for trace in traces), default=1)
     if world == 1 or {trace.rank for trace in traces} != {0} or not _is_open(order):
         return traces
+    batches_differ = any(trace.has(Doubt.OTHER_BATCHES) for trace in traces)
+    others = range(1, world) if batches_differ and world <= MOST else [world - 1]
     alike = order.ranks_alike
-    if not alike and budget.left.has_room_for(took.part(_TWO_AT_ONCE)):
+    if not alike and budget.left.has_room_for(took.part(len(others) + _AND_ANOTHER)):
         with suppress(NoEstimate):
-            both = yield from budget.run(replace(order, run_ranks=RunRanks((0, world - 1), world)))
-            last = [trace for trace in both if trace.rank and trace.allocations]
+            together = yield from budget.run(replace(order, run_ranks=RunRanks((0, *others), world)))
+            last = [trace for trace in together if trace.rank and trace.allocations]
             needs_last, needs = need(last)[0], need(traces)[0]
             alike = bool(last) and all(trace.came_to_its_end for trace in last) and needs_last <= _ALIKE * needs
-            traces = both if needs_last > needs else traces
+            traces = together if needs_last > needs or batches_differ else traces
+    if not alike or batches_differ:
+        return traces
     noted = Noted(Doubt.RANKS_ALIKE, f"rank {world - 1} of {world} needs no more than rank 0")
-    return [replace(trace, doubts=[*trace.doubts, noted]) for trace in traces] if alike else traces
+    return [replace(trace, doubts=[*trace.doubts, noted]) for trace in traces]
+
+
+def whole(traces: Sequence[Trace]) -> Sequence[Trace]:
+    """Return the traces without a doubt about other ranks' batches, where all ranks were run."""
+    used = [trace for trace in traces if trace.allocations]
+    if {trace.rank for trace in used} != set(range(max((trace.world_size for trace in used), default=0))):
+        return traces
+    known = Doubt.OTHER_BATCHES
+    return [replace(trace, doubts=[each for each in trace.doubts if each.doubt is not known]) for trace in traces]
 
 
 def on_another_gpu(order: DryRunOrder, traces: Sequence[Trace]) -> DryRunOrder:

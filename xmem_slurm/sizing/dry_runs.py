@@ -123,7 +123,7 @@ class DryRunsByKind:
             self.longest = max(self.longest, took)
         if _certain_but_for_ranks(traces, order.gpu):
             traces = yield from ranks.compared(order, traces, self.budget, took)
-        return traces
+        return ranks.whole(traces)
 
     def _of_task(self, task: int, traces: Sequence[Trace]) -> Sequence[Trace]:
         """Have traces of a task say which it is, where some need other amounts than others."""
@@ -150,7 +150,7 @@ class DryRunsByKind:
 def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
     """Whether nothing is in doubt of a job but whether its other ranks are like the one that was run."""
     used = [trace for trace in traces if trace.allocations]
-    known = {Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set()
+    known = {Doubt.OTHER_BATCHES} | ({Doubt.NCCL} if all(nccl.taken(trace, gpu)[1] for trace in used) else set())
     priced = {noted.doubt for trace in used for noted in trace.doubts if noted.doubt.price is not None}
     return priced <= known and all(trace.came_to_its_end for trace in used)
 

@@ -439,6 +439,17 @@ class Course:
         cut = ", with loops over data cut short from there on" if self.script_ended else ""
         note("not-reached", "the script's own end (%s seen%s%s)" % (seen, new, cut))
 
+    def doubt_others(self, note, world):
+        """Say that other ranks, of `world` in all, may have larger batches, where steps show that batches differ.
+
+        What the largest of so many times as many steps has more is told by how that of these grew: at least `VARIED`
+        of them are the part that it grew from.
+        """
+        if self._kinds > VARIED:
+            times = min(world, self._steps // VARIED)
+            short = self._peaks.short(self._steps, times * self._steps)
+            note("other-batches", "the largest of {:,}".format(self._steps), share=short)
+
 
 def _size(size):
     return "%.1f MiB" % (size / (1 << 20)) if size >= 1 << 20 else "%d bytes" % size

@@ -436,6 +436,9 @@ class Recorder(ProbeEngine):
         for row in [] if self._runtime is None else stand_ins.doubts(self._runtime):
             note(row["code"], row["detail"], row["count"])
         self._course.doubt(note)
+        world = self._rank_and_size()[1]
+        if world > 1:
+            self._course.doubt_others(note, world)
         self._reads.doubt(note)
         self._garbage.doubt(note, self._served.peak())
         if self._history.recording and not self._has_optimizer():
