@@ -555,6 +555,24 @@ def test_batches_are_not_given_again_where_a_script_goes_by_what_is_in_them(name
     assert replay(ran.traces[-1]).peak_allocated_bytes == pytest.approx(true, rel=0.001)
 
 
+LENGTHS = """
+    import os
+    os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")
+    torch.distributed.init_process_group("nccl")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    for i in range(100): step(model(torch.randn(rows(i), 128, device="cuda")).square().mean())
+    torch.distributed.destroy_process_group()
+    """
+
+
+@pytest.mark.parametrize(("rows", "doubted"), [("64", False), ("64 + 8 * i", True)])
+def test_other_ranks_may_have_larger_batches_where_batches_differ(rows: str, doubted: bool, run: Run) -> None:
+    trace = run(script(f"rows = lambda i: {rows}\n{textwrap.dedent(LENGTHS)}"), seconds=SECONDS).traces[-1]
+    found = [noted for noted in trace.doubts if noted.code == "other-batches"]
+    assert [noted.detail for noted in found] == ["the largest of 100"] * doubted
+    assert all(0 < (noted.share or 0) < 1 for noted in found)
+
+
 def test_of_a_data_set_that_is_iterated_over_all_workers_are_there(run: Run) -> None:
     code = """
         import os
