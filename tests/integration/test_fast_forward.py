@@ -555,6 +555,32 @@ def test_batches_are_not_given_again_where_a_script_goes_by_what_is_in_them(name
     assert replay(ran.traces[-1]).peak_allocated_bytes == pytest.approx(true, rel=0.001)
 
 
+WITH_LOGITS = """
+    import os
+    class Scored(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net()
+        def forward(self, x):
+            logits = self.inner(x)
+            return torch.nn.functional.cross_entropy(logits, torch.zeros(64, dtype=torch.long, device="cuda")), logits
+    os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")
+    torch.distributed.init_process_group("nccl")
+    model = torch.nn.parallel.DistributedDataParallel(Scored().cuda(), find_unused_parameters=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for i in range(60):
+        with model.no_sync(): model(data())[0].backward()
+        step(model(data())[0])
+    """
+
+
+def test_a_gradient_that_an_output_has_of_another_one_is_none_from_outside(run: Run) -> None:
+    trace = run(script(textwrap.dedent(WITH_LOGITS)), seconds=SECONDS).traces[-1]
+    assert trace.seen is not None
+    assert trace.seen.skipped > 40
+    assert [noted.detail for noted in trace.doubts if noted.code == "skipped"] == []
+
+
 LENGTHS = """
     import os
     os.environ.update(RANK="0", WORLD_SIZE="4", MASTER_ADDR="localhost", MASTER_PORT="29500")

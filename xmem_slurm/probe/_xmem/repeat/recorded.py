@@ -9,7 +9,7 @@ are entered from outside of a call, or from inside of it, where skipping it woul
 import bisect
 import functools
 import weakref
-from typing import FrozenSet, NamedTuple, Optional, Tuple
+from typing import FrozenSet, NamedTuple, Optional
 
 from _xmem.repeat.events import Region, events
 from _xmem.repeat.known import BackwardPass
@@ -151,15 +151,11 @@ class GraphWatch:
 
 
 class Entered(NamedTuple):
-    """A backward node, by its number: where it begins, and the address of its gradient if it was given one alone.
-
-    `given` says for which of its outputs there is a gradient.
-    """
+    """A backward node, by its number: where it begins, and the address of its gradient if it was given one alone."""
 
     number: int
     position: int
     gradient: Optional[int]
-    given: Tuple[bool, ...]
 
 
 class BackwardWatch:
@@ -169,18 +165,23 @@ class BackwardWatch:
         self._recorded, self._asked, self._position = recorded, asked, position
         self._before = [each.before() for each in recorded]
         self._met, self._handles = [], []
+        self._given = set()  # (number of a node, place among its outputs) of those that get a gradient from outside
 
     def begin(self, roots):
         """Watch torch's engine, which is to run from these tensors on."""
-        for node in _nodes_at(sorted(number for each in self._recorded for number in each.sequences), roots):
+        edges = sorted(number for each in self._recorded for number in each.sequences)
+        found, over = _entrances(edges, roots)
+        self._given = {(node_number(each.grad_fn), each.output_nr) for each in roots if each.grad_fn is not None}
+        for node in found:
             self._handles.append(node.register_prehook(functools.partial(self._entered, node_number(node))))
+        for node, entered in over.items():
+            self._handles.append(node.register_hook(functools.partial(self._passed, entered)))
 
     def end(self):
         """Take what was seen."""
         for handle in self._handles:
             handle.remove()
-        end = Entered(-1, self._position(), None, ())
-        given = {(node.number, place) for node in self._met for place, has in enumerate(node.given) if has}
+        end = Entered(-1, self._position(), None)
         for each, before in zip(self._recorded, self._before):  # noqa: B905 - since Python 3.10
             first, last = each.sequences
             place = next((place for place, node in enumerate(self._met) if first <= node.number < last), None)
@@ -188,11 +189,14 @@ class BackwardWatch:
                 after = next((node for node in [*self._met[place:], end] if not first <= node.number < last))
                 later = any(first <= node.number < last for node in self._met if node.position > after.position)
                 own = None if later else (self._met[place], after.position)
-                each.went_back(self._asked, before, own, [out in given for out in each.outs])
+                each.went_back(self._asked, before, own, [out in self._given for out in each.outs])
 
     def _entered(self, number, gradients):
-        given = tuple([each is not None for each in gradients])
-        self._met.append(Entered(number, self._position(), gradient_address(gradients), given))
+        self._met.append(Entered(number, self._position(), gradient_address(gradients)))
+
+    def _passed(self, entered, gradients, _given):
+        """A node has its gradients for the next ones, of which it enters these, by place."""
+        self._given.update(out for place, out in entered if gradients[place] is not None)
 
 
 def gradient_address(gradients):
@@ -201,23 +205,27 @@ def gradient_address(gradients):
     return pointer(given[0]) if len(given) == 1 else None
 
 
-def _nodes_at(edges, roots):
-    """Return the nodes in the graphs of these tensors that are entered over an edge, a number between two nodes'."""
+def _entrances(edges, roots):
+    """Return the nodes in the graphs of these tensors that are entered over an edge, a number between two nodes'.
+
+    And those that they are entered from: of each, at which of its places, and which output of a node by its number.
+    """
     waiting = [each.grad_fn for each in roots if getattr(each, "grad_fn", None) is not None]
-    met, found = set(waiting), {node for node in waiting if node_number(node) < _LEAF}
+    met, found, over = set(waiting), {node for node in waiting if node_number(node) < _LEAF}, {}
     while waiting:
         parent = waiting.pop()
         above = bisect.bisect_right(edges, node_number(parent))
-        for node, _ in parent.next_functions:
+        for place, (node, output) in enumerate(parent.next_functions):
             if node is None:
                 continue
             number = node_number(node)
             if number < _LEAF and bisect.bisect_right(edges, number) < above:
                 found.add(node)
+                over.setdefault(parent, []).append((place, (number, output)))
             if node not in met:
                 met.add(node)
                 waiting.append(node)
-    return found
+    return found, over
 
 
 def node_number(node):
