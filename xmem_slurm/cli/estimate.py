@@ -13,23 +13,18 @@ from typing import Annotated, Any
 import typer
 
 from xmem_slurm.cli.arguments import (
-    ArrayTasks,
     AsJson,
     Command,
-    EngineName,
     Fresh,
     HtmlFile,
-    Margin,
     PerfettoFile,
-    Policy,
-    Ranks,
     ReportFile,
     SiteFile,
     SnapshotFile,
     tell,
-    wishes_of,
 )
 from xmem_slurm.cli.handing_out import Reports, hand_out
+from xmem_slurm.cli.wishes import ArrayTasks, EngineName, Margin, Policy, Ranks, wishes_of
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.slurm.submission import Submission

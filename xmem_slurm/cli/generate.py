@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from xmem_slurm.cli.arguments import EngineName, Margin, Policy, Ranks, SiteFile, tell, wishes_of
+from xmem_slurm.cli.arguments import SiteFile, tell
+from xmem_slurm.cli.wishes import EngineName, Margin, Policy, Ranks, wishes_of
 from xmem_slurm.dryrun import admission, dispatch
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.exchange import Orders

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from xmem_slurm.cli.arguments import AsJson, Command, Fresh, Margin, SiteFile, tell, wishes_of
+from xmem_slurm.cli.arguments import AsJson, Command, Fresh, SiteFile, tell
+from xmem_slurm.cli.wishes import Margin, wishes_of
 from xmem_slurm.errors import UsageError
 from xmem_slurm.estimating import asked
 from xmem_slurm.generate import templates

@@ -3,7 +3,8 @@
 Note [Where a backward pass is]: torch's engine runs the nodes of a graph by falling number, so those of one call follow
 each other. A hook tells where one is; but a gradient that Python has seen is not added to in place any more (torch,
 input_buffer.cpp: it has another reference), which is a block more than without us. So only those nodes have a hook that
-are entered from outside of a call, or from inside of it, where skipping it would show Python the same gradients.
+are entered from outside of a call, or from inside of it, where skipping it would show Python the same gradients; and
+those that enter a call which gave several tensors, to tell which of them have a gradient from outside.
 """
 
 import bisect
@@ -174,8 +175,11 @@ class BackwardWatch:
         self._given = {(node_number(each.grad_fn), each.output_nr) for each in roots if each.grad_fn is not None}
         for node in found:
             self._handles.append(node.register_prehook(functools.partial(self._entered, node_number(node))))
+        asked = {out for each in self._recorded if len(each.outs) > 1 for out in each.outs}
         for node, entered in over.items():
-            self._handles.append(node.register_hook(functools.partial(self._passed, entered)))
+            wanted = [each for each in entered if each[1] in asked]
+            if wanted:
+                self._handles.append(node.register_hook(functools.partial(self._passed, wanted)))
 
     def end(self):
         """Take what was seen."""
@@ -189,7 +193,8 @@ class BackwardWatch:
                 after = next((node for node in [*self._met[place:], end] if not first <= node.number < last))
                 later = any(first <= node.number < last for node in self._met if node.position > after.position)
                 own = None if later else (self._met[place], after.position)
-                each.went_back(self._asked, before, own, [out in self._given for out in each.outs])
+                alone = len(each.outs) == 1
+                each.went_back(self._asked, before, own, [alone or out in self._given for out in each.outs])
 
     def _entered(self, number, gradients):
         self._met.append(Entered(number, self._position(), gradient_address(gradients)))
