@@ -56,6 +56,16 @@ class Part(NamedTuple):
     in_a_copy: bool = False
 
 
+class Retry(NamedTuple):
+    """The same job on a larger GPU, and what is predicted of it there.
+
+    `prediction` is None where no dry run was made for that kind of GPU.
+    """
+
+    ready: Submission
+    prediction: "Prediction | None" = None
+
+
 class Decision(NamedTuple):
     """What was decided of the job that was `written`, and what sbatch is given: `ready`.
 
@@ -77,7 +87,7 @@ class Decision(NamedTuple):
     known_since: float | None = None
     brief: Sequence[str] = ()
     prediction: "Prediction | None" = None
-    retries: Sequence[Submission] = ()
+    retries: Sequence[Retry] = ()
 
     def noting(self, line: str) -> "Decision":
         """Return the same with a line more."""

@@ -268,6 +268,22 @@ def test_a_run_that_ended_well_on_a_larger_gpu_says_how_much_it_needed(tmp_path:
     assert [each.censored for each in said] == [False, True, False]
 
 
+def test_a_retry_on_another_kind_of_gpu_teaches_what_was_predicted_of_it_there(
+    tmp_path: Path,
+) -> None:
+    """Without a prediction of its own it teaches nothing: the job that ran out stays in the count."""
+    h200 = {"name": "NVIDIA H200", "capability": "9.0", "total": 140 * GIB, "limit": 139 * GIB}
+    there = {"gpu": "NVIDIA H200", "capability": "9.0", "given": ["gpu:h200:1"]}
+    oom, later = line(7 * GIB, **OOM), {"job": "8", "began": 300.0, "time": 400.0, "device": h200}
+    said, nothing = learning.lessons(written(tmp_path, oom, line(12 * GIB, there, **later)))
+    assert [(each.gpu, each.censored) for each in said] == [("NVIDIA H200", False)]
+    assert nothing == {learning.RAN_AGAIN: 1}
+    none = {**there, "gpu": "", "capability": "", "reserved_bytes": 0, "fits_in_bytes": 0}
+    said, nothing = learning.lessons(written(tmp_path, oom, line(12 * GIB, none, **later)))
+    assert [each.censored for each in said] == [True]
+    assert nothing == {"nothing was predicted": 1}
+
+
 def test_drift_is_said_where_promises_no_longer_hold() -> None:
     fine = [lesson(0.01, n) for n in range(90)]
     assert not learning.drift([*fine, *(lesson(0.1, f"x{n}") for n in range(10))]).is_one

@@ -210,6 +210,10 @@ def test_it_says_at_the_end_of_the_output_what_was_used(site_packages: Path) -> 
     assert done.stderr == "xmem-slurm: estimated 3.0 GiB of GPU memory, used 8.0 of 16.0 GiB\n"
     died = run(site_packages, TAKES + "raise torch.OutOfMemoryError", XMEM_SUMMARY="1")
     assert died.stderr.endswith("used 8.0 of 16.0 GiB, and ran out\n")
+    nothing = json.dumps({"submitted_on": "login", "uses_bytes": 0})
+    unknown = run(site_packages, TAKES, XMEM_SUMMARY="1", XMEM_PREDICTION=nothing)
+    said = "xmem-slurm: GPU memory was not estimated, used 8.0 of 16.0 GiB\n"
+    assert unknown.stderr == said
 
 
 def test_a_link_or_a_long_file_is_not_written_on(site_packages: Path) -> None:

@@ -2,16 +2,22 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xmem_slurm.decision import Decision, Kind
+from tests.unit.test_sizing import GPT2, GPUS, SITE
+from xmem_slurm.decision import Decision, Kind, Retry
 from xmem_slurm.outcomes.prediction import Prediction, parse
+from xmem_slurm.sizing.estimate import estimate
+from xmem_slurm.sizing.margins import NO_EXPERIENCE
+from xmem_slurm.sizing.placement import Placement, Verdict
+from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.services import service
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.submission import answers, recording, retrying
+from xmem_slurm.submission import answers, by_sizing, recording, retrying, submit
 from xmem_slurm.submission.answer import Wishes
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:h200:1\n# more\npython train.py\n"
@@ -106,11 +112,55 @@ def test_a_folder_that_others_can_write_in_costs_no_job(state: Path) -> None:
 def test_a_kept_decision_has_its_prediction_and_its_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     retry = READY.but(script=SCRIPT.replace(b"h200", b"a100"), environ={**READY.environ, "X": "1"})
-    answers.keep_decision("k", DECIDED._replace(retries=[retry]), [])
+    own = PREDICTED._replace(gpu="NVIDIA A100", asked=[], given=[])
+    answers.keep_decision("k", DECIDED._replace(retries=[Retry(retry, own), Retry(retry)]), [])
     kept = answers.look_up("k", WRITTEN)
     assert kept is not None
     assert kept.prediction == PREDICTED._replace(asked=[], given=[])
-    assert kept.retries == (retry,)
+    assert kept.retries == (Retry(retry, own), Retry(retry, None))
+
+
+def sized_on(name: str) -> Sizing:
+    """GPT-2, for which the option of this name was chosen; all others were not asked."""
+    fits = ((each, True if each == name else None) for each in GPUS if each not in ("shard", "mps"))
+    verdicts = [Verdict(each, GPUS[each], known) for each, known in fits]
+    return Sizing(estimate([GPT2], name, GPUS[name]), Placement(verdicts, name), 1.0)
+
+
+def test_a_retry_has_the_prediction_for_its_own_gpu_or_none() -> None:
+    """A dry run on an A100 of 40 GB speaks for one of 80 GB, and for no other compute capability."""
+    sized = sized_on("a100_40")
+    retries = by_sizing._larger(WRITTEN, SITE, GPUS, sized, 5, experience=NO_EXPERIENCE)
+    of_gpu = {each.ready.request.components[0].gpu_types[0]: each.prediction for each in retries}
+    assert of_gpu.keys() == {"a100_80", "h200"}
+    assert of_gpu["a100_80"] is not None
+    assert of_gpu["a100_80"].gpu == GPUS["a100_80"].cuda_name
+    assert of_gpu["a100_80"].capability == "8.0"
+    assert of_gpu["a100_80"].reserved_bytes == 15_252_586_496
+    assert of_gpu["h200"] is None
+
+
+def test_what_a_retry_uses_is_held_against_its_own_prediction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never goes with the prediction of the job for whose failure it is there."""
+    given: list[Submission] = []
+
+    def submitted(_: Path, __: Submission, others: Sequence[Submission], ___: object) -> int:
+        given.extend(others)
+        return 0
+
+    monkeypatch.setattr(retrying, "submit", submitted)
+    own = PREDICTED._replace(gpu="NVIDIA A100", capability="8.0", reserved_bytes=9)
+    decision = DECIDED._replace(retries=[Retry(READY, own), Retry(READY)])
+    with pytest.raises(SystemExit):
+        submit._retry(Path("sbatch"), decision, YES)
+    predicted = [parse(json.loads(each.environ["XMEM_PREDICTION"])) for each in given]
+    assert [(each.gpu, each.capability, each.reserved_bytes) for each in predicted] == [
+        ("NVIDIA A100", "8.0", 9),
+        ("", "", 0),
+    ]
+    assert all(each.run and each.given for each in predicted)
 
 
 def test_a_retry_begins_if_the_job_fails_and_goes_on_if_that_ran_out(state: Path) -> None:
@@ -136,7 +186,7 @@ def test_a_retry_begins_if_the_job_fails_and_goes_on_if_that_ran_out(state: Path
     ],
 )
 def test_where_no_retry_can_be_made_that_is_said(changes: dict[str, Any]) -> None:
-    decision = DECIDED._replace(retries=[READY])
+    decision = DECIDED._replace(retries=[Retry(READY)])
     assert retrying.why_not(decision) is None
     assert retrying.why_not(decision._replace(**changes)) is not None
 

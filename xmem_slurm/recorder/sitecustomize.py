@@ -284,12 +284,13 @@ def _append(path, line):
 
 def _say(predicted, devices, ran_out):
     most = max(devices, key=lambda device: device["reserved"])
-    figures = predicted["uses_bytes"], most.get("used") or most["reserved"], most["total"]
-    estimated, used, total = ("%.1f" % (figure / 2**30) for figure in figures)
+    of_job = predicted["uses_bytes"], most.get("used") or most["reserved"], most["total"]
+    estimated, used, total = ("%.1f" % (figure / 2**30) for figure in of_job)
+    before = "estimated %s GiB of GPU memory, used" % estimated
+    if not predicted["uses_bytes"]:
+        before = "GPU memory was not estimated, used"
     end = ", and ran out" if ran_out else ""
-    sys.stderr.write(
-        "xmem-slurm: estimated %s GiB of GPU memory, used %s of %s GiB%s\n" % (estimated, used, total, end)
-    )
+    sys.stderr.write("xmem-slurm: %s %s of %s GiB%s\n" % (before, used, total, end))
 
 
 def _chain():

@@ -66,9 +66,8 @@ class DryRunsByKind:
         return self.kind(name) in self.results or self.budget.left.has_room_for(self.longest)
 
     def kind(self, name: str) -> tuple[str, int]:
-        """Return what GPUs have in common for which one trace speaks."""
-        gpu = self.gpus[name]
-        return gpu.capability, gpu.multiprocessors
+        """Return the kind of GPU that option `name` has."""
+        return kind_of(self.gpus[name])
 
     def _run(self, name: str) -> Orders[Sequence[Trace] | NoEstimate]:
         """Want the job, or the tasks of its array that stand for it, run on this option's kind of GPU."""
@@ -238,6 +237,29 @@ class ComponentEstimates:
             )
             fails = by_itself and not excused and cannot_start(str(error))
             return NoEstimate(str(error), files, on_any_gpu=by_itself, fails=fails)
+
+
+def kind_of(gpu: Gpu) -> tuple[str, int]:
+    """Return what GPUs have in common for which one trace speaks."""
+    return gpu.capability, gpu.multiprocessors
+
+
+def estimate_on(
+    name: str,
+    made: Estimate,
+    gpus: Mapping[str, Gpu],
+    experience: Experience,
+) -> Estimate | None:
+    """Return the estimate for option `name` by the dry runs of which another one was `made`.
+
+    None where they were of another kind of GPU: what a job needs there, only a run there can say.
+    """
+    if kind_of(gpus[name]) != kind_of(gpus[made.gpu_name]):
+        return None
+    try:
+        return estimate([rank.trace for rank in made.ranks], name, gpus[name], experience)
+    except NoEstimate:
+        return None
 
 
 def without_kernels(name: str, gpu: Gpu, arch_list: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmem_slurm import __version__
-from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.decision import Decision, Kind, Retry
 from xmem_slurm.dryrun import evidence
 from xmem_slurm.dryrun.evidence import Evidence
 from xmem_slurm.errors import XmemError
@@ -42,7 +42,7 @@ from xmem_slurm.state.store import Store, StoredRecord
 if TYPE_CHECKING:
     from xmem_slurm.sizing.sizing import Sizing
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 STORE = Store("answers")
 _FILES, _SIZED = 0, 1
 """The parts of a record."""
@@ -174,8 +174,8 @@ def look_up(name: str, job: Submission, waited_since: float | None = None) -> De
             lines=[*map(str, kept["lines"])],
             brief=[*map(str, kept["brief"])],
             known_since=made,
-            retries=tuple(_restored(job, each) for each in kept["retries"]),
-            prediction=None if kept["prediction"] is None else prediction.parse(kept["prediction"]),
+            retries=tuple(_retry(job, each) for each in kept["retries"]),
+            prediction=_predicted(kept["prediction"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -232,7 +232,13 @@ def keep_decision(
         "why": decision.why,
         "error": decision.error,
         "ready": _stored(decision.ready, decision.written),
-        "retries": [_stored(each, decision.written) for each in decision.retries],
+        "retries": [
+            {
+                "ready": _stored(each.ready, decision.written),
+                "prediction": None if each.prediction is None else each.prediction._asdict(),
+            }
+            for each in decision.retries
+        ],
         "lines": list(decision.lines),
         "brief": list(decision.brief),
         "prediction": None if decision.prediction is None else decision.prediction._asdict(),
@@ -401,6 +407,14 @@ def _stored(job: Submission, written: Submission) -> dict[str, object]:
         "set": {k: v for k, v in after.items() if before.get(k) != v},
         "removed": [k for k in before if k not in after],
     }
+
+
+def _retry(written: Submission, kept: Mapping[str, Any]) -> Retry:
+    return Retry(_restored(written, kept["ready"]), _predicted(kept["prediction"]))
+
+
+def _predicted(kept: Mapping[str, Any] | None) -> prediction.Prediction | None:
+    return None if kept is None else prediction.parse(kept)
 
 
 def _restored(written: Submission, kept: Mapping[str, Any]) -> Submission:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xmem_slurm import resources
-from xmem_slurm.decision import Decision, Kind, Part, stopped_by
+from xmem_slurm.decision import Decision, Kind, Part, Retry, stopped_by
 from xmem_slurm.dryrun import dispatch, evidence, kept_runs
 from xmem_slurm.dryrun.budget import Budget
 from xmem_slurm.dryrun.evidence import Evidence
@@ -23,6 +23,7 @@ from xmem_slurm.rewriting.rewrite import Change, rewrite
 from xmem_slurm.site import loading, places
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing import sizing
+from xmem_slurm.sizing.dry_runs import estimate_on
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
@@ -84,7 +85,8 @@ def decide(
     if not job.request.others:
         gpu = gpus[sized[0].estimate.gpu_name]
         may_ask = decision.kind in (Kind.REWRITTEN, Kind.FITS)
-        retries = _larger(job, site, gpus, sized[0], int(wishes.retry)) if may_ask else ()
+        most = int(wishes.retry) if may_ask else 0
+        retries = _larger(job, site, gpus, sized[0], most, experience=experience)
         decision = decision._replace(prediction=prediction.of(sized[0].estimate, gpu), retries=retries)
     rests_on, days = _lasts(decision, site, basis)
     answers.keep_decision(name, decision, rests_on, days, sized=sized, templates=site.templates)
@@ -233,9 +235,21 @@ def _with_parts(
     return Decision(next(kind for kind in Kind if kind in kinds), job, ready, parts)
 
 
-def _larger(job: Submission, site: Site, gpus: Mapping[str, Gpu], sized: Sizing, most: int) -> Sequence[Submission]:
-    """Return the job on larger GPUs than the one that was chosen for it, each larger than the one before."""
-    placement, found = sized.placement, list[Submission]()
+def _larger(
+    job: Submission,
+    site: Site,
+    gpus: Mapping[str, Gpu],
+    sized: Sizing,
+    most: int,
+    *,
+    experience: Experience,
+) -> Sequence[Retry]:
+    """Return the job on larger GPUs than the one chosen for it, each larger than the one before.
+
+    Each has the prediction for its own GPU, not that for the one chosen: on another kind of GPU
+    the job needs another amount, and its outcome would be held against the wrong figure.
+    """
+    placement, found = sized.placement, list[Retry]()
     size = max((gpus[v.name].total_bytes for v in placement.verdicts if v.name == placement.choice), default=None)
     whole = (v for v in placement.verdicts if v.share is None and v.fits is not False)
     for verdict in sorted(whole, key=lambda v: (v.gpu.total_bytes, site.option[v.name].cost)):
@@ -243,8 +257,11 @@ def _larger(job: Submission, site: Site, gpus: Mapping[str, Gpu], sized: Sizing,
             continue
         size, reason = verdict.gpu.total_bytes, f"for the case that {placement.choice} is too small"
         option = site.option[verdict.name]
+        own = estimate_on(verdict.name, sized.estimate, gpus, experience)
+        predicted = None if own is None else prediction.of(own, gpus[verdict.name])
         with suppress(UsageError):
-            found.append(rewrite(job, option, reason, spelled=site.dialect, templates=site.templates)[0])
+            ready, _ = rewrite(job, option, reason, spelled=site.dialect, templates=site.templates)
+            found.append(Retry(ready, predicted))
     return found
 
 

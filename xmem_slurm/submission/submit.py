@@ -68,7 +68,8 @@ def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
 
     try:
         reason = retrying.why_not(decision)
-        others = [recording.recorded(decision._replace(ready=each), wishes).ready for each in decision.retries]
+        larger = [decision._replace(ready=ready, prediction=own) for ready, own in decision.retries]
+        others = [recording.recorded(each, wishes).ready for each in larger]
     except Exception as error:  # a fault of ours must not cost the user a job
         reason, others = f"{type(error).__name__}: {error}", []
     if reason is not None:
