@@ -5,17 +5,23 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tests.conftest import EXAMPLE_SITE
+from xmem_slurm.cli.main import app
+from xmem_slurm.cluster import client
+from xmem_slurm.errors import SlurmError
 from xmem_slurm.outcomes import history, learned, learning, records
 from xmem_slurm.outcomes.learning import Lesson
 from xmem_slurm.outcomes.records import JobOutcome
 from xmem_slurm.outcomes.trust import track_record
 from xmem_slurm.report import outcomes as told
+from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.sizing.margins import Experience, LearnedMargin, Margin
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.units import GIB, MIB
@@ -271,7 +277,7 @@ def test_a_run_that_ended_well_on_a_larger_gpu_says_how_much_it_needed(tmp_path:
 def test_a_retry_on_another_kind_of_gpu_teaches_what_was_predicted_of_it_there(
     tmp_path: Path,
 ) -> None:
-    """Without a prediction of its own it teaches nothing: the job that ran out stays in the count."""
+    """Without a prediction of its own it teaches nothing, and the job that ran out still counts."""
     h200 = {"name": "NVIDIA H200", "capability": "9.0", "total": 140 * GIB, "limit": 139 * GIB}
     there = {"gpu": "NVIDIA H200", "capability": "9.0", "given": ["gpu:h200:1"]}
     oom, later = line(7 * GIB, **OOM), {"job": "8", "began": 300.0, "time": 400.0, "device": h200}
@@ -312,3 +318,67 @@ def test_margins_are_read_as_they_were_written_and_nothing_from_a_file_of_anothe
         file.chmod(0o600)
         assert learned.margins(None, told.append) == []
         assert told.pop().startswith(f"{file}: its margins are left out until `xmem-slurm learn` writes it anew: ")
+
+
+def told_of(outcome: JobOutcome, slurm_state: str = "") -> list[str]:
+    return told.job_lines(outcome, {"l4": load_catalogue()["l4"]}, slurm_state)
+
+
+@pytest.mark.parametrize(
+    ("fields", "slurm_state", "became"),
+    [
+        ({"state": "running"}, "", "was not seen to end"),
+        ({"state": "running"}, "RUNNING", "is running"),
+        ({"state": "running"}, "FAILED", "ended without a word (Slurm has it as FAILED)"),
+        ({"state": "error"}, "FAILED", "failed"),
+        ({"state": "exit"}, "", "ran to its end"),
+    ],
+)
+def test_a_job_whose_gpu_nobody_saw_is_told_all_the_same(
+    tmp_path: Path, fields: dict[str, Any], slurm_state: str, became: str
+) -> None:
+    """Its only line is that of CUDA's start, or its counters could not be read."""
+    assert written(tmp_path, {**LINE, "devices": [], **fields}) == []
+    (outcome,) = records.begun(tmp_path)
+    first, estimated, used = told_of(outcome, slurm_state)
+    assert first.startswith(f"job 7 {became}, 0.0 h from ")
+    assert first.endswith(", 1 process")
+    assert estimated.startswith("estimated: 12.00 GiB with its margin")
+    assert used.startswith("used: no GPU memory" if fields["state"] == "exit" else "used: not kn")
+    assert told.job_document(outcome)["processes"][0]["devices"] == []
+
+
+def test_a_rank_that_was_killed_at_once_leaves_what_the_others_used(tmp_path: Path) -> None:
+    """The job was not seen to end, so that it teaches nothing."""
+    killed = {**LINE, "process": 6, "rank": 1, "state": "running", "devices": []}
+    (outcome,) = written(tmp_path, line(), killed)
+    assert (len(outcome.processes), outcome.device.reserved) == (2, 10 * GIB)
+    assert learning.lesson(outcome) == "failed, or was not seen to end"
+    assert "was not seen to end" in told_of(outcome)[0]
+    ran_out = {**killed, "state": "oom"}
+    (outcome,) = written(tmp_path, line(), ran_out)
+    assert (outcome.ran_out, outcome.device.reserved) == (True, 10 * GIB)
+
+
+def test_explain_asks_slurm_about_a_job_that_was_not_seen_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("XMEM_SITE", str(EXAMPLE_SITE))
+    asked: list[str] = []
+
+    def scontrol(command: Sequence[str], seconds: float) -> str:
+        asked.append(command[0])
+        if command[0] == "sacct":
+            raise SlurmError("there is no accounting")
+        return "JobId=7 JobName=x\n   JobState=OUT_OF_MEMORY Reason=OutOfMemory\n"
+
+    monkeypatch.setattr(client, "run", scontrol)
+    records.make_folder()
+    written(records.folder(), line(state="running"), line(job="8"))
+    shown = CliRunner().invoke(app, ["explain", "7"]).stdout
+    assert "job 7 ended without a word (Slurm has it as OUT_OF_MEMORY), " in shown
+    assert asked == ["sacct", "scontrol"]
+    assert "job 8 ran to its end, " in CliRunner().invoke(app, ["explain", "8"]).stdout
+    assert asked == ["sacct", "scontrol"]

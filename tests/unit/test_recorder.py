@@ -43,7 +43,8 @@ def memory_stats_as_nested_dict(device):
     if "NO_STATS" in os.environ: raise RuntimeError("broken")
     mine = (reserved, peak) if device == 0 else (0, 0)
     kind = {"all": {"current": mine[0], "peak": mine[1]}}
-    return {"reserved_bytes": kind, "allocated_bytes": kind, "num_alloc_retries": 0, "num_ooms": ooms}
+    counts = {"num_alloc_retries": 0, "num_ooms": ooms if device == 0 else 0}
+    return {"reserved_bytes": kind, "allocated_bytes": kind, **counts}
 def mem_get_info(device): return 10 * 2**30 - reserved, 16 * 2**30
 class get_device_properties:
     name, total_memory, major, minor = "Some GPU", 16 * 2**30, 8, 9
@@ -84,9 +85,16 @@ def run(folder: Path, script: str, **environ: str) -> subprocess.CompletedProces
     )  # fmt: skip
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def written(folder: Path) -> list[dict[str, Any]]:
+    """Return all lines, in the order of their time."""
     texts = [path.read_text() for path in (folder / "records").iterdir()]
-    return [json.loads(line) for text in texts for line in text.splitlines() if line]
+    found = [json.loads(line) for text in texts for line in text.splitlines() if line]
+    return sorted(found, key=lambda line: line["time"])
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the last line of each process."""
+    return list({(line["job"], line["process"]): line for line in written(folder)}.values())
 
 
 TAKES = "import torch; torch.cuda.init(); torch.cuda.take(2 << 30); "
@@ -127,9 +135,65 @@ def test_how_a_process_ended_is_told(site_packages: Path, ends: str, code: int, 
     assert [line["state"] for line in lines(site_packages)] == [state]
 
 
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV),
+        ("os.abort()", -signal.SIGABRT),
+        ("leave(3)", 3),
+    ],
+)
+def test_a_process_that_ends_at_once_has_left_a_word(
+    site_packages: Path,
+    ends: str,
+    code: int,
+) -> None:
+    """Nothing of Python's runs as it ends; what CUDA's start has left is all there is."""
+    before = "import os, signal; from os import _exit as leave; import torch; torch.cuda.init(); "
+    assert run(site_packages, before + ends).returncode == code
+    (line,) = written(site_packages)
+    assert (line["job"], line["state"], line["devices"]) == ("4711", "running", [])
+    assert line["prediction"]["script"] == "abc"
+    assert records.outcomes(site_packages / "records") == []
+    (outcome,) = records.begun(site_packages / "records")
+    assert (outcome.job, outcome.used_gpu, outcome.finished) == ("4711", False, False)
+
+
+def test_one_that_ends_in_order_has_two_lines_and_the_last_counts(site_packages: Path) -> None:
+    assert run(site_packages, TAKES).returncode == 0
+    assert [line["state"] for line in written(site_packages)] == ["running", "exit"]
+    (outcome,) = records.outcomes(site_packages / "records")
+    assert (outcome.finished, outcome.device.reserved) == (True, 2 * GIB)
+
+
+def test_one_whose_first_allocation_fails_says_on_which_gpu(site_packages: Path) -> None:
+    """It has reserved nothing: others have the GPU's memory."""
+    fails = "import torch; torch.cuda.init(); torch.cuda.ooms = 1; raise torch.OutOfMemoryError"
+    assert run(site_packages, fails).returncode == 1
+    (outcome,) = records.outcomes(site_packages / "records")
+    assert (outcome.ran_out, outcome.device.reserved, outcome.limit_bytes) == (True, 0, 10 * GIB)
+
+
+def test_a_folder_that_does_not_answer_holds_a_job_up_for_a_second_at_most(
+    site_packages: Path,
+) -> None:
+    hangs = (
+        "import os, time; opens, leave = os.open, os._exit\n"
+        "def slow(path, *args, **kwargs):\n"
+        "    if 'jsonl' in str(path): time.sleep(100)\n"
+        "    return opens(path, *args, **kwargs)\n"
+        "os.open = slow; import torch; began = time.monotonic(); torch.cuda.init()\n"
+        "assert time.monotonic() - began < 50\n"
+        "leave(7)"
+    )
+    assert run(site_packages, hangs).returncode == 7
+
+
 def test_of_a_process_that_is_killed_there_is_what_was_seen_soon(site_packages: Path) -> None:
     waits = (
-        "\nwhile not any(each.stat().st_size for each in os.scandir(os.environ['XMEM_RECORD_TO'])): time.sleep(0.05)"
+        "\nfile = next(os.scandir(os.environ['XMEM_RECORD_TO'])).path"
+        "\nwhile 'reserved' not in open(file).read(): time.sleep(0.05)"
         "\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     assert run(site_packages, f"import os, signal, time; {TAKES}{waits}").returncode == -signal.SIGKILL
@@ -197,7 +261,8 @@ def test_a_job_never_hears_of_what_goes_wrong(site_packages: Path, environ: dict
 def test_a_driver_that_hangs_costs_seconds_and_no_job(site_packages: Path) -> None:
     hangs = "import time; torch.cuda.mem_get_info = lambda device: time.sleep(100)"
     done = run(site_packages, TAKES + hangs)
-    assert (done.returncode, done.stderr, lines(site_packages)) == (0, "", [])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line["state"] for line in written(site_packages)] == ["running"]
 
 
 def test_a_job_that_another_job_submitted_has_no_prediction_of_its_own(site_packages: Path) -> None:
@@ -222,8 +287,10 @@ def test_a_link_or_a_long_file_is_not_written_on(site_packages: Path) -> None:
     file.write_bytes(b"\n" * (5 << 20))
     assert run(site_packages, TAKES).returncode == 0
     assert sorted(path.name for path in (site_packages / "records").iterdir()) == [
-        file.name.replace(".jsonl", ".old.jsonl")
+        file.name,
+        file.name.replace(".jsonl", ".old.jsonl"),
     ]
+    file.unlink()
     elsewhere = site_packages / "elsewhere"
     file.symlink_to(elsewhere)
     assert run(site_packages, TAKES).returncode == 0

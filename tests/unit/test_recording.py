@@ -128,7 +128,7 @@ def sized_on(name: str) -> Sizing:
 
 
 def test_a_retry_has_the_prediction_for_its_own_gpu_or_none() -> None:
-    """A dry run on an A100 of 40 GB speaks for one of 80 GB, and for no other compute capability."""
+    """A dry run on an A100 of 40 GB speaks for one of 80 GB, not for other compute capabilities."""
     sized = sized_on("a100_40")
     retries = by_sizing._larger(WRITTEN, SITE, GPUS, sized, 5, experience=NO_EXPERIENCE)
     of_gpu = {each.ready.request.components[0].gpu_types[0]: each.prediction for each in retries}

@@ -44,8 +44,8 @@ def explain(
 
         if not explain_job(script, as_json=as_json):
             raise UsageError(
-                f"job {script}: nothing is known of it here: it was not recorded (`xsbatch --xmem-record`), used no"
-                " GPU, or was killed before its first line"
+                f"job {script}: nothing is known of it here: it was not recorded"
+                " (`xsbatch --xmem-record`), used no GPU, or ended before CUDA started"
             )
         return
     last = last_of(script)

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -95,11 +95,15 @@ def site_waste(
 
 def explain_job(job: str, *, as_json: bool) -> bool:
     """Show what a job really used; False where nothing of it is known."""
-    found = [each for each in _own() if job in {each.job, *(process.job for process in each.processes)}]
+    begun = _own(records.begun)
+    found = [each for each in begun if job in {each.job, *(one.job for one in each.processes)}]
     if found and as_json:
         typer.echo(json.dumps(told.job_document(found[-1]), indent=2))
     elif found:
-        typer.echo("\n".join(told.job_lines(found[-1], _gpus()[1])))
+        # Slurm knows whether a job is still there of which no process was seen to end.
+        unknown = any(each.state == "running" for each in found[-1].processes)
+        state = _slurm_state(job) if unknown else ""
+        typer.echo("\n".join(told.job_lines(found[-1], _gpus()[1], state)))
     else:
         accounted = _accounted(job)
         if not accounted:
@@ -181,11 +185,16 @@ def _replayed(jobs: Sequence[Accounted]) -> dict[str, int]:
     return found
 
 
-def _own() -> list[JobOutcome]:
-    """Return the user's own outcomes: those in their folder, and those in the site's spool, where it names one."""
+def _own(
+    read: Callable[[Path, int], list[JobOutcome]] = records.outcomes,
+) -> list[JobOutcome]:
+    """Return the user's own outcomes, of their folder and of the site's spool, where it names one.
+
+    `read` says which: of jobs that used a GPU, or of all that started CUDA (`records.begun`).
+    """
     spool = _gpus()[0]
     folders = [records.folder(), *([spool] if spool is not None else [])]
-    return records.merged(*(records.outcomes(each, os.geteuid()) for each in folders if each.is_dir()))
+    return records.merged(*(read(each, os.geteuid()) for each in folders if each.is_dir()))
 
 
 def _of_site(site: Site) -> list[JobOutcome]:
@@ -217,6 +226,19 @@ def _accounted(job: str) -> list[Accounted]:
         return sources.accounted(0, everybody=False, job=job)
     except SlurmError:
         return []
+
+
+def _slurm_state(job: str) -> str:
+    """Return the state of a job as sacct has it, or where there is none slurmctld; else nothing."""
+    accounted = _accounted(job)
+    if accounted:
+        return accounted[-1].state
+    try:
+        shown = client.run(["scontrol", "show", "job", job], sources.SACCT_SECONDS)
+    except SlurmError:
+        return ""
+    state = re.search(r"JobState=([A-Z_]+)", shown)
+    return state[1] if state is not None else ""
 
 
 def _output(job: str) -> list[str]:

@@ -72,7 +72,11 @@ class RecordedProcess(NamedTuple):
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What became of a job, by the lines of its processes that used a GPU."""
+    """What became of a job, by the lines of its processes that started CUDA.
+
+    Of one that was killed or crashed soon after that there is no more than the line that says so:
+    it has no `devices`.
+    """
 
     processes: Sequence[RecordedProcess]
 
@@ -103,9 +107,20 @@ class JobOutcome:
 
     @cached_property
     def device(self) -> UsedGpu:
-        """The GPU of which the most was taken: of the process that ran out, where one did."""
-        failed = [each for each in self.processes if each.state == "oom"]
-        return max((d for each in failed or self.processes for d in each.devices), key=lambda device: device.reserved)
+        """The GPU of which the most was taken: of the process that ran out, where one did.
+
+        Raises:
+            ValueError: no process was seen to use one (`used_gpu`).
+        """
+        used = [each for each in self.processes if each.devices]
+        failed = [each for each in used if each.state == "oom"]
+        devices = (device for each in failed or used for device in each.devices)
+        return max(devices, key=lambda device: device.reserved)
+
+    @property
+    def used_gpu(self) -> bool:
+        """Whether a process was seen to use a GPU: else nothing is known but how it ended."""
+        return any(each.devices for each in self.processes)
 
     @property
     def ran_out(self) -> bool:
@@ -184,8 +199,10 @@ def _key(what: Sequence[str], place: Path) -> str:
     return hashlib.sha256(salt + json.dumps(what).encode()).hexdigest()[:24]
 
 
-def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
-    """Return what is known of each job, the latest last: of one user, or of all; `wanted` stands in each line read.
+def begun(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
+    """Return what is known of each job that started CUDA, the latest last.
+
+    They are of one user, or of all; `wanted` stands in each line that is read.
 
     Raises:
         OSError: the folder cannot be read.
@@ -197,9 +214,18 @@ def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[
             last[key] = each
     jobs = dict[tuple[int, str], list[RecordedProcess]]()
     for each in last.values():
-        if each.job and each.devices:
+        if each.job:
             jobs.setdefault((each.user, each.job), []).append(each)
     return sorted((JobOutcome(members) for members in jobs.values()), key=lambda each: each.ended)
+
+
+def outcomes(place: Path, user: int | None = None, wanted: bytes = b"") -> list[JobOutcome]:
+    """Return what `begun` does, of the jobs alone that were seen to use a GPU.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return [each for each in begun(place, user, wanted) if each.used_gpu]
 
 
 def merged(*lists: Iterable[JobOutcome]) -> list[JobOutcome]:

@@ -4,11 +4,13 @@ Until `import torch` this is one entry in sys.meta_path; until CUDA is initializ
 From then on a thread looks at the allocator's counters every few minutes and calls nothing of CUDA: a call from another
 thread can break the capture of a CUDA graph. Nothing is done at an allocation, and no signal is touched.
 
-A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep` between them), at exit,
-and now and then while the figures change, at first after a second: the last line of a process counts, also of one that
-is killed. One write a line, one file a user and host: with O_APPEND they stay whole, on NFS, too; and each begins with
-a line break as well, so that none is lost behind half a line, for which a disk had no more room. What goes wrong here
-stays here: a job never fails by it and never hears of it. Python 3.8 and newer; standard library alone.
+A line of JSON goes to the end of a file in each folder that XMEM_RECORD_TO names (`os.pathsep`
+between them): as CUDA starts, with no GPU in it yet, so that a process which is killed or crashes
+at once has left a word; now and then while the figures change, at first after a second; and at
+exit. The last line of a process counts. One write a line, one file a user and host: with O_APPEND
+they stay whole, on NFS, too; and each begins with a line break as well, so that none is lost behind
+half a line, for which a disk had no more room. What goes wrong here stays here: a job never fails
+by it and never hears of it. Python 3.8 and newer; standard library alone.
 """
 
 import _thread
@@ -24,7 +26,9 @@ UNCHANGED_SECONDS = 3600.0
 MOST_BYTES = 4 << 20
 """A longer file becomes the `.old` one, in the place of that."""
 GRACE_SECONDS = 5.0
-"""What a driver that does not answer may cost at exit."""
+"""What a driver that does not answer may cost at exit..."""
+FIRST_LINE_SECONDS = 1.0
+"""...and a folder that does not, as CUDA starts."""
 
 
 class _UntilTorch:
@@ -101,6 +105,7 @@ class _Recorder:
         import time
 
         self.process, self.began = os.getpid(), time.time()
+        self.first_line = threading.Event()
         self.ending, self.ended = threading.Event(), threading.Event()
         atexit.register(_quietly, self.end)
         workers = sys.modules.get("multiprocessing.util")
@@ -108,6 +113,8 @@ class _Recorder:
             workers.Finalize(None, _quietly, (self.end,), exitpriority=100)
         _quietly(self.note_exits)
         threading.Thread(target=_quietly, args=(self.run,), name="xmem-recorder", daemon=True).start()
+        # What the job does next may be its last: the line is there before, if the folder answers.
+        self.first_line.wait(FIRST_LINE_SECONDS)
 
     def note_exits(self):
         """Have it noted with which code the job ends by sys.exit, the `exit` that needs no import, or os._exit."""
@@ -145,13 +152,16 @@ class _Recorder:
                 self.fail(sys.exc_info()[1])  # who leaves while handling an error leaves for that (Hydra does)
 
     def run(self):
-        """Look at the counters until the process ends: in the thread."""
+        """Write the first line, and look at the counters until the process ends: in the thread."""
         import time
 
+        self.written, self.written_at = repr(self.highest), time.time()
+        _quietly(self.write, "running")
+        self.first_line.set()
         seconds = FIRST_SECONDS
         while not self.ending.wait(seconds):
             seconds = min(2 * seconds, MOST_SECONDS)
-            self.look()
+            _quietly(self.look)
             seen = repr(self.highest)
             if seen != self.written or time.time() - self.written_at > UNCHANGED_SECONDS:
                 self.write("running")
@@ -192,7 +202,8 @@ class _Recorder:
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats_as_nested_dict(device)
             reserved, allocated = stats["reserved_bytes"]["all"], stats["allocated_bytes"]["all"]
-            if not reserved["peak"] and device not in self.highest:
+            untouched = not reserved["peak"] and not stats["num_ooms"]
+            if untouched and device not in self.highest:
                 continue
             seen = self.highest.setdefault(device, {})
             now = {"reserved": reserved["peak"], "allocated": allocated["peak"]}
@@ -208,7 +219,7 @@ class _Recorder:
             seen.update(used=total - free, limit=seen["now"] + free)
 
     def devices(self):
-        """Return what is known of each GPU that was used."""
+        """Return what is known of each GPU that was used; of none before the first look."""
         found = []
         for device, seen in sorted(self.highest.items()):
             properties = self.torch.cuda.get_device_properties(device)
@@ -223,8 +234,6 @@ class _Recorder:
         import time
 
         devices = self.devices()
-        if not devices:
-            return
         environ, torch = os.environ, self.torch
         ranks = torch.distributed
         spread = ranks.is_available() and ranks.is_initialized()
@@ -249,7 +258,8 @@ class _Recorder:
         text = ("\n" + json.dumps(line, separators=(",", ":")) + "\n").encode()
         for folder in environ.get("XMEM_RECORD_TO", "").split(os.pathsep):
             _quietly(_append, os.path.join(folder, "%d-%s.jsonl" % (os.getuid(), _host())), text)
-        if state != "running" and environ.get("XMEM_SUMMARY") and not line["rank"] and line["prediction"]:
+        is_for_people = state != "running" and environ.get("XMEM_SUMMARY") and not line["rank"]
+        if is_for_people and devices and line["prediction"]:
             _say(line["prediction"], devices, ran_out=state == "oom")
 
 

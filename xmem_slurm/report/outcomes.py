@@ -21,16 +21,25 @@ _STATES = {
     "error": "failed",
     "running": "was not seen to end",
 }
+_IS_RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED")
 
 
-def job_lines(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
-    """Return what is known of a job, for one screen; `gpus` are the site's options, or the catalogue."""
-    device, predicted = outcome.device, outcome.prediction
-    became = _STATES[next(state for state in ("oom", "error", "running", "exit") if state in _of(outcome))]
-    became += ", after it had caught that there was too little GPU memory" if outcome.caught_oom else ""
+def job_lines(
+    outcome: JobOutcome,
+    gpus: Mapping[str, Gpu],
+    slurm_state: str = "",
+) -> list[str]:
+    """Return what is known of a job, for one screen.
+
+    `gpus` are the site's options, or the catalogue; `slurm_state` is the job's state as Slurm has
+    it, empty where that is not known.
+    """
+    predicted = outcome.prediction
     hours = (outcome.ended - outcome.began) / 3600
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(outcome.began))
-    lines = [f"job {outcome.job} {became}, {hours:.1f} h from {when}, {_processes(outcome)} on {device.name}"]
+    became = f"job {outcome.job} {_became(outcome, slurm_state)}, {hours:.1f} h from {when}"
+    on_gpu = f" on {outcome.device.name}" if outcome.used_gpu else ""
+    lines = [f"{became}, {_processes(outcome)}{on_gpu}"]
     if predicted is not None and predicted.required_bytes:
         how = f"({predicted.engine} engine{_promise(predicted.promise)})"
         # It may be able to take more of a GPU that has room for it than it needs to run.
@@ -39,17 +48,54 @@ def job_lines(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
         lines.append(f"estimated: {human(predicted.required_bytes)} with its margin {how}{up_to}")
     else:
         lines.append("estimated: nothing")
-    used = f"{human(device.used)} of the GPU's {human(device.total)}; " if device.used is not None else ""
-    retries = f"; the allocator freed its cache to go on {device.retries} times" if device.retries else ""
-    lines.append(f"used: {used}torch reserved {human(device.reserved)}, allocated {human(device.allocated)}{retries}")
+    if not outcome.used_gpu:
+        return [*lines, _UNUSED if outcome.finished else _UNSEEN]
+    return [*lines, *_used(outcome), *_fits(outcome, gpus)]
+
+
+_UNUSED = "used: no GPU memory, by torch's counters"
+_UNSEEN = "used: not known; CUDA had started, but torch's counters had not been read yet"
+
+
+def _became(outcome: JobOutcome, slurm_state: str) -> str:
+    """Return what became of a job; what its processes do not say themselves, Slurm may know."""
+    states = _of(outcome)
+    state = next(each for each in ("oom", "error", "running", "exit") if each in states)
+    if state == "running" and slurm_state in _IS_RUNNING:
+        return "is running"
+    if state == "running" and slurm_state:
+        return f"ended without a word (Slurm has it as {slurm_state})"
+    caught = ", after it had caught that there was too little GPU memory"
+    return _STATES[state] + (caught if outcome.caught_oom else "")
+
+
+def _used(outcome: JobOutcome) -> list[str]:
+    """Return what a job took of its GPU, and how near that is to what was predicted."""
+    device, predicted = outcome.device, outcome.prediction
+    used = ""
+    if device.used is not None:
+        used = f"{human(device.used)} of the GPU's {human(device.total)}; "
+    retries = ""
+    if device.retries:
+        retries = f"; the allocator freed its cache to go on {device.retries} times"
+    took = f"torch reserved {human(device.reserved)}, allocated {human(device.allocated)}{retries}"
+    lines = [f"used: {used}{took}"]
     if predicted is not None and predicted.reserved_bytes:
         more = device.reserved / predicted.reserved_bytes - 1
-        how = f"{abs(more):.2%} {'more' if more > 0 else 'less'} than" if more else "exactly what was"
-        lines.append(f"torch reserved {how} estimated")
+        how = f"{abs(more):.2%} {'more' if more > 0 else 'less'} than"
+        lines.append(f"torch reserved {how if more else 'exactly what was'} estimated")
+    return lines
+
+
+def _fits(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
+    """Return on which GPUs a job would have fitted; of one that ran out, what was too little."""
+    device = outcome.device
     if outcome.ran_out:
-        return [*lines, f"it needs more than the {human(outcome.limit_bytes)} that torch could have there"]
-    outside = device.used - device.reserved if device.used is not None and device.used > device.reserved else 0
-    width = max(map(len, gpus))
+        return [f"it needs more than the {human(outcome.limit_bytes)} that torch could have there"]
+    outside = 0
+    if device.used is not None and device.used > device.reserved:
+        outside = device.used - device.reserved
+    width, lines = max(map(len, gpus)), []
     for name, gpu in sorted(gpus.items(), key=lambda item: item[1].total_bytes):
         answer = _would(device.reserved, max(outside, gpu.context_bytes), gpu)
         lines.append(f"  {name:{width}}  {human(gpu.total_bytes):>10}  {answer}")
