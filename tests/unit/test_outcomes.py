@@ -360,6 +360,40 @@ def test_a_rank_that_was_killed_at_once_leaves_what_the_others_used(tmp_path: Pa
     assert (outcome.ran_out, outcome.device.reserved) == (True, 10 * GIB)
 
 
+HOST = {"process": 3 * GIB, "children": GIB, "step": 5 * GIB, "asked": 16 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("host_memory", "said"),
+    [
+        (HOST, "peak 5.00 GiB of 16.00 GiB asked, with cached files; its largest process 3.00 GiB"),
+        ({"process": GIB, "children": 2 * GIB}, "peak 2.00 GiB, of its largest process"),
+        ({"process": GIB, "asked": GIB}, "peak 1.00 GiB of 1.00 GiB asked, of its largest process"),
+    ],
+)
+def test_what_a_job_took_of_host_memory_is_told_beside_what_it_asked_for(
+    tmp_path: Path, host_memory: dict[str, int], said: str
+) -> None:
+    small = line(process=6, rank=1, host_memory={"process": 5})
+    (outcome,) = written(tmp_path, line(host_memory=host_memory), small)
+    assert f"host memory: {said}" in told_of(outcome)
+    (shown,) = (each["host_memory"] for each in told.job_document(outcome)["processes"][:1])
+    assert shown == {**dict.fromkeys(HOST), **host_memory}
+    killed = line(host_memory=host_memory, state="running")
+    assert f"host memory: {said}, when last heard of" in told_of(written(tmp_path, killed)[0])
+
+
+def test_a_line_without_host_memory_is_of_an_older_recorder(tmp_path: Path) -> None:
+    assert "host_memory" not in LINE
+    old, none = written(tmp_path, line(), line(job="8", time=300.0, host_memory=None))
+    for outcome in (old, none):
+        assert outcome.processes[0].host_memory is None
+        assert not any("host memory" in each for each in told_of(outcome))
+        assert told.job_document(outcome)["processes"][0]["host_memory"] is None
+    for wrong in ([], "x", {"process": -1}, {"step": 1.5}, {"asked": math.nan}):
+        assert written(tmp_path, line(host_memory=wrong)) == []
+
+
 def test_explain_asks_slurm_about_a_job_that_was_not_seen_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

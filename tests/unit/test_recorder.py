@@ -167,6 +167,78 @@ def test_one_that_ends_in_order_has_two_lines_and_the_last_counts(site_packages:
     assert (outcome.finished, outcome.device.reserved) == (True, 2 * GIB)
 
 
+def test_what_it_took_of_host_memory_is_in_the_line(site_packages: Path) -> None:
+    """Of itself, and of the largest of its children: one takes 200 MiB, and it has none of them."""
+    child = "import subprocess; subprocess.run([sys.executable, '-Ic', 'b\"x\" * (200 << 20)'])"
+    asks = {"SLURM_MEM_PER_NODE": "4096"}
+    assert run(site_packages, f"import sys; {child}; {TAKES}", **asks).returncode == 0
+    (line,) = lines(site_packages)
+    host = line["host_memory"]
+    assert set(host) == {"process", "children", "asked"}  # it is in no step of Slurm's
+    assert 4 << 20 < host["process"] < 200 << 20 < host["children"]
+    assert host["asked"] == 4 * GIB
+    expected = records.HostPeak(host["process"], host["children"], None, 4 * GIB)
+    (outcome,) = records.outcomes(site_packages / "records")
+    assert outcome.processes[0].host_memory == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "asked"),
+    [
+        ({"SLURM_MEM_PER_CPU": "1024", "SLURM_CPUS_ON_NODE": "8"}, 8 * GIB),
+        ({"SLURM_MEM_PER_GPU": "2048", "SLURM_GPUS_ON_NODE": "2"}, 4 * GIB),
+        ({"SLURM_MEM_PER_GPU": "2048"}, None),
+        ({"SLURM_MEM_PER_NODE": "0"}, None),  # all that the node has
+        ({"SLURM_MEM_PER_NODE": "4G"}, None),
+    ],
+)
+def test_what_a_job_asked_for_on_a_node_is_what_slurm_s_variables_say(
+    site_packages: Path, environ: dict[str, str], asked: int | None
+) -> None:
+    assert run(site_packages, TAKES, **environ).returncode == 0
+    assert lines(site_packages)[0]["host_memory"].get("asked") == asked
+
+
+STEP_V2 = "system.slice/slurmstepd.scope/job_7/step_0"
+STEP_V1 = "slurm/uid_1000/job_7/step_batch"
+PEAK = """
+import runpy, sys, types
+sys.modules["sitecustomize"] = types.ModuleType("sitecustomize")
+functions = runpy.run_path(sys.argv[1])
+print(functions["_quietly"](functions["_step_peak"], sys.argv[2], sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "peak"),
+    [
+        (f"0::/{STEP_V2}/user/task_0\n", f"{STEP_V2}/memory.peak", "1234"),
+        (f"0::/{STEP_V2}\n", f"{STEP_V2}/memory.peak", "1234"),
+        (f"0::/{STEP_V2}/user/task_0\n", f"{STEP_V2}/memory.current", "None"),  # before Linux 5.19
+        (
+            f"5:cpuset:/{STEP_V1}\n4:cpu,memory:/{STEP_V1}/task_0\n0::/init\n",
+            f"memory/{STEP_V1}/memory.max_usage_in_bytes",
+            "1234",
+        ),
+        ("0::/user.slice/session-1.scope\n", "user.slice/session-1.scope/memory.peak", "None"),
+        ("0::/\n", "memory.peak", "None"),  # in a container
+        ("nonsense\n", "memory.peak", "None"),
+    ],
+)
+def test_the_peak_of_a_step_is_that_of_its_control_group(
+    tmp_path: Path,
+    groups: str,
+    file: str,
+    peak: str,
+) -> None:
+    (tmp_path / "own").write_text(groups)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("1234\n")
+    argv = [str(RECORDER / "sitecustomize.py"), str(tmp_path / "own"), str(tmp_path)]
+    shown = subprocess.check_output([sys.executable, "-Ic", PEAK, *argv], text=True)
+    assert shown.strip() == peak
+
+
 def test_one_whose_first_allocation_fails_says_on_which_gpu(site_packages: Path) -> None:
     """It has reserved nothing: others have the GPU's memory."""
     fails = "import torch; torch.cuda.init(); torch.cuda.ooms = 1; raise torch.OutOfMemoryError"

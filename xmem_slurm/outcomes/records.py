@@ -52,8 +52,29 @@ class UsedGpu(NamedTuple):
     limit: int | None
 
 
+class HostPeak(NamedTuple):
+    """Peaks of host memory, in bytes, and what the job `asked` for on that node; None if not known.
+
+    They are of the `process`, of the largest of its `children` that have ended, and of its `step`
+    of the job on that node, with what the kernel keeps of files for it.
+    """
+
+    process: int | None
+    children: int | None
+    step: int | None
+    asked: int | None
+
+    @property
+    def largest(self) -> int:
+        """The peak of the largest process."""
+        return max(self.process or 0, self.children or 0)
+
+
 class RecordedProcess(NamedTuple):
-    """The last line of a process. `array` is as `4711_3`, empty where the job is none."""
+    """The last line of a process. `array` is as `4711_3`, empty where the job is none.
+
+    `host_memory` is None in lines of recorders that did not look at it.
+    """
 
     user: int
     job: str
@@ -68,6 +89,7 @@ class RecordedProcess(NamedTuple):
     torch: str
     devices: Sequence[UsedGpu]
     prediction: Prediction | None
+    host_memory: HostPeak | None
 
 
 @dataclass(frozen=True)
@@ -265,7 +287,7 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
     began, heard = fields.moment(line["began"]), fields.moment(line["time"])
     if heard < began:
         raise ValueError("heard of before it began")
-    predicted = line["prediction"]
+    predicted, host_memory = line["prediction"], line.get("host_memory")
     return RecordedProcess(
         user,
         fields.word(line["job"]),
@@ -280,7 +302,13 @@ def _process(user: int, line: Mapping[str, Any]) -> RecordedProcess:
         fields.word(line["torch"]),
         [_device(each) for each in line["devices"]],
         None if predicted is None else prediction.parse(predicted),
+        None if host_memory is None else _host_memory(host_memory),
     )
+
+
+def _host_memory(content: Mapping[str, Any]) -> HostPeak:
+    sizes = (content.get(name) for name in HostPeak._fields)
+    return HostPeak(*(None if each is None else fields.size(each) for each in sizes))
 
 
 def _device(content: Mapping[str, Any]) -> UsedGpu:

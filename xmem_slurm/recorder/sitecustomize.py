@@ -253,6 +253,7 @@ class _Recorder:
             "cuda": str(torch.version.cuda or torch.version.hip or ""),
             "python": "%d.%d.%d" % sys.version_info[:3],
             "devices": devices,
+            "host_memory": _quietly(_host_memory),
             "prediction": _quietly(_prediction),
         }
         text = ("\n" + json.dumps(line, separators=(",", ":")) + "\n").encode()
@@ -274,6 +275,66 @@ def _prediction():
     predicted = json.loads(os.environ["XMEM_PREDICTION"])
     submitted_on = predicted.pop("submitted_on")
     return predicted if os.environ.get("SLURM_SUBMIT_HOST", submitted_on) == submitted_on else None
+
+
+def _host_memory():
+    """Return the peaks of host memory so far, in bytes, and what the job asked for on this node.
+
+    They are of this process, of the largest of its children that have ended, and of its step of the
+    job on this node, with files that the kernel keeps cached for it; of what is not known, none.
+    """
+    import resource
+
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # KiB: getrusage(2)
+    found = {"process": _quietly(_own_peak), "children": children}
+    found.update(step=_quietly(_step_peak), asked=_quietly(_asked))
+    return {name: size for name, size in found.items() if size}
+
+
+def _own_peak():
+    """Return the peak of this process by its VmHWM (proc_pid_status(5)).
+
+    Its ru_maxrss is no less than what the process had that started it: execve(2) keeps that. So is
+    a child's, which is then this process's own.
+    """
+    with open("/proc/self/status") as file:
+        values = dict(line.split(":", 1) for line in file)
+    return int(values["VmHWM"].split()[0]) * 1024
+
+
+def _step_peak(own="/proc/self/cgroup", mounted="/sys/fs/cgroup"):
+    """Return the peak of the control group of this process's step (cgroups(7)), v2's or v1's.
+
+    Slurm puts it at .../job_7/step_0, and groups of single tasks below it. v2 has had memory.peak
+    since Linux 5.19.
+    """
+    import re
+
+    with open(own) as file:
+        groups = [line.rstrip("\n").split(":", 2) for line in file]
+    for _, controllers, path in groups:
+        step = re.match(r".*/job_\d+/step_[^/]+", path)
+        if step is not None and not controllers:
+            return _number(mounted + step.group() + "/memory.peak")
+        if step is not None and "memory" in controllers.split(","):
+            return _number(mounted + "/memory" + step.group() + "/memory.max_usage_in_bytes")
+    return None
+
+
+def _number(path):
+    with open(path) as file:
+        return int(file.read())
+
+
+def _asked():
+    """Return the host memory that the job asked for on this node, as Slurm's variables have it."""
+    environ = os.environ
+    if environ.get("SLURM_MEM_PER_NODE"):
+        return int(environ["SLURM_MEM_PER_NODE"]) << 20
+    for each, count in (("CPU", "SLURM_CPUS_ON_NODE"), ("GPU", "SLURM_GPUS_ON_NODE")):
+        if environ.get("SLURM_MEM_PER_" + each):
+            return int(environ["SLURM_MEM_PER_" + each]) * int(environ[count]) << 20
+    return None
 
 
 def _append(path, line):

@@ -49,8 +49,8 @@ def job_lines(
     else:
         lines.append("estimated: nothing")
     if not outcome.used_gpu:
-        return [*lines, _UNUSED if outcome.finished else _UNSEEN]
-    return [*lines, *_used(outcome), *_fits(outcome, gpus)]
+        return [*lines, _UNUSED if outcome.finished else _UNSEEN, *_host_memory(outcome)]
+    return [*lines, *_used(outcome), *_host_memory(outcome), *_fits(outcome, gpus)]
 
 
 _UNUSED = "used: no GPU memory, by torch's counters"
@@ -85,6 +85,24 @@ def _used(outcome: JobOutcome) -> list[str]:
         how = f"{abs(more):.2%} {'more' if more > 0 else 'less'} than"
         lines.append(f"torch reserved {how if more else 'exactly what was'} estimated")
     return lines
+
+
+def _host_memory(outcome: JobOutcome) -> list[str]:
+    """Return what a job took of a node's memory, beside what it asked for: where it took the most.
+
+    The step's peak has all of its processes on that node, and files that the kernel keeps cached
+    and would give up.
+    """
+    seen = [each.host_memory for each in outcome.processes if each.host_memory is not None]
+    if not seen:
+        return []
+    most = max(seen, key=lambda each: max(each.step or 0, each.largest))
+    asked = f" of {human(most.asked)} asked" if most.asked else ""
+    until = ", when last heard of" if "running" in _of(outcome) else ""
+    if most.step is None:
+        return [f"host memory: peak {human(most.largest)}{asked}, of its largest process{until}"]
+    beside = f"with cached files; its largest process {human(most.largest)}"
+    return [f"host memory: peak {human(most.step)}{asked}, {beside}{until}"]
 
 
 def _fits(outcome: JobOutcome, gpus: Mapping[str, Gpu]) -> list[str]:
@@ -123,7 +141,12 @@ def _would(reserved: int, outside: int, gpu: Gpu) -> str:
 def job_document(outcome: JobOutcome) -> dict[str, Any]:
     """Return what is known of a job, as one JSON object; sizes in bytes."""
     processes = [
-        {**each._asdict(), "devices": [device._asdict() for device in each.devices], "prediction": None}
+        {
+            **each._asdict(),
+            "devices": [device._asdict() for device in each.devices],
+            "host_memory": None if each.host_memory is None else each.host_memory._asdict(),
+            "prediction": None,
+        }
         for each in outcome.processes
     ]
     predicted = outcome.prediction._asdict() if outcome.prediction is not None else None
