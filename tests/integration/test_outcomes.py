@@ -105,7 +105,14 @@ def test_a_retry_is_a_job_of_its_own_for_the_case_that_memory_ran_out(
     shown = cluster.ended(again)
     assert "JobState=COMPLETED" in shown
     assert "a100_40" in shown
-    assert outcome(cluster, again).finished
+    seen = outcome(cluster, again)
+    assert seen.finished
+    assert seen.prediction is not None
+    # The dry run was on an l4, and says nothing of an a100_40.
+    assert (seen.prediction.run != "", seen.prediction.gpu) == (True, "")
+    shown = cluster.run(XMEM_SLURM, "explain", again).stdout
+    assert "estimated: nothing\n" in shown
+    assert "\nhost memory: peak " in shown
 
     other, told = submitted(cluster, job(tmp_path / "fails", job_python, "exit 1\n"), "--xmem-retry=1")
     assert "submitted as written" in told  # its dry run failed, too: nothing was chosen that could be too small

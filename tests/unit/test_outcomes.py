@@ -138,6 +138,17 @@ def test_an_oom_is_over_once_the_script_ran_in_less_and_known_once_it_ran_in_mor
     assert history.of_script(written(tmp_path, oom, edited)) is None
 
 
+def test_what_a_retry_took_is_known_where_nothing_was_predicted_of_it(tmp_path: Path) -> None:
+    """It ran on another kind of GPU than the dry run."""
+    nothing = {"gpu": "", "capability": "", "reserved_bytes": 0, "fits_in_bytes": 0}
+    h200 = {"name": "NVIDIA H200", "capability": "9.0", "total": 140 * GIB}
+    retry = line(30 * GIB, nothing, job="8", time=300.0, device=h200)
+    ran_out = history.of_script(written(tmp_path, line(7 * GIB, **OOM), retry))
+    assert ran_out is not None
+    assert ran_out.share == 2.0
+    assert ran_out.least_bytes == 30 * GIB
+
+
 def test_without_a_prediction_what_there_was_is_the_least(tmp_path: Path) -> None:
     nothing = {"reserved_bytes": 0, "fits_in_bytes": 0, "outside_bytes": 0}
     ran_out = history.of_script(written(tmp_path, line(7 * GIB, nothing, **OOM)))

@@ -54,7 +54,11 @@ def of_script(found: Sequence[JobOutcome]) -> RanOut | None:
         return None
     words = f"job {counts.job} ran out of memory on {_given(counts)} at {human(counts.limit_bytes)}"
     shares = [_lacked(counts, _too_little(counts) + _MORE, of_peak=False)]
-    shares += [_lacked(each, each.device.reserved, of_peak=True) for each in later]
+    for each in later:
+        # A retry on another kind of GPU has no prediction of its own. What it took is held against
+        # that of the job that ran out: kinds differ by less than what would be forgotten else.
+        predicted = each if _is_predicted(each) else counts
+        shares.append(_lacked(predicted, each.device.reserved, of_peak=True))
     known = [share for share in shares if share is not None]
     least = max([_too_little(counts) + _MORE, *(each.device.reserved for each in later)])
     return RanOut(words, max(known) if shares[0] is not None else None, least)
@@ -67,6 +71,10 @@ def _came_as_far(later: JobOutcome, counts: JobOutcome) -> bool:
     """
     predicted = later.prediction.reserved_bytes if later.prediction is not None else 0
     return later.device.reserved >= min(counts.device.reserved, predicted or counts.device.reserved)
+
+
+def _is_predicted(outcome: JobOutcome) -> bool:
+    return outcome.prediction is not None and outcome.prediction.reserved_bytes > 0
 
 
 def _lacked(outcome: JobOutcome, needed_bytes: int, *, of_peak: bool) -> float | None:
