@@ -129,7 +129,7 @@ class Doubt(Enum):
     )
     HOOK_MISSING = "hook-missing", 0.10, "{detail}: what is watched there was not seen, and the job may need more"
     SITES_UNKNOWN = "sites-unknown", LEAST, "{detail}: reports cannot say which line asked for memory"
-    SET_UP = "set-up", LEAST, "a line of the script failed in the dry run, which went on without it: {detail}"
+    SET_UP = "set-up", LEAST, "a line of the script failed in the dry run: {detail}"
     RAN_OUT = "ran-out", LEAST, "{detail}"
     THREADS = "threads", 0.10, "{detail}: on a GPU they may be further ahead, and need more"
     SKIPPED = (

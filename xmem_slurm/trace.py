@@ -8,6 +8,7 @@ by the probe, so that a reader sees either the last complete state of a process 
                     "running" (it was killed), "steady" (steps no longer change the peak), "budget", "signal", "exit"
     error           the exception that ended the script, or null
     pid, argv, rank, world_size
+    python          the interpreter's path (sys.executable); earlier releases did not write it
     nodes           how many nodes the ranks are on, as the launcher or Slurm says; earlier releases did not write it
     component       the component of a heterogeneous job that the process belongs to (XMEM_COMPONENT); else 0
     torch_version, cuda_version                      as torch says them; null for what is not there
@@ -306,6 +307,8 @@ class Process:
     cuda_version: str | None
     allocator_settings: str
     gpu: ShownGpu
+    python: str = field(default="", kw_only=True)
+    """The path of the Python that ran it; "" where that is not known."""
 
     @property
     def error(self) -> str | None:

@@ -47,6 +47,7 @@ class _ProcessForm(BaseModel):
     state: Text
     error: Text | None
     argv: list[Text]
+    python: Text = ""
     rank: Count
     world_size: Count
     component: Count = 0

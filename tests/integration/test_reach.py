@@ -135,7 +135,9 @@ def test_a_script_that_went_on_without_its_environment_is_not_surely_known(folde
         DryRunOrder.of(job(folder, "#!/bin/bash\nsource miniconda3/bin/activate ml\n$PYTHON train.py\n"), GPU, BUDGET)
     )
     (noted,) = [noted for trace in found.traces for noted in trace.doubts if noted.doubt is Doubt.SET_UP]
-    assert noted.detail == "line 2: miniconda3/bin/activate: No such file or directory"
+    failed, _, python = noted.detail.partition("; the script went on with ")
+    assert failed == "line 2: miniconda3/bin/activate: No such file or directory"
+    assert Path(python).is_absolute()
 
 
 def test_a_script_that_fails_on_unset_variables_finds_slurm_s(folder: Path) -> None:

@@ -1,18 +1,23 @@
 """What is made of how a dry run ended, and what is left of a budget."""
 
 import dataclasses
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from xmem_slurm import trace_file
+from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun import budget as budget_of
 from xmem_slurm.dryrun import runner
 from xmem_slurm.dryrun.budget import Budget, Spent
+from xmem_slurm.errors import NoEstimate
 from xmem_slurm.sandbox import sandbox
 from xmem_slurm.site.schema import DryRuns
 
-GPT2 = trace_file.read(Path(__file__).parents[1] / "data" / "gpt2-small.json.gz")
+GPT2_FILE = Path(__file__).parents[1] / "data" / "gpt2-small.json.gz"
+GPT2 = trace_file.read(GPT2_FILE)
 
 
 def test_of_a_run_that_was_stopped_by_its_time_the_trace_so_far_stands() -> None:
@@ -77,3 +82,35 @@ FileNotFoundError: [Errno 2] No such file or directory: 'x'
 )
 def test_last_words_of_python_name_the_line_of_the_users_own(tail: str, said: str) -> None:
     assert runner._last_words(sandbox.Outcome(1, None, 1.0, 0, tail.encode())) == said
+
+
+FAILED_LINE = "line 2: conda: command not found"
+
+
+def left(folder: Path, **changes: object) -> None:
+    """Leave the trace of a process in a dry run's folder, as its Python would."""
+    written = json.loads(gzip.decompress(GPT2_FILE.read_bytes()))
+    (folder / "1.json.gz").write_bytes(gzip.compress(json.dumps(written | changes).encode()))
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [
+        ("/usr/bin/python3", f"{FAILED_LINE}; the script went on with /usr/bin/python3"),
+        ("", FAILED_LINE),
+    ],
+)
+def test_after_a_line_that_failed_the_python_that_ran_the_script_is_told(
+    python: str, told: str, tmp_path: Path
+) -> None:
+    """The environment's own it was not, perhaps: that of a release before this one is not known."""
+    said = f"slurm_script: {FAILED_LINE}\n".encode()
+    ended = sandbox.Outcome(0, None, 1.0, 0, b"", output_head=said)
+    left(tmp_path, python=python)
+    (found,) = runner._traces(tmp_path, ended)
+    assert [noted.detail for noted in found.doubts if noted.doubt is Doubt.SET_UP] == [told]
+    nothing = {"action": [], "address": [], "size": [], "stream": []}
+    left(tmp_path, python=python, events=nothing, marks=[], tags=[], bounds=[], sites={})
+    with pytest.raises(NoEstimate) as failed:
+        runner._traces(tmp_path, dataclasses.replace(ended, returncode=1, output_tail=b"no data\n"))
+    assert str(failed.value).endswith(f": no data; before that failed {told}")

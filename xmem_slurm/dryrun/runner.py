@@ -149,14 +149,13 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         traces_read = [replace(each, doubts=[*each.doubts, itself]) for each in traces_read]
     failed_line = set_up.failure(outcome.output_head)
     if failed_line:
-        noted = trace.Noted(Doubt.SET_UP, failed_line)
-        traces_read = [replace(each, doubts=[*each.doubts, noted]) for each in traces_read]
+        traces_read = [_after_failed_line(each, failed_line) for each in traces_read]
     if not any(each.allocations or each.error for each in traces_read):
         why = _why_nothing(traces, traces_read, outcome)
         on_any_gpu = outcome.stopped is None and not any(each.recorded for each in traces_read)
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
-        before = f"; before that failed {failed_line}" if failed_line not in why else ""
+        before = _before(failed_line, traces_read) if failed_line not in why else ""
         no_fact = _is_no_fact(outcome, why)
         raise kind(
             why if unused else f"{why}{missing}{before}",
@@ -171,6 +170,21 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         why = f"the script ended with code {code} before any step{_disturbed(outcome)}{_last_words(outcome)}{missing}"
         raise NoEstimate(why, files, busy=_is_no_fact(outcome, why))
     return traces_read
+
+
+def _after_failed_line(trace_read: trace.Trace, failed_line: str) -> trace.Trace:
+    """Say in a trace which line failed before, and which Python ran then: perhaps another."""
+    noted = trace.Noted(Doubt.SET_UP, f"{failed_line}{_went_on(trace_read)}")
+    return replace(trace_read, doubts=[*trace_read.doubts, noted])
+
+
+def _went_on(trace_read: trace.Trace) -> str:
+    return f"; the script went on with {trace_read.python}" if trace_read.python else ""
+
+
+def _before(failed_line: str, traces_read: Sequence[trace.Trace]) -> str:
+    went_on = next((_went_on(each) for each in traces_read if each.python), "")
+    return f"; before that failed {failed_line}{went_on}"
 
 
 def _not_for_jobs(stand_ins: Path) -> list[Path]:

@@ -3,7 +3,8 @@
 One JSON object (gzip), written whole and renamed into place:
 
     schema_version  1
-    state, error, argv, rank, world_size, component, nodes, torch_version, cuda_version, allocator_settings, gpu
+    state, error, argv, python, rank, world_size, component, nodes, torch_version, cuda_version,
+    allocator_settings, gpu
                     as in a trace (`xmem_slurm/trace.py`)
     rows            in order of time; `parent` is the number of an operator's row, or -1
                     ["o", parent, name, [[address, shape[], type]], [bytes]]   an operator or a scope, its tensors, and

@@ -15,6 +15,7 @@ def described(environ, build, settings, rank, world_size):
     """
     return {
         "argv": list(getattr(sys, "orig_argv", None) or [sys.executable, *getattr(sys, "argv", [])]),
+        "python": sys.executable or "",
         "rank": rank,
         "world_size": world_size,
         "component": int(environ.get("XMEM_COMPONENT", "0")),
