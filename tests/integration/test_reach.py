@@ -129,6 +129,13 @@ def test_a_line_that_failed_before_is_named(folder: Path) -> None:
     assert "; before that failed line 2: conda: command not found" in said
 
 
+def test_the_python_that_lacks_a_module_is_named(folder: Path) -> None:
+    script = "#!/bin/bash\nconda activate ml\n$PYTHON -c 'import no_such_module'\n"
+    failed, _, python = why_not(job(folder, script)).partition("; the script went on with ")
+    assert failed.endswith("; before that failed line 2: conda: command not found")
+    assert Path(python).is_absolute()
+
+
 @pytest.mark.torch
 def test_a_script_that_went_on_without_its_environment_is_not_surely_known(folder: Path) -> None:
     found = runner.run(

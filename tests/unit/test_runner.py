@@ -114,3 +114,24 @@ def test_after_a_line_that_failed_the_python_that_ran_the_script_is_told(
     with pytest.raises(NoEstimate) as failed:
         runner._traces(tmp_path, dataclasses.replace(ended, returncode=1, output_tail=b"no data\n"))
     assert str(failed.value).endswith(f": no data; before that failed {told}")
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (
+            "torch",
+            "; /usr/bin/python3 has none; is the job's environment activated, here or in the script?",
+        ),
+        ("numpy", ""),
+    ],
+)
+def test_a_python_without_the_jobs_modules_is_told(module: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "lacking").write_text("/usr/bin/python3")
+    head = f"slurm_script: {FAILED_LINE}\n".encode()
+    words = f"ModuleNotFoundError: No module named '{module}'"
+    ended = sandbox.Outcome(1, None, 1.0, 0, words.encode(), output_head=head)
+    with pytest.raises(NoEstimate) as failed:
+        runner._traces(tmp_path, ended)
+    went_on = "" if told else "; the script went on with /usr/bin/python3"
+    assert str(failed.value).endswith(f": {words}{told}; before that failed {FAILED_LINE}{went_on}")

@@ -47,6 +47,8 @@ _LIMITS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "CUDA_MPS_PINNED_DEV
 """The variables that hold a job to a share of a GPU (`sharing`): the probe sees whether the job leaves them alone."""
 _FILES = "files.log"
 """What the probe calls its notes of files (probe/_xmem/process/files.py)."""
+_LACKING = "lacking"
+"""What the probe calls the file with the Python that lacked a module (probe/_xmem/imports.py)."""
 _SHIM = (
     f"import sys; sys.path.append('{Path(__file__).parents[2]}');"
     " from xmem_slurm.dryrun.shims.commands import main; main()"
@@ -155,7 +157,9 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
         on_any_gpu = outcome.stopped is None and not any(each.recorded for each in traces_read)
         unused = why == _UNUSED
         kind = UnusedGpu if unused else NoEstimate
-        before = _before(failed_line, traces_read) if failed_line not in why else ""
+        python = next((each.python for each in traces_read if each.python), _lacking(traces))
+        went_on = _went_on(python) if python not in why else ""
+        before = f"; before that failed {failed_line}{went_on}" if failed_line not in why else ""
         no_fact = _is_no_fact(outcome, why)
         raise kind(
             why if unused else f"{why}{missing}{before}",
@@ -174,17 +178,20 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
 
 def _after_failed_line(trace_read: trace.Trace, failed_line: str) -> trace.Trace:
     """Say in a trace which line failed before, and which Python ran then: perhaps another."""
-    noted = trace.Noted(Doubt.SET_UP, f"{failed_line}{_went_on(trace_read)}")
+    noted = trace.Noted(Doubt.SET_UP, f"{failed_line}{_went_on(trace_read.python)}")
     return replace(trace_read, doubts=[*trace_read.doubts, noted])
 
 
-def _went_on(trace_read: trace.Trace) -> str:
-    return f"; the script went on with {trace_read.python}" if trace_read.python else ""
+def _went_on(python: str) -> str:
+    return f"; the script went on with {python}" if python else ""
 
 
-def _before(failed_line: str, traces_read: Sequence[trace.Trace]) -> str:
-    went_on = next((_went_on(each) for each in traces_read if each.python), "")
-    return f"; before that failed {failed_line}{went_on}"
+def _lacking(traces: Path) -> str:
+    """Return the path of the Python that lacked a module and had no torch yet; "" of none."""
+    try:
+        return untrusted.plain(os.fsdecode(untrusted.read(traces / _LACKING, _MOST_NOTED)))
+    except untrusted.DAMAGE:
+        return ""
 
 
 def _not_for_jobs(stand_ins: Path) -> list[Path]:
@@ -320,7 +327,9 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
         last_words = _last_words(outcome) or ("" if traces_read or unreached else f"; {_UNSEEN}")
         hidden = f"; {_UNREACHED}" if unreached else ""
         if _NO_TORCH in last_words:
-            hidden = "; is the job's environment activated, here or in the script?"
+            python = _lacking(traces)
+            hidden = f"; {python} has none" if python else ""
+            hidden += "; is the job's environment activated, here or in the script?"
         ended = f"the script ended with code {outcome.returncode} before any GPU memory was used"
         return f"{ended}{_disturbed(outcome)}{last_words}{hidden}"
     if traces_read:

@@ -5,9 +5,13 @@ nothing itself.
 """
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
+
+LACKING = "lacking"
+"""The file that names the Python whose script ended for want of a module, with no torch yet."""
 
 
 class _Loader:
@@ -104,6 +108,15 @@ class _Finder:
     def at_exit(self):
         if self._recorder is not None:
             self._recorder.finish("exit")
+        elif isinstance(getattr(sys, "last_value", None), ModuleNotFoundError):
+            self._note_python()
+
+    def _note_python(self):
+        """Say which Python lacked a module: without torch there is no trace. The first does."""
+        with contextlib.suppress(OSError, KeyError):
+            path = os.path.join(self._environ["XMEM_TRACE_DIR"], LACKING)
+            with open(path, "x", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(sys.executable or "")
 
 
 def _is_torch(origin):
