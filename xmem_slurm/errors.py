@@ -67,7 +67,8 @@ class NoEstimate(XmemError):  # noqa: N818 - it reads as what it says: no estima
 
     `files` is what the dry run read (each a `trace.File`), as far as it was seen; None where there was none.
     `on_any_gpu` is set where another kind of GPU would change nothing: the script stopped by itself. `fails` is set
-    where it cannot start: it is not there or not right, or imports what is not there, and would fail as a job, too.
+    where it cannot run: it is not there or not right, imports what is not there, waits for input, or
+    asks for a GPU beyond the job's, and would fail as a job, too.
     `busy` is set where this machine had no time for it: that is no fact about the job.
     """
 

@@ -74,20 +74,30 @@ _OF_NO_GPU = frozenset(
     )
 )
 """Exceptions that no GPU has a part in: neither its kind nor the values on it."""
-_AT_START = re.compile(
-    r"\b(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b|can't open file '.*': \[Errno 2\]"
+_WAITS_FOR_INPUT = "EOFError: EOF when reading a line"
+"""What input() raises where nobody types."""
+_ON_EVERY_NODE = re.compile(
+    r"\b(ModuleNotFoundError|ImportError|SyntaxError|IndentationError|TabError)\b"
+    r"|can't open file '.*': \[Errno 2\]"
+    rf"|{_WAITS_FOR_INPUT}|CUDA error: invalid device ordinal"
 )
-"""What Python says of a script that is not there or not right, or that imports what is not there."""
+"""What Python says of a script that is not there or not right, that imports what is not there, or
+that waits for input; and torch of one that asks for a GPU beyond those of its job."""
 _OURS = re.compile(r"\b_xmem\b|\bxmem_slurm\b")
 """What it says of is of this package: half upgraded, or broken."""
 
 
-def cannot_start(words: str) -> bool:
+def cannot_run(words: str) -> bool:
     """Whether a script that ended with these words ends so on every node.
 
     Other files may be on a node's own disk, and a library in C that is missing here may be there.
     """
-    return bool(_AT_START.search(words)) and ".so" not in words and not is_of_ours(words)
+    return bool(_ON_EVERY_NODE.search(words)) and ".so" not in words and not is_of_ours(words)
+
+
+def waits_for_input(words: str) -> bool:
+    """Whether a script that ended with these words waited for a line that somebody types."""
+    return _WAITS_FOR_INPUT in words
 
 
 def is_of_ours(words: str) -> bool:

@@ -15,7 +15,7 @@ from xmem_slurm.errors import NoEstimate, Refused
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.submission.answer import Wishes, answer
-from xmem_slurm.trace import Trace, cannot_start
+from xmem_slurm.trace import ScriptFailure, Trace, cannot_run
 
 FAILS = NoEstimate("the script ended with code 1: No module named 'jax'", [], on_any_gpu=True, fails=True)
 WISHES = Wishes(site=str(EXAMPLE_SITE))
@@ -111,7 +111,63 @@ def test_one_that_is_too_large_for_every_gpu(monkeypatch: pytest.MonkeyPatch) ->
         ("FileNotFoundError: [Errno 2] No such file or directory: '/scratch/data' (train.py:9)", False),
         ("ImportError: libmkl_rt.so.2: cannot open shared object file (train.py:1)", False),
         ("srun: command not found", False),
+        ("EOFError: EOF when reading a line (train.py:9)", True),
+        ("EOFError: Ran out of input (train.py:9)", False),
+        ("AcceleratorError: CUDA error: invalid device ordinal (train.py:5)", True),
+        ("AcceleratorError: CUDA error: an illegal memory access (train.py:5)", False),
     ],
 )
 def test_what_may_be_otherwise_on_a_node_is_no_reason(words: str, *, it_cannot: bool) -> None:
-    assert cannot_start(words) is it_cannot
+    assert cannot_run(words) is it_cannot
+
+
+def stopped(words: str, **changes: object) -> Trace:
+    """Return the trace of a process that stopped before it used a GPU."""
+    failure = ScriptFailure(words, words.partition(":")[0])
+    untouched = dataclasses.replace(GPT2, failure=failure, allocations=[], events=[], marks=[])
+    return dataclasses.replace(untouched, recorded={}, seen=None, **changes)
+
+
+EOF = "EOFError: EOF when reading a line (train.py:3)"
+
+
+def test_input_is_what_a_batch_job_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    finds(monkeypatch, stopped(EOF))
+    with pytest.raises(NoEstimate) as failed:
+        answer(job("l4"), WISHES, lambda _: None)
+    lacks = "it waits for input, which a batch job does not have"
+    assert str(failed.value) == f"it is likely to fail: {lacks}; {EOF}"
+    with_input = job("l4").but(argv=("--input=answers.txt", *job("l4").argv))
+    with pytest.raises(NoEstimate) as failed:
+        answer(with_input, WISHES._replace(strict=True), lambda _: None)
+    assert str(failed.value) == f"{EOF}; a dry run has no input (--input)"
+
+
+def test_input_is_lacked_before_torch_is_loaded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = NoEstimate(f"the script ended with code 1: {EOF}", [], on_any_gpu=True, fails=True)
+    monkeypatch.setattr(runner, "run", lambda _order: DryRunResult(before))
+    with pytest.raises(NoEstimate, match="it is likely to fail: it waits for input, which a batch"):
+        answer(job("l4"), WISHES, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("words", "it_cannot"),
+    [
+        ("AcceleratorError: CUDA error: invalid device ordinal (train.py:5)", True),
+        ("ModuleNotFoundError: No module named 'jax' (train.py:3)", True),
+        ("ValueError: no such shard (train.py:3)", False),
+        ("FileNotFoundError: [Errno 2] No such file: '/scratch/2' (train.py:9)", False),
+    ],
+)
+def test_a_rank_that_dies_counts_by_what_it_died_of(
+    words: str, *, it_cannot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script that stops by itself does: what may be otherwise on a node is no reason."""
+    traces = [dataclasses.replace(GPT2, world_size=4), stopped(words, rank=2, world_size=4)]
+    monkeypatch.setattr(runner, "run", lambda _order: DryRunResult(traces))
+    died = f"rank 2 of 4 stopped with {words}"
+    with pytest.raises(NoEstimate) as failed:
+        answer(job("l4"), WISHES, lambda _: None)
+    assert str(failed.value) == (f"it is likely to fail: {died}" if it_cannot else died)
+    with pytest.raises(Refused if it_cannot else NoEstimate):
+        answer(job("l4"), WISHES._replace(strict=True), lambda _: None)

@@ -77,6 +77,8 @@ class Job:
     """Whether a shell runs the script."""
     array: Sequence[int] = ()
     """The tasks of an array, those first that stand for it best; not all of a long one."""
+    has_input: bool = False
+    """Whether Slurm gives it a file to read where a job has nobody to type (--input)."""
 
     def as_task(self, number: int) -> "Job":
         """Return it as this task of its array."""
@@ -107,6 +109,7 @@ def from_submission(job: Submission) -> Job:
         outputs=outputs,
         by_shell=by_shell,
         array=array,
+        has_input=request.value("input") is not None,
     )
 
 

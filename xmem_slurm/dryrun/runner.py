@@ -165,7 +165,7 @@ def _traces(traces: Path, outcome: sandbox.Outcome) -> list[trace.Trace]:
             why if unused else f"{why}{missing}{before}",
             files,
             on_any_gpu=on_any_gpu,
-            fails=on_any_gpu and trace.cannot_start(why) and not (missing or failed_line or no_fact),
+            fails=on_any_gpu and trace.cannot_run(why) and not (missing or failed_line or no_fact),
             busy=no_fact,
         )
     failed = outcome.returncode and outcome.stopped is None

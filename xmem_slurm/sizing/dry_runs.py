@@ -14,7 +14,7 @@ from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import kernels, nccl
 from xmem_slurm.sizing.estimate import Estimate, estimate
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
-from xmem_slurm.trace import Noted, Trace, cannot_start, fail_on_any_gpu
+from xmem_slurm.trace import Noted, Trace, cannot_run, fail_on_any_gpu, waits_for_input
 from xmem_slurm.units import listed
 
 # Note [Tasks of an array]
@@ -154,6 +154,9 @@ def _certain_but_for_ranks(traces: Sequence[Trace], gpu: Gpu) -> bool:
     return priced <= known and all(trace.came_to_its_end for trace in used)
 
 
+_NO_INPUT = "it waits for input, which a batch job does not have"
+
+
 @dataclass
 class ComponentEstimates:
     """What the dry runs say of one component. `sure` is the option that it is meant for.
@@ -220,7 +223,7 @@ class ComponentEstimates:
         try:
             traces = yield from self.dry_runs.on(name)
         except NoEstimate as error:
-            return error
+            return self._without_input(error)
         own = [trace for trace in traces if trace.component == self.component]
         self.arch_list = next((trace.arch_list for trace in own if trace.arch_list), self.arch_list)
         files = [file for trace in traces for file in trace.files]
@@ -235,8 +238,20 @@ class ComponentEstimates:
             excused = any(
                 trace.has(Doubt.SET_UP) or (trace.failure is not None and trace.failure.offline) for trace in own
             )
-            fails = by_itself and not excused and cannot_start(str(error))
-            return NoEstimate(str(error), files, on_any_gpu=by_itself, fails=fails)
+            fails = (by_itself or error.fails) and not excused and cannot_run(str(error))
+            failed = NoEstimate(str(error), files, on_any_gpu=by_itself or fails, fails=fails)
+            return self._without_input(failed)
+
+    def _without_input(self, error: NoEstimate) -> NoEstimate:
+        """Say of a script that waits for input what it lacks: with --input only a dry run does."""
+        if not waits_for_input(str(error)):
+            return error
+        if self.dry_runs.order.job.has_input:
+            fails, words = False, f"{error}; a dry run has no input (--input)"
+        else:
+            fails, words = error.fails, f"{_NO_INPUT}; {error}"
+        on_any_gpu, busy = error.on_any_gpu, error.busy
+        return type(error)(words, error.files, on_any_gpu=on_any_gpu, fails=fails, busy=busy)
 
 
 def kind_of(gpu: Gpu) -> tuple[str, int]:

@@ -23,7 +23,7 @@ from xmem_slurm.errors import NoEstimate
 from xmem_slurm.site.schema import Gpu
 from xmem_slurm.sizing import margins, nccl
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience, Margin
-from xmem_slurm.trace import Category, Noted, Trace
+from xmem_slurm.trace import Category, Noted, Trace, cannot_run
 from xmem_slurm.units import MIB, round_up
 
 
@@ -200,7 +200,8 @@ def estimate(traces: Sequence[Trace], gpu_name: str, gpu: Gpu, experience: Exper
     used = {(trace.component, trace.rank) for trace in traces if trace.allocations}
     for trace in traces:
         if used and trace.failed and (trace.component, trace.rank) not in used:
-            raise NoEstimate(f"rank {trace.rank} of {trace.world_size} stopped with {trace.error}")
+            words = f"rank {trace.rank} of {trace.world_size} stopped with {trace.error}"
+            raise NoEstimate(words, fails=cannot_run(words))
     ranks = [_rank(trace, gpu, experience) for trace in traces if trace.allocations]
     if not ranks:
         failed = [(trace.lived[1], trace.error) for trace in traces if trace.error]  # a launcher ends after its workers
