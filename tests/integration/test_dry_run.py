@@ -486,7 +486,7 @@ def test_a_job_that_submits_another_submits_nothing(place: Place) -> None:
 # -- why there is no estimate ------------------------------------------------------------------------------------------
 
 REASONS = {
-    "no torch": ("echo hello", "no torch was loaded where xsbatch could see it"),
+    "no torch": ("echo hello", "the script did not load torch"),
     "a wrong command": ("pyhton train.py", "pyhton: command not found"),
     "an error that stops the script": ("set -e\nmodule load cuda\npython train.py", "module: command not found"),
 }
@@ -499,8 +499,8 @@ def test_the_reason_says_what_happened(place: Place, case: str) -> None:
 
 
 TORCH_REASONS = {
-    "-I": ("python -I -c 'import sys'", TRAIN, "no torch was loaded where xsbatch could see it"),
-    "unset": ("unset PYTHONPATH\npython -c pass", TRAIN, "no torch was loaded where xsbatch could see it"),
+    "-I": ("python -I -c 'import sys'", TRAIN, "the script did not load torch"),
+    "unset": ("unset PYTHONPATH\npython -c pass", TRAIN, "the script did not load torch"),
     "no GPU used": ("python -c 'import torch'", TRAIN, "torch was imported but no GPU memory was used"),
     "an exception": (
         "python train.py",

@@ -135,3 +135,18 @@ def test_a_python_without_the_jobs_modules_is_told(module: str, told: str, tmp_p
         runner._traces(tmp_path, ended)
     went_on = "" if told else "; the script went on with /usr/bin/python3"
     assert str(failed.value).endswith(f": {words}{told}; before that failed {FAILED_LINE}{went_on}")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (0, "the script did not load torch, so no GPU memory was estimated"),
+        (1, "the script ended with code 1 before any GPU memory was used; it did not load torch"),
+    ],
+)
+def test_a_script_without_torch_is_said_to_be_that_before_what_may_hide_it(
+    code: int, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NoEstimate) as failed:
+        runner._traces(tmp_path, sandbox.Outcome(code, None, 1.0, 0, b""))
+    assert str(failed.value) == f"{told} (if it did, python -I, python -E or env -i hid that)"

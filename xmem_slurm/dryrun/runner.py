@@ -63,7 +63,8 @@ _EXITS = ("SystemExit", "os._exit")
 _MOST_NOTED = 1000
 """Characters of a note."""
 _UNUSED = "torch was imported but no GPU memory was used"
-_UNSEEN = "no torch was loaded where xsbatch could see it"
+_NOT_LOADED = "did not load torch"
+_HIDDEN = "if it did, python -I, python -E or env -i hid that"
 _NO_TORCH = "No module named 'torch'"
 _UNREACHED = (
     "torch found no CUDA library, as the script's Python was not reached: it replaces PYTHONPATH and LD_PRELOAD"
@@ -324,7 +325,8 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
         return "a process died while it imported torch" + _last_words(outcome)
     unreached = not traces_read and _CUDA_LIBRARY_MISSING.search(outcome.output_tail)
     if outcome.returncode:
-        last_words = _last_words(outcome) or ("" if traces_read or unreached else f"; {_UNSEEN}")
+        unseen = "" if traces_read or unreached else f"; it {_NOT_LOADED} ({_HIDDEN})"
+        last_words = _last_words(outcome) or unseen
         hidden = f"; {_UNREACHED}" if unreached else ""
         if _NO_TORCH in last_words:
             python = _lacking(traces)
@@ -334,7 +336,8 @@ def _why_nothing(traces: Path, traces_read: Sequence[trace.Trace], outcome: sand
         return f"{ended}{_disturbed(outcome)}{last_words}{hidden}"
     if traces_read:
         return _UNUSED
-    return f"{_UNREACHED if unreached else _UNSEEN} (python -I, python -E and env -i hide it)"
+    not_loaded = f"the script {_NOT_LOADED}, so no GPU memory was estimated ({_HIDDEN})"
+    return f"{_UNREACHED} (python -I, python -E and env -i hide it)" if unreached else not_loaded
 
 
 def _first_note(notes: Path) -> str | None:
