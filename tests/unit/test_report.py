@@ -18,6 +18,7 @@ import pytest
 from tests.traces import growing_batches
 from xmem_slurm import resources, trace, trace_file
 from xmem_slurm.allocator.replay import replay
+from xmem_slurm.decision import Decision, Kind, Part
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.report import files, html, perfetto, terminal
 from xmem_slurm.report import json as json_report
@@ -459,7 +460,7 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
         ([trace.Noted(Doubt.NCCL, "", 2)], "medium: NCCL's buffers were not seen"),
         (
             [trace.Noted(Doubt.NCCL, "", 2), trace.Noted(Doubt.NOT_REACHED, "the script's own end (719 steps seen)")],
-            "medium: the script's own end (719 steps seen) was not reached (xmem-slurm explain says more)",
+            "medium: the script's own end (719 steps seen) was not reached (`xmem-slurm explain` says more)",
         ),
         (
             [
@@ -473,6 +474,27 @@ FOUND_TORCH = f"which found torch {GPT2.torch_version} (line 7: module: not foun
 def test_what_may_cost_the_most_is_on_the_screen(doubts: list[trace.Noted], told: str) -> None:
     found = estimate([dataclasses.replace(GPT2, doubts=doubts)], "l4", GPUS["l4"])
     assert terminal.brief_line(Sizing(found, Placement([], None), 0.0)).endswith(f"confidence {told}")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("jobs/train.sh", "`xmem-slurm explain jobs/train.sh`"),
+        ("my job.sh", "`xmem-slurm explain 'my job.sh'`"),
+        ("/dev/stdin", "`xmem-slurm explain`"),
+        (None, "`xmem-slurm explain`"),
+    ],
+)
+def test_explain_is_named_with_the_script(script: str | None, told: str) -> None:
+    """Others may have been estimated since."""
+    doubts = [trace.Noted(Doubt.NCCL, "", 2), trace.Noted(Doubt.NOT_REACHED, "its end")]
+    found = estimate([dataclasses.replace(GPT2, doubts=doubts)], "l4", GPUS["l4"])
+    sized = Sizing(found, Placement([], None), 0.0)
+    assert terminal.brief_line(sized, script).endswith(f" ({told} says more)")
+    job = Submission(("--gres=gpu:1", "train.sh"), {}, b"#!/bin/sh\n")
+    decision = Decision(Kind.NOTHING_FITS, job, job, {0: Part(Kind.NOTHING_FITS, sized)})
+    (line, *_) = terminal.decision_lines(decision, brief=True)
+    assert "`xmem-slurm explain train.sh`" in line
 
 
 def test_a_choice_that_was_kept_from_smaller_gpus_is_not_called_the_cheapest() -> None:

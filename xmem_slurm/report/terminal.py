@@ -1,5 +1,6 @@
 """What a person reads on stderr: at most eight lines, the first one the answer; two where nobody asks for more."""
 
+import shlex
 import shutil
 import sys
 import threading
@@ -64,19 +65,28 @@ _IN_A_COPY = "the job asks Slurm for its script's path, and finds a copy: this c
 _UNITS = {"shard": "shards", "mps": "units of MPS"}
 
 
-def brief_line(sizing: Sizing) -> str:
-    """Say how much GPU memory is needed, margin included, and in a word how sure that is."""
+def brief_line(sizing: Sizing, script: str | None = None) -> str:
+    """Say how much GPU memory is needed, margin included, and in a word how sure that is.
+
+    `script` is what the job's was called on the command line: `explain` finds its estimate by that.
+    """
     estimate, asked = sizing.estimate, sizing.asked
     failed = _set_up_failed(estimate)
     first = "" if failed and estimate.first_reason.startswith(_LINE_FAILED) else estimate.first_reason
     told = list(filter(None, (first, failed)))
-    more = " (xmem-slurm explain says more)" if len(estimate.reasons) > len(told) else ""
+    more = f" (`{_explain(script)}` says more)" if len(estimate.reasons) > len(told) else ""
     why = f": {'; '.join(told)}{more}" if told else _cut(estimate)
     needed = human(estimate.required_bytes)
     if asked is not None:
         needed += f", {estimate.required_bytes / asked.gpu.total_bytes:.0%} of the {asked.name} asked for"
     needed += _by_task(estimate)
     return f"GPU memory needed: {needed}{_takes(estimate)}; confidence {estimate.confidence}{why}"
+
+
+def _explain(script: str | None) -> str:
+    """Return what shows this estimate again; of what was no file, and is no more, the last one."""
+    is_file = script is not None and not script.startswith(("/dev/", "/proc/"))
+    return shlex.join(["xmem-slurm", "explain", *([script] if script and is_file else [])])
 
 
 def _cut(estimate: Estimate) -> str:
@@ -283,14 +293,14 @@ def advice(changes: Sequence[Change], sizing: Sizing) -> str:
 
 def decision_lines(decision: Decision, *, dry_run: bool = False, brief: bool = False) -> list[str]:
     """Say of each component what it needs and what was decided of it; with `dry_run` nothing is submitted."""
-    request = decision.written.request
+    request, script = decision.written.request, decision.written.command_line.script
     sized = [
         decided.of_component(request, index, line)
         for index, part in sorted(decision.parts.items())
         for line in [
             *filter(None, [runs_out(part.kind, part.sizing)]),
             *filter(None, [lacks_host_memory(part.sizing.estimate, request.components[index])]),
-            *([brief_line(part.sizing)] if brief else estimate_lines(part.sizing.estimate)),
+            *([brief_line(part.sizing, script)] if brief else estimate_lines(part.sizing.estimate)),
             *filter(None, (part.sizing.without_kernels, part.sizing.no_share, part.sizing.no_smaller)),
             _decided(part, request.components[index], several=bool(request.others), dry_run=dry_run),
             *([_IN_A_COPY] if part.in_a_copy else []),

@@ -246,7 +246,8 @@ def keep_decision(
     said = None
     if sized:
         with contextlib.suppress(Exception):  # no submission fails by what is said of it again
-            said = {component: _said(each) for component, each in sized.items()}
+            script = job.command_line.script
+            said = {component: _said(each, script) for component, each in sized.items()}
     _keep(
         name,
         job,
@@ -270,7 +271,7 @@ def keep_estimate(
     templates: Path | None = None,
 ) -> Mapping[int, Said]:
     """Keep what was estimated, if there is room for it; return what is said of it."""
-    said = {component: _said(each) for component, each in sized.items()}
+    said = {component: _said(each, job.command_line.script) for component, each in sized.items()}
     _keep(
         name,
         job,
@@ -352,7 +353,7 @@ def _estimate(record: StoredRecord) -> KeptEstimate | None:
     )
 
 
-def _said(sized: "Sizing") -> Said:
+def _said(sized: "Sizing", script: str | None) -> Said:
     from xmem_slurm.report import json as json_report  # noqa: PLC0415 - as `_form`
     from xmem_slurm.report import terminal  # noqa: PLC0415
     from xmem_slurm.report.largest import at_peak  # noqa: PLC0415
@@ -360,7 +361,7 @@ def _said(sized: "Sizing") -> Said:
 
     options = terminal.option_lines(outlooks(sized), remedy(sized), sized.advice)
     full = terminal.estimate_lines(sized.estimate, at_peak(sized.estimate.largest))
-    brief = [terminal.brief_line(sized), *options]
+    brief = [terminal.brief_line(sized, script), *options]
     return Said(brief, [*full, *options], json_report.estimate_object(sized))
 
 
