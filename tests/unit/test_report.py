@@ -127,6 +127,14 @@ def test_the_lines_are_few_and_begin_with_the_answer() -> None:
     ]
 
 
+def test_each_reason_has_a_line_of_its_own() -> None:
+    noted = [trace.Noted(Doubt.NCCL, "", 2), trace.Noted(Doubt.NOT_REACHED, "the script's own end")]
+    found = estimate([dataclasses.replace(GPT2, doubts=noted)], "l4", GPUS["l4"])
+    first, *reasons = terminal.estimate_lines(found)[-3:]
+    assert first.startswith("confidence medium: 3 optimizer steps seen; the margin is ")
+    assert reasons == [f"- {reason}" for reason in found.reasons]
+
+
 def test_where_the_need_is_less_than_the_peak_both_are_said_and_what_is_to_spare_is_never_negative() -> None:
     varied, least, _ = growing_batches(GPT2, weights=1 * GIB, largest=300 << 20)
     found = estimate([varied], "l4", GPUS["l4"])

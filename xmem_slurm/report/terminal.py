@@ -1,4 +1,7 @@
-"""What a person reads on stderr: at most eight lines, the first one the answer; two where nobody asks for more."""
+"""What a person reads on stderr: the answer first, two lines of it where nobody asks for more.
+
+With all that is known they are at most eight, and one for each reason for less than full confidence.
+"""
 
 import shlex
 import shutil
@@ -142,13 +145,13 @@ def estimate_lines(estimate: Estimate, at_peak: Sequence[Group] = ()) -> list[st
         inside += f" ({human(rank.bound_bytes)} of it in case {', or '.join(cases)})"
     beside = f" + {human(rank.beside_bytes)} beside it" if rank.beside_bytes else ""
     total = f"{inside} + {context} CUDA context + {human(rank.margin_bytes)} margin{beside}"
-    sure = "; ".join([seen_words(rank.trace), promise(rank), *estimate.reasons])
     return [
         f"GPU memory needed: {human(estimate.required_bytes)} = {total}{_by_task(estimate)}{_takes(estimate)}",
         f"at the peak: {parts}",
         *_largest(at_peak),
         *_on_host(estimate),
-        f"confidence {estimate.confidence}: {sure}",
+        f"confidence {estimate.confidence}: {seen_words(rank.trace)}; {promise(rank)}",
+        *(f"- {reason}" for reason in estimate.reasons),
     ]
 
 
