@@ -186,7 +186,7 @@ def test_nobody_waits_twice_for_no_estimate(cluster: Cluster, folder: Path) -> N
     assert "known since" not in first.err
     second = xsbatch(cluster, folder, "job.sh", **environ)
     assert second.field("TresPerNode") == "gres:gpu:h200:1"
-    told = "xsbatch: submitted as written: .*corpus.bin.* \\[XMEM_FRESH=1 tries again\\]\nxsbatch: known since .*\n"
+    told = "xsbatch: submitted as written: .*corpus.bin.* \\[--xmem-fresh tries again\\]\nxsbatch: known since .*\n"
     assert re.fullmatch(told, second.err), second.err
     (folder / "train.py").write_text("raise FileNotFoundError('other.bin')")
     mended = xsbatch(cluster, folder, "job.sh", **environ)

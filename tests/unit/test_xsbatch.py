@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_report import SIZING
 from xmem_slurm.cli.xsbatch import OWN_OPTIONS, parse
+from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.report import decided, terminal
+from xmem_slurm.rewriting.rewrite import Change
+from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.submission import submit
 from xmem_slurm.submission.submit import Wishes
 
 XSBATCH = Path(sys.executable).parent / "xsbatch"
@@ -196,3 +202,34 @@ with signals.clearing_up():
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_what_helps_is_told_by_the_options_of_who_was_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Plain sbatch, behind the site's hook, has the variables alone; both get the same answers."""
+    job = Submission(("--gres=gpu:h200:1", "job.sh"), {}, b"#!/bin/sh\n")
+    change = Change("gres", "gpu:h200:1", "gpu:l4:1", "the command line")
+    changed = terminal.outcome([change], SIZING, typed=True)
+    for decision, option, variable in (
+        (
+            Decision(Kind.REWRITTEN, job, job, brief=[changed]),
+            "[--xmem-keep-type keeps the type you wrote]",
+            "[XMEM_KEEP_TYPE=1 keeps the type you wrote]",
+        ),
+        (
+            Decision(Kind.NOT_ESTIMATED, job, job, why="XMEM_OFF=1 is lacking", known_since=0.0),
+            "submitted as written: XMEM_OFF=1 is lacking [--xmem-fresh tries again]",
+            "[XMEM_FRESH=1 tries again]",
+        ),
+        (
+            Decision(Kind.REFUSED, job, job, why=decided.refusal("it is likely to fail")),
+            "not submitted: it is likely to fail; --xmem-off submits it all the same",
+            "; XMEM_OFF=1 submits it all the same",
+        ),
+    ):
+        assert variable in "\n".join(decided.lines(decision))
+        submit._tell_of(decision, Wishes())
+        told = capsys.readouterr().err
+        assert option in told
+        assert variable not in told

@@ -4,6 +4,7 @@ Those of sizes are made in `terminal`, as they are decided. This is on the way o
 little.
 """
 
+import re
 import time
 from collections.abc import Mapping
 
@@ -50,6 +51,17 @@ def as_written(why: str, *, dry_run: bool = False) -> str:
 def refusal(*reasons: str) -> str:
     """Say why the site wants no such job, and what its user can do."""
     return "; ".join([*reasons, "XMEM_OFF=1 submits it all the same"])
+
+
+_HINT = re.compile(r"\bXMEM_(KEEP_TYPE|FRESH|OFF)=1(?= (?:keeps the type|tries again|submits it))")
+
+
+def by_options(line: str) -> str:
+    """Return a line with xsbatch's options for the variables, which are all that plain sbatch has.
+
+    An answer is kept with its words, and may be given to either.
+    """
+    return _HINT.sub(lambda found: f"--xmem-{found[1].lower().replace('_', '-')}", line)
 
 
 def of_component(request: Request, component: int, text: str) -> str:

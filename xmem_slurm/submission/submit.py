@@ -170,7 +170,8 @@ def _tell_of(decision: Decision, wishes: Wishes) -> None:
         tell(unknown_words(written))
     stopped = refused or (decision.error and decision.known_since is None)
     if decision.kind is not Kind.LEFT_ALONE and (stopped or not quiet):
-        tell(decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose))
+        lines = decided.lines(decision, dry_run=wishes.dry_run, verbose=wishes.verbose)
+        tell([decided.by_options(line) for line in lines])
 
 
 def _record(decision: Decision, wishes: Wishes, began: float) -> None:
