@@ -118,7 +118,9 @@ _Misused: Any = typer.BadParameter.__mro__[2]
 
 
 @app.callback(invoke_without_command=True)
-def _top(version: Annotated[bool, typer.Option("--version", "-V", help="Show the version.")] = False) -> None:
+def _top(
+    version: Annotated[bool, typer.Option("--version", "-V", "-v", help="Show the version.")] = False,
+) -> None:
     if version:
         typer.echo(f"xmem-slurm {__version__}")
         raise typer.Exit
