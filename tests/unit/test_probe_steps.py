@@ -3,11 +3,12 @@
 import ast
 import importlib
 import os
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,8 @@ import xmem_slurm
 PROBE = Path(xmem_slurm.__file__).parent / "probe"
 _TAKE = "import os; os.sched_setaffinity(0, {{{}}})"
 _WORK = """
-import time; from _xmem.process.clock import Clock; clock = Clock()
+import time; from _xmem.process.budget import TimeLeft; from _xmem.process.clock import Clock
+clock = Clock(TimeLeft({{}}))
 time.sleep(0.2)  # until the others have begun
 own, wall, worked = clock.now(), time.monotonic(), time.process_time()
 while time.process_time() < worked + 0.3: pass
@@ -180,9 +182,14 @@ def test_a_script_comes_round_by_one_optimizer_until_that_is_left_lying(
     assert "".join(found) == leads
 
 
+def clock_of(environ: Mapping[str, str]) -> Any:
+    left = importlib.import_module("_xmem.process.budget").TimeLeft(environ)
+    return importlib.import_module("_xmem.process.clock").Clock(left)
+
+
 def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> None:
     """One process works for 0.3 s of CPU time beside three that take the same CPU."""
-    clock = importlib.import_module("_xmem.process.clock").Clock()
+    clock = clock_of({})
     cpu = min(os.sched_getaffinity(0))
     others = [subprocess.Popen([sys.executable, "-c", f"{_TAKE}\nwhile True: pass".format(cpu)]) for _ in range(3)]
     try:
@@ -203,4 +210,10 @@ def test_the_clock_stands_still_while_others_have_the_cpu(steps: ModuleType) -> 
 def test_without_an_account_it_is_wall_time(steps: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = importlib.import_module("_xmem.process.clock")
     monkeypatch.setattr(clock, "_FILE", "/nowhere")
-    assert abs(clock.Clock().now() - time.monotonic()) < 0.1
+    assert abs(clock_of({}).now() - time.monotonic()) < 0.1
+
+
+def test_in_a_sandbox_it_is_what_that_counts(steps: ModuleType, tmp_path: Path) -> None:
+    """So workers that wait for a CPU are no time of the process that waits for them."""
+    (tmp_path / "spent").write_bytes(struct.pack("d", 7.5))
+    assert clock_of({"XMEM_TRACE_DIR": str(tmp_path)}).now() == 7.5

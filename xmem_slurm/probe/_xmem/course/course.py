@@ -33,6 +33,7 @@ from _xmem import doubts
 from _xmem.course import batches
 from _xmem.course.drawing import Drawing, is_worker, unwatched
 from _xmem.course.epochs import Epochs
+from _xmem.process.budget import TimeLeft
 from _xmem.process.clock import Clock
 from _xmem.process.steps import ALIKE_STEPS, STEADY_STEPS
 
@@ -72,9 +73,7 @@ class Course:
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
         self._share = SHARE_AGAIN if environ.get("XMEM_NUMBERS") == "turns" else SHARE
-        self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
-        self.clock = Clock()
-        self._started = self.clock.now()
+        self.clock = Clock(TimeLeft(environ))
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
         self._epochs = Epochs()
@@ -368,7 +367,7 @@ class Course:
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._goes_on()
         whole = min(self._share, SHARE_ALIKE if self._epochs.are_alike() else 1.0)
-        if not self._brief and share < whole and now - self._started < whole * self._seconds:
+        if not self._brief and share < whole:
             return False
         self._cut_since = now
         if not self._brief:
@@ -426,9 +425,9 @@ class Course:
         for (code, detail), share in self._doubts.items():
             note(code, detail, share=share)
         for each in self._drawings.values():
-            if each.repeated:
-                drawn = "{:,} of {:,} batches drawn, all of one shape"
-                note("data-repeated", drawn.format(each.given - each.repeated, each.given))
+            if each.drawn < each.given:
+                words = "{:,} of {:,} batches drawn, all of one shape"
+                note("data-repeated", words.format(each.drawn, each.given))
         if self._brief or self._began is None or (self.script_ended and self._cut_since is None):
             return
         if self.script_ended and self._epochs.stand_to_the_end(self._recorder.peak()):

@@ -47,15 +47,15 @@ _OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_
 """What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
 _BY_INDEX = 0
 """The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
-_SHARED = struct.Struct("=??????dq")
+_SHARED = struct.Struct("=??????dqq")
 
 
-class Shared(collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated")):
+class Shared(collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated drawn")):
     """What processes share of a data set.
 
     Whether batches are given again, whether it keeps count of something, whether that was checked, whether workers
     are asked for those alone that are to be drawn, whether one of them asks who it is, whether a loop has come to its
-    end, how long it took to draw them, how many were given again.
+    end, how long it took to draw them, how many were given again, how many were drawn.
     """
 
     __slots__ = ()
@@ -120,9 +120,10 @@ class Drawing:
         self._change(asks=True)
 
     @property
-    def repeated(self):
-        """How many batches were given again."""
-        return self._state().repeated
+    def drawn(self):
+        """How many batches were drawn of those that were given; workers may have drawn more."""
+        state = self._state()
+        return min(state.drawn, self.given) if state.repeated else self.given
 
     def note(self, batch, steady, differ):
         """The script gets a batch; `steady`: what it does with them repeats itself; `differ`: its steps did so far."""
@@ -156,7 +157,7 @@ class Drawing:
                 return kept.again(index)
         self._since, began = 0, time.thread_time()
         batch = fetch(fetcher, index)
-        self._spent(time.thread_time() - began)
+        self._spent(time.thread_time() - began, drawn=1)
         if state.again:
             if before != self._attributes or len(self._batches) == NUMBERS:
                 self._batches.clear()
@@ -195,9 +196,10 @@ class Drawing:
         loop.kept, loop.since = Batch(batch) if again else None, 0
         return batch
 
-    def _spent(self, seconds=0.0, repeated=0):
+    def _spent(self, seconds=0.0, repeated=0, drawn=0):
         state = self._state()
-        self._change(seconds=state.seconds + seconds, repeated=state.repeated + repeated)
+        counts = {"repeated": state.repeated + repeated, "drawn": state.drawn + drawn}
+        self._change(seconds=state.seconds + seconds, **counts)
 
     def _state(self):
         return Shared(*_SHARED.unpack(self._shared))

@@ -28,6 +28,10 @@ class TimeLeft:
         """Whether there is an end: without, a process runs to its own."""
         return self._deadline != float("inf")
 
+    def is_counted(self):
+        """Whether a sandbox counts what is spent."""
+        return os.path.exists(self._meter)
+
     def left(self):
         """Return the seconds that are left, of whichever limit is nearer."""
         return min(self._deadline - time.monotonic(), self._seconds - self.spent())

@@ -1,8 +1,9 @@
 """The clock by which a run is judged steady, or an epoch's end too long: it stands still while others have the CPU.
 
 On a busy login node wall time says little about a process: ten of its seconds may be one of work. Its CPU time alone
-would not do, as a job that waits for its data loaders uses none. So: wall time, less that in which the main thread was
-ready to run and did not. What a dry run may take in all is not of this module (`process/budget`).
+would not do, as a job that waits for its data loaders uses none. So: what the sandbox counts of the dry run with all
+its processes (`process/budget`), workers that wait for a CPU left out. Where there is no sandbox, it is wall time, less
+that in which the main thread was ready to run and did not.
 """
 
 import os
@@ -16,13 +17,19 @@ LOOK_SECONDS = 0.01
 
 
 class Clock:
-    """Seconds since some point in the past; of wall time, where the kernel keeps no such account."""
+    """Seconds since some point in the past, as `left` (a `TimeLeft`) has them.
 
-    def __init__(self):
+    Without a sandbox of wall time, where the kernel keeps no account of waiting.
+    """
+
+    def __init__(self, left):
+        self._left = left if left.is_counted() else None
         self._looked, self._found = float("-inf"), 0.0
 
     def now(self):
         """Return the time of now, or of a moment ago."""
+        if self._left is not None:
+            return self._left.spent()
         wall = time.monotonic()
         if wall - self._looked > LOOK_SECONDS:
             self._looked, self._found = wall, wall - _waited()
