@@ -371,6 +371,13 @@ PYTHON = "python -u train.py --x | tee log"
         ("srun --ntasks 4 -N 1 python train.py", (2, 8), "srun --ntasks 16 -N 2 python train.py"),
         ("accelerate launch --num_processes 4 train.py", (1, 2), "accelerate launch --num_processes 2 train.py"),
         ("deepspeed train.py", (1, 2), "deepspeed --num_gpus=2 train.py"),
+        ("deepspeed --include localhost:0,1 train.py", (1, 4), "deepspeed --num_gpus=4 train.py"),
+        ("deepspeed -q -e='localhost:$N' train.py", (1, 4), "deepspeed -q --num_gpus=4 train.py"),
+        (
+            "accelerate launch --gpu_ids 0,1 --num_processes=2 train.py",
+            (1, 4),
+            "accelerate launch --gpu_ids=all --num_processes=4 train.py",
+        ),
         ("exec python -m torch.distributed.run 'train.py'", (1, 2), "distributed.run --nproc-per-node=2 'train.py' --"),
         ("torchrun train.py", (2, 8), "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 ${SLURM_CPUS_PER_TASK:+"),
         ("torchrun train.py", (2, 8), "--cpus-per-task=$SLURM_CPUS_PER_TASK} torchrun --nnodes=2"),
@@ -391,6 +398,26 @@ def test_the_command_that_launches_it_is_changed_and_nothing_else(
     assert expected in text
     assert text.startswith("#!/bin/bash\nif true; then\n  A='b c' ")
     assert text.endswith("\nfi\n# train.py\n")
+
+
+@pytest.mark.parametrize("include", ["worker-1:0,1", "localhost:0@worker-1:0", "$WHERE"])
+def test_where_deepspeed_is_told_of_hosts_it_stays_so(include: str) -> None:
+    command = f"deepspeed --include {include} train.py"
+    base = base_of(Training("deepspeed", "zero2", 4, 2), command)
+    told, _, why = base.not_scaled.partition(" names hosts: ")
+    assert told == f"deepspeed --include {include}"
+    assert why == "how many processes are started on each cannot be changed"
+
+
+def test_gpus_that_are_named_are_no_longer_where_the_job_asks_for_fewer() -> None:
+    """Two of the four that it asks for: planned for two, it asks for two, and there is no third."""
+    command = "deepspeed --include localhost:2,3 train.py"
+    base = base_of(Training("deepspeed", "zero2", 4, 2), command)
+    base = replace(base, trace=replace(base.trace, world_size=2))
+    way = Candidate("small", 2, 1, METHODS["zero2"], 2, 4, 2, checkpointing=False)
+    job = changed(base, way, site_of(small=8))
+    assert job.request.gpus_per_node == 2
+    assert b"\ndeepspeed --num_gpus=2 train.py" in (job.script or b"")
 
 
 @pytest.mark.parametrize("given", ["-b 8", "-b8", "-b=8", "-b '8'", "-b $B"])

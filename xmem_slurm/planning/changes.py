@@ -27,10 +27,16 @@ def changed(base: Base, candidate: Candidate, site: Site) -> Submission:
     job = asking(base.job, candidate.per_node, candidate.nodes, tasks, site.dialect.options)
     variables, arguments = variables_for(base, candidate), arguments_for(base, candidate)
     before, after = Processes(base.nodes, base.ranks // base.nodes), Processes(candidate.nodes, candidate.per_node)
-    if variables or arguments or before != after:
+    other_gpus = not base.not_scaled and base.job.request.gpus_per_node != candidate.per_node
+    if variables or arguments or before != after or other_gpus:
         assert job.script is not None
         found = base.started_by(job.script)
-        script = launch.changed(job.script, found, (before, after), variables=variables, arguments=arguments)
+        script = launch.changed(
+            *(job.script, found, (before, after)),
+            variables=variables,
+            arguments=arguments,
+            other_gpus=other_gpus,
+        )
         job = job.but(script=script)
     return job
 

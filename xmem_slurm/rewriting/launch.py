@@ -36,6 +36,16 @@ _MADE = re.compile(rb"[$`(]")
 """In a value that is made of others when the script runs."""
 _OF_TASKS = re.compile(r"(?P<option>-n|--ntasks|--ntasks-per-node|-N|--nodes)(?P<value>(?:=|(?<=-[nN]))\d+)?")
 _OF_GPUS = re.compile(r"-G.*|--(?:gres|gpus(?:-per-node|-per-socket|(?P<by_task>-per-task))?|tres-per-task)(?:=.*)?")
+_OF_CHOSEN: Mapping[Kind, re.Pattern[str]] = {
+    "deepspeed": re.compile(r"(?P<option>--(?:include|exclude)|-[ie])(?:=(?P<value>.*))?"),
+    "accelerate": re.compile(r"(?P<option>--gpu[-_]ids)(?:=(?P<value>.*))?"),
+}
+"""What names the GPUs of a node that processes are started on.
+
+Source: deepspeed/launcher/runner.py (0.19) and accelerate/commands/launch.py (1.15).
+"""
+_NAMES_HOSTS = "{} names hosts: how many processes are started on each cannot be changed"
+_OF_HOSTS = re.compile(r"--deepspeed[-_](?:in|ex)clusion[-_]filter(?:=.*)?")
 
 
 class Launch(NamedTuple):
@@ -63,6 +73,15 @@ class _Edit(NamedTuple):
     start: int
     end: int
     text: str
+
+
+class _NamedGpus(NamedTuple):
+    """An option that names GPUs, as it is spelled, and its value: `script[start:end]` is both."""
+
+    option: str
+    value: str
+    start: int
+    end: int
 
 
 def find(script: bytes, program: str) -> Launch:
@@ -103,14 +122,19 @@ def changed(
     *,
     variables: Mapping[str, str],
     arguments: Mapping[str, str],
+    other_gpus: bool = False,
 ) -> bytes:
     """Return the script that launches the program so; `processes` are those before and after.
+
+    With `other_gpus` the job asks for another number of GPUs than before: which of them the
+    launcher is told to use is no longer right, even if there are as many processes.
 
     Raises:
         UsageError: this launcher cannot be told so on its command line.
     """
     before, after = processes
-    edits = [] if before == after else _processes(script, launch, before, after)
+    is_same = before == after and not (other_gpus and _chosen(script, launch))
+    edits = [] if is_same else _processes(script, launch, before, after)
     first, program = launch.words[0], launch.words[launch.program]
     if variables:
         prefix = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
@@ -181,8 +205,58 @@ def _processes(script: bytes, launch: Launch, before: Processes, after: Processe
         return [_Edit(_start(script, first), _start(script, program), _torchrun(launch, after.nodes, after.per_node))]
     if spread:
         raise UsageError(f"{launch.kind} is not told of other nodes here; torchrun and srun are")
-    option = {"torchrun": "nproc-per-node", "accelerate": "num_processes", "deepspeed": "num_gpus"}[launch.kind]
-    return _option(launch, option, after.per_node * (after.nodes if launch.kind == "accelerate" else 1))
+    if launch.kind == "accelerate":
+        return _accelerate(script, launch, after)
+    if launch.kind == "deepspeed" and (chosen := _chosen(script, launch)):
+        return _deepspeed(chosen, after)
+    option = {"torchrun": "nproc-per-node", "deepspeed": "num_gpus"}[launch.kind]
+    return _option(launch, option, after.per_node)
+
+
+def _chosen(script: bytes, launch: Launch) -> list[_NamedGpus]:
+    """Return where the launcher is told on which GPUs of a node to start processes."""
+    pattern, found = _OF_CHOSEN.get(launch.kind), list[_NamedGpus]()
+    words = launch.words[launch.starter : launch.program]
+    for place, word in enumerate(words):
+        option = pattern.fullmatch(_text(word)) if pattern is not None else None
+        if option is None:
+            continue
+        last = word if option["value"] is not None else next(iter(words[place + 1 :]), word)
+        value = _text(last) if option["value"] is None else option["value"]
+        found.append(_NamedGpus(option["option"], value, _start(script, word), _end(script, last)))
+    return found
+
+
+def _deepspeed(chosen: Sequence[_NamedGpus], after: Processes) -> list[_Edit]:
+    """Return what has DeepSpeed use as many GPUs of its node in place of those that are named.
+
+    It takes no number beside names of GPUs. The number stands for the first ones.
+
+    Raises:
+        UsageError: hosts are named, too, or that is not known.
+    """
+    for each in chosen:
+        hosts = {host.partition(":")[0] for host in each.value.split("@")}
+        if after.nodes > 1 or hosts != {"localhost"}:
+            raise UsageError(_NAMES_HOSTS.format(f"deepspeed {each.option} {each.value}"))
+    first, *others = chosen
+    edit = _Edit(first.start, first.end, f"--num_gpus={after.per_node}")
+    return [edit, *(_Edit(each.start, each.end, "") for each in others)]
+
+
+def _accelerate(script: bytes, launch: Launch, after: Processes) -> list[_Edit]:
+    """Return what has accelerate start so many processes, on all of the job's GPUs.
+
+    Raises:
+        UsageError: it has DeepSpeed choose among GPUs of several nodes.
+    """
+    words = [_text(word) for word in launch.words[launch.starter : launch.program]]
+    of_hosts = next(filter(_OF_HOSTS.fullmatch, words), None)
+    if of_hosts is not None and after.nodes > 1:
+        option = of_hosts.partition("=")[0]
+        raise UsageError(_NAMES_HOSTS.format(f"accelerate {option}"))
+    every = [_Edit(each.start, each.end, f"{each.option}=all") for each in _chosen(script, launch)]
+    return [*_option(launch, "num_processes", after.per_node * after.nodes), *every]
 
 
 def _check_step(launch: Launch) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from types import MappingProxyType
+from typing import NamedTuple, NoReturn
 
 from xmem_slurm.dryrun.shims.workers import at_once, become, chosen_of, find, note
 
@@ -48,12 +49,13 @@ def torchrun(arguments: Sequence[str]) -> None:
     chosen = chosen_of(here * nodes, range(node * here, (node + 1) * here))
     os.environ.update(TORCHELASTIC_RUN_ID=given.get("--rdzv-id", "none"), ROLE_NAME=given.get("--role", "default"))
     os.environ.update(TORCHELASTIC_RESTART_COUNT="0", TORCHELASTIC_MAX_RESTARTS=given.get("--max-restarts", "0"))
-    at_once([partial(_start_rank, rank, here, nodes, [*python, *module, *arguments[index:]]) for rank in chosen])
+    places, command = _places([here] * nodes), [*python, *module, *arguments[index:]]
+    at_once([partial(_start_rank, places[rank], command) for rank in chosen])
 
 
 _DEEPSPEED_FLAGS = {
     *("--module", "--no_python", "--no_local_rank", "--force_multi", "--save_pid", "--no_ssh", "--no_ssh_check"),
-    *("--quiet", "--elastic_training", "--bind_cores_to_rank"),
+    *("-q", "--quiet", "--elastic_training", "--bind_cores_to_rank"),
 }
 
 
@@ -63,15 +65,58 @@ def deepspeed(arguments: Sequence[str]) -> None:
     Source of the options and of `--local_rank`: deepspeed/launcher/runner.py and launch.py.
     """
     given, index = _options(arguments, _DEEPSPEED_FLAGS)
-    here, nodes = _processes(given.get("--num_gpus", "gpu")), _nodes(given.get("--num_nodes", "1:1000000"))
+    number = given.get("--num_gpus", given.get("--num_accelerators", "gpu"))
+    here, nodes = _processes(number), _nodes(given.get("--num_nodes", "1:1000000"))
+    gpus = _chosen_gpus(given)
+    places = _places([len(each) for each in gpus] or [here] * nodes)
     python = [] if "--no_python" in given else [_interpreter_of("deepspeed"), "-u"]
     module = ["-m"] if "--module" in given else []
     commands = []
-    for rank in chosen_of(here * nodes, range(here * nodes)):
-        local_rank = [] if "--no_local_rank" in given else [f"--local_rank={rank % here}"]
+    for rank in chosen_of(len(places), range(len(places))):
+        place = places[rank]
+        local_rank = [] if "--no_local_rank" in given else [f"--local_rank={place.local}"]
         words = [*python, *module, arguments[index], *local_rank, *arguments[index + 1 :]]
-        commands.append(partial(_start_rank, rank, here, nodes, words))
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus[place.node]))} if gpus else {}
+        commands.append(partial(_start_rank, place, words, visible))
     at_once(commands)
+
+
+def _chosen_gpus(given: Mapping[str, str]) -> list[list[int]]:
+    """Return which GPUs of each node --include or --exclude leaves; [] where neither is given.
+
+    The text is "host[:gpu,gpu]@host...", without GPUs: all of the host's. Of nodes that have none
+    left there is no list. Source: `main` and `parse_resource_filter` of DeepSpeed 0.19
+    (deepspeed/launcher/runner.py), which refuse what is refused here.
+    """
+    included = given.get("--include", given.get("-i", ""))
+    excluded = given.get("--exclude", given.get("-e", ""))
+    if not included and not excluded:
+        return []
+    if included and excluded:
+        _refuse("include_str and exclude_str are mutually exclusive.")
+    if given.keys() & {"--num_nodes", "--num_gpus", "--num_accelerators"}:
+        _refuse("Cannot specify num_nodes/gpus with include/exclude")
+    every, named = set(range(int(os.environ["XMEM_DEVICE_COUNT"]))), dict[str, set[int]]()
+    for part in (included or excluded).split("@"):
+        host, _, gpus = part.partition(":")
+        named.setdefault(host, set()).update(int(gpu) for gpu in gpus.split(",") if gpus)
+    for host, unknown in ((host, gpu) for host, gpus in named.items() for gpu in gpus - every):
+        _refuse(f"No slot '{unknown}' specified on host '{host}'")
+    if included:
+        nodes = [gpus or every for gpus in named.values()]
+    else:
+        more = 0 if "localhost" in named else _nodes("1:1000000") - len(named)
+        nodes = [every - gpus if gpus else set[int]() for gpus in named.values()] + [every] * more
+    left = [sorted(gpus) for gpus in nodes if gpus]
+    if not left:
+        _refuse("no GPU is left by --exclude")
+    return left
+
+
+def _refuse(why: str) -> NoReturn:
+    """End as DeepSpeed does where it does not start anything."""
+    note(f"deepspeed: {why}")
+    raise SystemExit(1)
 
 
 def _options(arguments: Sequence[str], flags: set[str]) -> tuple[dict[str, str], int]:
@@ -112,13 +157,37 @@ def _node(given: str | None, nodes: int) -> int:
     return min(node, nodes - 1)
 
 
-def _start_rank(rank: int, here: int, nodes: int, command: Sequence[str]) -> NoReturn:
-    """Become this rank, of so many processes on each node, with what torch.distributed's `env://` reads."""
-    node, local = divmod(rank, here)
-    os.environ.update(RANK=str(rank), ROLE_RANK=str(rank), LOCAL_RANK=str(local), GROUP_RANK=str(node))
-    os.environ.update(dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(here * nodes)))
-    os.environ.update(LOCAL_WORLD_SIZE=str(here), GROUP_WORLD_SIZE=str(nodes), XMEM_NODE=str(node))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
+class _RankPlace(NamedTuple):
+    """Where a rank is: which of the processes of its node, and on which of the nodes."""
+
+    rank: int
+    world: int
+    local: int
+    here: int
+    node: int
+    nodes: int
+
+
+def _places(processes: Sequence[int]) -> list[_RankPlace]:
+    """Return the place of each rank, with so many processes on each node."""
+    of_nodes = [(node, local) for node, here in enumerate(processes) for local in range(here)]
+    return [
+        _RankPlace(rank, len(of_nodes), local, processes[node], node, len(processes))
+        for rank, (node, local) in enumerate(of_nodes)
+    ]
+
+
+def _start_rank(
+    place: _RankPlace,
+    command: Sequence[str],
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> NoReturn:
+    """Become this rank, with such variables and what torch.distributed's `env://` reads."""
+    rank, world, local, here, node, nodes = map(str, place)
+    os.environ.update(RANK=rank, ROLE_RANK=rank, LOCAL_RANK=local, GROUP_RANK=node)
+    os.environ.update(WORLD_SIZE=world, ROLE_WORLD_SIZE=world)
+    os.environ.update(LOCAL_WORLD_SIZE=here, GROUP_WORLD_SIZE=nodes, XMEM_NODE=node)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", **variables)
     become(command)
 
 
