@@ -20,6 +20,11 @@ def human(size: int) -> str:
     return f"{size} B"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number of things: "1 node", "2 nodes"; `several` where an s is not enough."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
 def listed(numbers: Iterable[int]) -> str:
     """Write numbers as people list them: `1, 2 and 8`."""
     *others, last = (f"{number:,}" for number in numbers)

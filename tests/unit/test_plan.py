@@ -246,7 +246,11 @@ def test_when_the_time_is_out_the_answer_is_the_best_so_far() -> None:
     plan, ran = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, seconds=25.0)
     assert len(ran) == plan.dry_runs == 2
     assert plan.not_tried
-    assert "were not tried" in "\n".join(report.lines(plan, {"small": gpu(3000)}))
+    text = "\n".join(report.lines(plan, {"small": gpu(3000)}))
+    assert re.search(r"ways were not tried \(the most promising: \d x small .*\): these are", text)
+    assert plan.tried_next[0] not in [row.candidate for row in plan.rows]
+    more, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, top=3)
+    assert plan.tried_next[0] in [row.candidate for row in more.rows]
 
 
 def test_ways_that_are_as_fast_are_a_tie_and_cheaper_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +344,34 @@ def test_a_plan_is_a_script_that_asks_for_the_gpus_and_says_why() -> None:
     assert job.request.gpu_types == ("small",)
     assert f"planned: {row.candidate}" in job.script.decode()
     assert command_of(job.script)[-8:] == command_of(row.job.script)[-8:]  # type: ignore[union-attr, arg-type]
+
+
+def test_what_is_written_is_submitted_as_the_job_would_be() -> None:
+    gpus = {"small": gpu(3000)}
+    plan, _ = planned(SCRIPT, site_of(small=8), gpus)
+    row = next(row for row in plan.verified if row.candidate.gpus != 4)
+    assert row.job is not None
+    path = Path("my plan.sh")
+    assert Planned(plan, site_of(small=8), gpus).command(row, path) == "sbatch 'my plan.sh'"
+    told = {"SBATCH_COMMENT": "a b", "HOME": "/home/me"}
+    before = {**told, "SBATCH_COMMENT": "c", "OLD": "1"}
+    as_written = plan.base.job.but(argv=("job.sh", "--lr", "a b"), environ=before)
+    base = replace(plan.base, job=as_written)
+    row = replace(row, job=row.job.but(argv=("--mem=1G", "job.sh", "--lr", "a b"), environ=told))
+    command = Planned(replace(plan, base=base), site_of(small=8), gpus).command(row, path)
+    words = "--mem=1G 'my plan.sh' --lr 'a b'"
+    assert command == f"env -u OLD SBATCH_COMMENT='a b' sbatch {words}"
+
+
+def test_numbers_are_said_as_people_say_them() -> None:
+    gpus = {"small": gpu(3000)}
+    plan, _ = planned(SCRIPT, site_of(small=8), gpus)
+    text = "\n".join(report.lines(plan, gpus))
+    assert "processes on one node" in text
+    assert "1 nodes" not in text
+    one = replace(plan, rows=[], dry_runs=1, not_tried=1, tried_next=())
+    assert "1 dry run; margins included" in report.lines(one, gpus)
+    assert "1 other way was not tried" in report.lines(one, gpus)
 
 
 def test_over_nodes_there_is_a_task_on_each() -> None:

@@ -81,8 +81,8 @@ def plan(
         for path, content in files.items():
             own_files.write_for_user(path, content)
         others = [f"; it needs {path.name} beside it" for path in files if path != write]
-        told = f"xmem-slurm: {write} trains the first of these ways{''.join(others)}: sbatch {write}"
-        typer.echo(told, err=True)
+        told = f"xmem-slurm: {write} trains the first of these ways{''.join(others)}"
+        typer.echo(f"{told}: {found.command(best, write)}", err=True)
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Which ways of training a job fit this site's GPUs, and what is submitted for one of them?"""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from xmem_slurm.sizing import sizing
 from xmem_slurm.sizing.margins import Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
+from xmem_slurm.units import counted
 
 MOST_GPUS = 8
 """So many are looked at where nobody says, and the job asks for no more."""
@@ -74,7 +76,8 @@ class Planned:
         if not self.plan.verified:
             failed = sum(row.status == "failed" for row in self.plan.rows)
             without = f"; of {failed} of them it is not known, as their dry runs gave no answer" if failed else ""
-            raise NoEstimate(f"none of the ways that were looked at fits ({self.plan.dry_runs} dry runs){without}")
+            tried = counted(self.plan.dry_runs, "dry run")
+            raise NoEstimate(f"none of the ways that were looked at fits ({tried}){without}")
         return self.plan.verified[0]
 
     def submission(self, row: Row) -> Submission:
@@ -98,6 +101,23 @@ class Planned:
             beside = path.absolute().with_name(f"{path.stem}.deepspeed{own.suffix}")
             files[beside], script = content, script.replace(bytes(own), bytes(beside))
         return {**files, path: script}
+
+    def command(self, row: Row, path: Path) -> str:
+        """Return the command that submits what is written at `path`, with the job's own arguments.
+
+        What the command line or the environment says otherwise for this way is in it.
+        """
+        submission, before = self.submission(row), self.plan.base.job.environ
+        line, environ = submission.command_line, submission.environ
+        options = submission.argv[: line.script_index]
+        changed = [name for name, text in environ.items() if before.get(name) != text]
+        unset = [f"-u {name}" for name in before if name not in environ]
+        words = [
+            *(["env", *unset] if unset else []),
+            *(f"{name}={shlex.quote(environ[name])}" for name in changed),
+            shlex.join(["sbatch", *options, str(path), *line.script_arguments]),
+        ]
+        return " ".join(words)
 
 
 def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown: Callable[[str], None]) -> Planned:

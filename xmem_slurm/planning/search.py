@@ -90,6 +90,8 @@ class Ways:
     """Why the ways are not ranked by speed; "" where they are."""
     of_another_batch: Sequence[int] = ()
     """The numbers of GPUs that were asked for, and with which an optimizer step would have more samples, or fewer."""
+    tried_next: Sequence[Candidate] = ()
+    """Of those that were not tried and are expected to fit, the most promising, best first."""
 
     @property
     def verified(self) -> Sequence[Row]:
@@ -140,7 +142,7 @@ class Search:
         self._learn_from(as_written, took)
         waiting = self._waiting()
         self._verify(waiting, in_turn)
-        return self._planned(len(waiting))
+        return self._planned(waiting)
 
     def _learn_from(self, as_written: Estimate, took: Spent) -> None:
         training = self.base.training
@@ -332,7 +334,8 @@ class Search:
     def __post_init__(self) -> None:
         self._known: dict[_DryRun, tuple[Sequence[Trace], Spent]] = {}
 
-    def _planned(self, not_tried: int) -> Ways:
+    def _planned(self, waiting: Sequence[_Waiting]) -> Ways:
+        """Return what is known so far, with so many ways waiting to be tried."""
         nodes = max((row.candidate.nodes for row in self.rows if row.status == "verified"), default=1)
         not_ranked = speed.cannot_rank(nodes, pipelines=False)
         if self.work is None or not all(self.hardware.values()):
@@ -340,7 +343,12 @@ class Search:
         verified = [row for row in self.rows if row.status == "verified"]
         others = [row for row in self.rows if row.status != "verified"]
         rows = [*self._ranked(verified, ranked=not not_ranked), *sorted(others, key=lambda row: row.candidate.gpus)]
-        return Ways(self.base, rows, self.objective, self.runs, not_tried, not_ranked)
+        others_near = [self._near(candidate) for *_, candidate in waiting]
+        tried_next = sorted(filter(self._is_near, others_near), key=self._promise)
+        return Ways(
+            *(self.base, rows, self.objective, self.runs, len(waiting), not_ranked),
+            tried_next=tried_next,
+        )
 
     def _ranked(self, rows: Sequence[Row], *, ranked: bool) -> list[Row]:
         """Return rows best first; of those that are a tie first what costs less to have, and what changes less."""

@@ -4,11 +4,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xmem_slurm.planning.candidates import Candidate
 from xmem_slurm.planning.changes import arguments_for, deepspeed_config, files_for, variables_for, what_changes
 from xmem_slurm.planning.search import Row, Ways, prices
 from xmem_slurm.report.json import SCHEMA_VERSION
 from xmem_slurm.site.schema import Gpu
-from xmem_slurm.units import human, listed
+from xmem_slurm.units import counted, human, listed
 
 ANSWERS: Mapping[str, str] = {
     "too large": "does not fit, by a dry run",
@@ -51,7 +52,7 @@ def _not_advised(plan: Ways) -> list[str]:
 
 def _named(row: Row) -> str:
     """Name a way that is not advised, with what it needs or what it lacks, as far as that is known."""
-    words = " ".join(filter(None, (_gpus(row), _method(row), _batch(row), *_also(row))))
+    words = _way(row.candidate)
     match row.status:
         case "ruled out":
             return f"{words} (> {human(row.bound_bytes)})"
@@ -62,14 +63,18 @@ def _named(row: Row) -> str:
     return words if row.estimate is None else f"{words} ({human(row.estimate.required_bytes)})"
 
 
+def _way(each: Candidate) -> str:
+    return " ".join(filter(None, (_gpus(each), _method(each), _batch(each), *_also(each))))
+
+
 def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, cost: float | None) -> tuple[str, ...]:
     """Return the cells of a way that is advised; time and cost are multiples of the least."""
     of_gpu = human(gpus[row.candidate.option].total_bytes)
     return (
         f"{number + 1}.",
-        _gpus(row),
-        _method(row),
-        _batch(row),
+        _gpus(row.candidate),
+        _method(row.candidate),
+        _batch(row.candidate),
         "" if row.estimate is None else f"{human(row.estimate.required_bytes)} of {of_gpu}",
         "" if time is None else f"{time:.1f}x",
         "" if cost is None else f"{cost:.1f}x",
@@ -77,28 +82,25 @@ def _cells(number: int, row: Row, gpus: Mapping[str, Gpu], time: float | None, c
     )
 
 
-def _gpus(row: Row) -> str:
-    each = row.candidate
+def _gpus(each: Candidate) -> str:
     return f"{each.gpus} x {each.option}" + (f" on {each.nodes} nodes" if each.nodes > 1 else "")
 
 
-def _method(row: Row) -> str:
-    each = row.candidate
-    return each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(row)
+def _method(each: Candidate) -> str:
+    return each.method.name + (f" of {each.shards}" if each.method.is_hybrid else "") + _tensor(each)
 
 
-def _tensor(row: Row) -> str:
-    return f", tensors on {row.candidate.tensor}" if row.candidate.tensor > 1 else ""
+def _tensor(each: Candidate) -> str:
+    return f", tensors on {each.tensor}" if each.tensor > 1 else ""
 
 
-def _batch(row: Row) -> str:
-    each = row.candidate
+def _batch(each: Candidate) -> str:
     return f"{each.micro_batch} x {each.accumulation}" if each.micro_batch else "as it is"
 
 
-def _also(row: Row) -> list[str]:
+def _also(each: Candidate) -> list[str]:
     """Return what a way is besides the columns of the table."""
-    return ["bf16"] * row.candidate.bf16 + ["checkpointing"] * row.candidate.checkpointing
+    return ["bf16"] * each.bf16 + ["checkpointing"] * each.checkpointing
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -113,8 +115,8 @@ def _change(plan: Ways, row: Row) -> list[str]:
     words += [f"{name} {value}" for name, value in arguments.items()]
     each = row.candidate
     same = (each.gpus, each.nodes) == (plan.base.ranks, plan.base.nodes)
-    words += [] if same else [f"{each.per_node} processes on each of {each.nodes} nodes"]
-    also = f"{', '.join(_also(row))}: " if _also(row) else ""
+    words += [] if same else [_processes(each)]
+    also = f"{', '.join(_also(row.candidate))}: " if _also(row.candidate) else ""
     found = [also + ("; ".join(words) or "as it is written")]
     if plan.base.deepspeed is not None and files_for(plan.base, each):
         other = plan.base.deepspeed.differences(deepspeed_config(plan.base, each))
@@ -124,11 +126,15 @@ def _change(plan: Ways, row: Row) -> list[str]:
     return found + [f"   changes: {each}" for each in what_changes(plan.base, row.candidate)]
 
 
+def _processes(each: Candidate) -> str:
+    where = "on one node" if each.nodes == 1 else f"on each of {each.nodes} nodes"
+    return f"{counted(each.per_node, 'process', 'processes')} {where}"
+
+
 def _words(plan: Ways) -> list[str]:
     """Say what the table is, and what it is not."""
-    found = [f"{plan.dry_runs} dry runs; margins included"]
-    if plan.not_tried and plan.verified:
-        found.append(f"{plan.not_tried} other ways were not tried: these are the best of those that were")
+    found = [f"{counted(plan.dry_runs, 'dry run')}; margins included"]
+    found += [_not_tried(plan)] if plan.not_tried else []
     if plan.of_another_batch:
         left_out = listed(plan.of_another_batch)
         found.append(
@@ -146,6 +152,15 @@ def _words(plan: Ways) -> list[str]:
         found.append(plan.base.not_scaled)
     reasons = dict.fromkeys(reason for row in plan.verified[:1] if row.estimate for reason in row.estimate.reasons)
     return [*found, *([f"of the first: {'; '.join(reasons)}"] if reasons else [])]
+
+
+def _not_tried(plan: Ways) -> str:
+    """Say how many ways were left, and which of them would have been tried next."""
+    were = "was" if plan.not_tried == 1 else "were"
+    promising = "; ".join(map(_way, plan.tried_next[:_MOST_NAMED]))
+    named = f" (the most promising: {promising})" if promising else ""
+    best = ": these are the best of those that were" if plan.verified else ""
+    return f"{counted(plan.not_tried, 'other way')} {were} not tried{named}{best}"
 
 
 def objects(plan: Ways, gpus: Mapping[str, Gpu]) -> dict[str, Any]:
