@@ -4,6 +4,9 @@ import json
 import math
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import EXAMPLE_SITE
 from tests.traces import trace_of
 from xmem_slurm.doubts import Doubt
 from xmem_slurm.dryrun.budget import Budget, Spent
@@ -38,6 +42,7 @@ from xmem_slurm.site.loading import load_catalogue
 from xmem_slurm.site.schema import Gpu, Site
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import signals
 from xmem_slurm.trace import Mark, Trace, Training
 from xmem_slurm.work import Work
 
@@ -251,6 +256,79 @@ def test_when_the_time_is_out_the_answer_is_the_best_so_far() -> None:
     assert plan.tried_next[0] not in [row.candidate for row in plan.rows]
     more, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)}, top=3)
     assert plan.tried_next[0] in [row.candidate for row in more.rows]
+
+
+def interrupted_at(many: int, by_signal: int = signal.SIGINT) -> Ways:
+    """Return the plan whose dry run of such a number is ended by a signal."""
+    ran = 0
+
+    def run(order: DryRunOrder) -> DryRunResult:
+        nonlocal ran
+        ran += 1
+        if ran == many:
+            raise signals.Signalled(by_signal)
+        return DryRunResult([trained({}, command_of(order.job.script))], Spent(10))
+
+    job = Submission(("job.sh",), {}, SCRIPT.encode())
+    space = Space(site_of(small=8), {"small": gpu(3000)}, [1, 2, 4, 8], list(METHODS.values()))
+    order = DryRunOrder.of(from_submission(job), gpu(3000), Budget())
+    return Search(order, job, space, "fewest", 4, 300.0, can_interrupt=True).plan(by(run))
+
+
+def test_ctrl_c_ends_a_plan_with_the_best_so_far() -> None:
+    whole, _ = planned(SCRIPT, site_of(small=8), {"small": gpu(3000)})
+    plan = interrupted_at(whole.dry_runs)
+    assert plan.was_interrupted
+    assert not whole.was_interrupted
+    assert 0 < len(plan.verified) < len(whole.verified)
+    tried = [row.candidate for row in plan.rows]
+    (last,) = [row.candidate for row in whole.rows if row.candidate not in tried]
+    assert last in plan.tried_next
+    assert plan.not_tried == whole.not_tried + 1
+
+
+@pytest.mark.parametrize(
+    ("many", "by_signal"),
+    [(1, signal.SIGINT), (2, signal.SIGINT), (4, signal.SIGTERM)],
+)
+def test_before_something_fits_ctrl_c_ends_it_as_other_signals_do(many: int, by_signal: int) -> None:
+    with pytest.raises(signals.Signalled):
+        interrupted_at(many, by_signal)
+
+
+_PLAN = """
+import os, signal
+from tests.unit import test_plan as t
+from xmem_slurm.cli.main import main
+from xmem_slurm.planning import on_site
+
+def plan(job, wanted, *_):
+    gpus = {"small": t.gpu(3000)}
+    ran = []
+    def trained(*args):
+        ran.append(args)
+        if len(ran) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return whole(*args)
+    whole, t.trained = t.trained, trained
+    site = t.site_of(small=8)
+    can = wanted.can_interrupt
+    return on_site.Planned(t.planned(t.SCRIPT, site, gpus, can_interrupt=can)[0], site, gpus)
+
+on_site.plan = plan
+main()
+"""
+
+
+def test_an_interrupted_plan_is_printed_and_the_process_ends_as_by_ctrl_c(tmp_path: Path) -> None:
+    job = tmp_path / "job.sh"
+    job.write_text(SCRIPT)
+    words = ("plan", "--site", str(EXAMPLE_SITE), str(job))
+    command = [sys.executable, "-c", _PLAN, *words]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stdout.splitlines()[1].startswith("1.  2 x small")
+    assert done.stderr == f"xmem-slurm: {report.INTERRUPTED}\n"
 
 
 def test_ways_that_are_as_fast_are_a_tie_and_cheaper_ones_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,9 +70,12 @@ def plan(
         top=top,
         vary=vary,
         seconds=budget or common.seconds,
+        can_interrupt=True,
     )
     with terminal.progress("running the job dry as it is", wanted.seconds) as shown_now:
         found = on_site.plan(job, wanted, tell, shown_now)
+    if found.plan.was_interrupted:
+        typer.echo(f"xmem-slurm: {report.INTERRUPTED}", err=True)
     shown = json.dumps(report.objects(found.plan, found.gpus), indent=2) if as_json else None
     typer.echo(shown or "\n".join(report.lines(found.plan, found.gpus)))
     best = found.best

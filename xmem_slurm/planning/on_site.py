@@ -56,6 +56,8 @@ class PlanWanted(NamedTuple):
     policy: str | None = None
     fresh: bool = False
     """Whether what earlier dry runs found is no answer."""
+    can_interrupt: bool = False
+    """Whether Ctrl-C ends the search with the best so far, where something was found that fits."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,12 @@ def plan(job: Submission, wanted: PlanWanted, tell: Callable[[str], None], shown
     order = DryRunOrder.of(from_submission(job), next(iter(gpus.values())), each, asked)
     with admission.turn(site.dry_run, None, tell):
         experience = Experience(learned.margins(site, tell), history.ran_out(job))
-        search = Search(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown, _put, experience)
+        search = Search(
+            *(order, job, space, wanted.objective, wanted.top, wanted.seconds, vary, shown),
+            put=_put,
+            experience=experience,
+            can_interrupt=wanted.can_interrupt,
+        )
         ways = search.plan(dispatch.some_at_once(site.dry_run))
     if wanted.gpus is not None:
         ways = replace(ways, of_another_batch=space.of_another_batch(ways.base))

@@ -7,6 +7,7 @@ worked. What is ruled out needs more by a lower bound than its GPU has. When tim
 import heapq
 import itertools
 import math
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +33,7 @@ from xmem_slurm.sizing.host_memory import NodeMemory
 from xmem_slurm.sizing.margins import NO_EXPERIENCE, Experience
 from xmem_slurm.slurm.submission import Submission
 from xmem_slurm.state import own_files
+from xmem_slurm.state.signals import Signalled
 from xmem_slurm.work import Work
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ class Ways:
     """Why the ways are not ranked by speed; "" where they are."""
     of_another_batch: Sequence[int] = ()
     """The numbers of GPUs that were asked for, and with which an optimizer step would have more samples, or fewer."""
+    was_interrupted: bool = False
+    """Whether Ctrl-C ended the search."""
     tried_next: Sequence[Candidate] = ()
     """Of those that were not tried and are expected to fit, the most promising, best first."""
 
@@ -115,6 +119,8 @@ class Search:
     put: Callable[[Path, bytes], None] = lambda *_: None
     """Writes a file that a way needs."""
     experience: Experience = NO_EXPERIENCE
+    can_interrupt: bool = False
+    """Whether Ctrl-C ends the search with the best so far, where something was found that fits."""
     rows: list[Row] = field(default_factory=list)
     under_way: list[Candidate] = field(default_factory=list)
     brief: bool = False
@@ -127,6 +133,7 @@ class Search:
 
         Raises:
             NoEstimate: the job as it is written cannot be run dry.
+            Signalled: a signal ends it before there is an answer.
         """
         largest = max(self.space.options, key=lambda name: self.space.gpus[name].total_bytes)
         ((as_written, took),) = in_turn(partial(next, iter([self._run(self.job, largest)]), None))
@@ -141,8 +148,22 @@ class Search:
         self.hardware = {name: speed.hardware(name, gpu, self.space.site) for name, gpu in gpus.items()}
         self._learn_from(as_written, took)
         waiting = self._waiting()
-        self._verify(waiting, in_turn)
+        try:
+            self._verify(waiting, in_turn)
+        except Signalled as signalled:
+            fits = any(row.status == "verified" for row in self.rows)
+            if not (self.can_interrupt and signalled.number == signal.SIGINT and fits):
+                raise
+            return self._interrupted(waiting)
         return self._planned(waiting)
+
+    def _interrupted(self, waiting: list[_Waiting]) -> Ways:
+        """Return what is known so far; what was under way was not tried."""
+        tried = [row.candidate for row in self.rows]
+        for candidate in self.under_way:
+            if candidate not in tried:
+                self._push(waiting, candidate)
+        return replace(self._planned(waiting), was_interrupted=True)
 
     def _learn_from(self, as_written: Estimate, took: Spent) -> None:
         training = self.base.training

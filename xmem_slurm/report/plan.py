@@ -18,6 +18,7 @@ ANSWERS: Mapping[str, str] = {
     "failed": "its dry run gave no answer",
 }
 """Why a way is not advised."""
+INTERRUPTED = "interrupted: the answer is the best of the ways that were tried so far"
 _MOST_NAMED = 3
 """Ways of one such reason that are named; all of them are in the JSON object."""
 

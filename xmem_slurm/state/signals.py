@@ -10,8 +10,15 @@ from types import FrameType
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class _Signalled(BaseException):
-    """A signal asks us to end; past every `except Exception`, so that all is cleared away on the way out."""
+class Signalled(BaseException):
+    """A signal asks us to end; past every `except Exception`, so that all is cleared away.
+
+    Who catches it has a last word: the process ends as `clearing_up` does.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @contextmanager
@@ -28,7 +35,7 @@ def clearing_up() -> Iterator[None]:
         for each in heeded:
             signal.signal(each, signal.SIG_IGN)  # what is under way already must not be cut short
         received.append(number)
-        raise _Signalled
+        raise Signalled(number)
 
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded)  # none comes while only some have this handler
     before = {number: signal.signal(number, unwind) for number in heeded}
@@ -39,7 +46,7 @@ def clearing_up() -> Iterator[None]:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
-    except _Signalled:
+    except Signalled:
         pass
     finally:
         sys.unraisablehook = report
@@ -52,5 +59,5 @@ def clearing_up() -> Iterator[None]:
 
 
 def _report_others(unraisable: "sys.UnraisableHookArgs") -> None:
-    if unraisable.exc_type is not _Signalled:
+    if unraisable.exc_type is not Signalled:
         sys.__unraisablehook__(unraisable)
