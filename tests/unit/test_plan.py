@@ -597,6 +597,43 @@ def test_bf16_is_offered_where_it_is_allowed_and_takes_the_place_of_fp16() -> No
     assert not any(each.bf16 for each in replace(space, bf16=True).all_of(base_of(Training("", "ddp"), "train.py")))
 
 
+@pytest.mark.parametrize(
+    ("method", "precision", "expected"),
+    [
+        ("zero2", "no", ["DeepSpeed's format: the optimizer's state is sharded"]),
+        ("zero3", "no", ["sharded, and made whole by zero_to_fp32.py"]),
+        (
+            "zero2",
+            "bf16",
+            ["Speed", "in bf16, with master weights and the optimizer's state in fp32", "reduced"],
+        ),
+        ("fsdp2", "no", ["sharded, and made whole by `accelerate merge-weights`"]),
+        (
+            "fsdp2-offload",
+            "fp16",
+            ["sharded", "CPU", "in fp16; their shards and the optimizer's state are in fp32", "fp16"],
+        ),
+        ("ddp", "bf16", []),
+    ],
+)
+def test_what_is_stored_and_computed_in_another_precision_is_said(
+    method: str, precision: str, expected: Sequence[str]
+) -> None:
+    base = base_of(Training("transformers", "ddp", 4, 2, precision=precision), "torchrun train.py")
+    way = Candidate("small", 4, 1, METHODS[method], 4, 4, 2, checkpointing=False)
+    found = what_changes(base, way)
+    assert len(found) == len(expected)
+    assert all(part in each for part, each in zip(expected, found, strict=True)), found
+
+
+def test_what_is_so_by_the_jobs_own_method_does_not_change() -> None:
+    own = Training("transformers", "zero2", 4, 2, precision="bf16", has_deepspeed=True)
+    base = base_of(own, "torchrun train.py")
+    way = Candidate("small", 4, 1, METHODS["zero3"], 4, 4, 2, checkpointing=False)
+    assert what_changes(base, way) == ["checkpoints are sharded, and made whole by zero_to_fp32.py"]
+    assert what_changes(base, replace(way, method=METHODS["zero2"])) == []
+
+
 def test_torchtitan_has_degrees_whose_product_is_the_number_of_gpus() -> None:
     written = Training("torchtitan", "fsdp2", 8, 1, shards=4, can_checkpoint=True)
     command = "torchrun --nproc-per-node=4 -m torchtitan.train --job.config_file a.toml"

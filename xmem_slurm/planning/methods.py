@@ -11,7 +11,20 @@ from xmem_slurm.trace import Training
 
 _DEEPSPEED, _FSDP, _SIZES = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_PARALLELISM_CONFIG"
 _FORMAT = "checkpoints are sharded, and made whole by"
-_REDUCED = "gradients are reduced in"
+_OF_DEEPSPEED = "checkpoints are in DeepSpeed's format: the optimizer's state is sharded"
+_GATHERED = "checkpoints are gathered from all processes as they are saved"
+_ON_CPU = "the optimizer steps on the CPU"
+_REDUCED = "gradients are reduced in {0}"
+_ZERO_MIXED = (
+    "parameters are in {0}, with master weights and the optimizer's state in fp32",
+    _REDUCED,
+)
+"""DeepSpeed casts the model itself (`_configure_distributed_model` of runtime/engine.py, 0.19)."""
+_FSDP_MIXED = (
+    "layers compute with parameters in {0}; their shards and the optimizer's state are in fp32",
+    _REDUCED,
+)
+"""By accelerate's `fsdp2_prepare_model` (utils/fsdp_utils.py, 1.15), Lightning's plugin (2.6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +33,7 @@ class Method:
 
     `shards` names what each GPU keeps only its part of ("parameters", "gradients", "optimizer"). What is `offloaded` is
     on the host between uses: of that nothing need stay on a GPU. `changes` says what of the training itself is
-    another; `package` has to be installed where the job runs.
+    another, and `mixed` what is besides in mixed precision, whose name is in place of {0}.
     """
 
     name: str
@@ -29,11 +42,17 @@ class Method:
     offloaded: frozenset[str] = frozenset()
     changes: tuple[str, ...] = ()
     is_hybrid: bool = False
+    mixed: tuple[str, ...] = ()
 
     @property
     def is_fsdp(self) -> bool:
         """Whether it is one of PyTorch's FSDP."""
         return self.shards == _ALL and not self.name.startswith("zero")
+
+    def changes_in(self, precision: str) -> tuple[str, ...]:
+        """Return what of the training itself is another, where it trains in that precision."""
+        mixed = self.mixed if precision in ("bf16", "fp16") else ()
+        return (*self.changes, *(each.format(precision) for each in mixed))
 
     @property
     def base(self) -> str:
@@ -51,12 +70,12 @@ _ALL = frozenset({"parameters", "gradients", "optimizer"})
 def _zero(stage: int, shards: set[str], *, offload: bool = False) -> Method:
     """Return a stage of DeepSpeed's ZeRO; offloaded, the optimizer's state and step are on the host."""
     variables = {_DEEPSPEED: "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": str(stage)}
-    changes = [f"{_FORMAT} zero_to_fp32.py", f"{_REDUCED} the parameters' precision"]
+    changes = [f"{_FORMAT} zero_to_fp32.py" if "parameters" in shards else _OF_DEEPSPEED]
     if offload:
         variables["ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"] = "cpu"
-        changes.append("the optimizer steps on the CPU")
+        changes.append(_ON_CPU)
     name, away = f"zero{stage}{'-offload' if offload else ''}", frozenset({"optimizer"}) if offload else frozenset()
-    return Method(name, variables, frozenset(shards), away, tuple(changes))
+    return Method(name, variables, frozenset(shards), away, tuple(changes), mixed=_ZERO_MIXED)
 
 
 def _fsdp(name: str, *, reshard: bool = True, offload: bool = False, is_hybrid: bool = False) -> Method:
@@ -72,9 +91,9 @@ def _fsdp(name: str, *, reshard: bool = True, offload: bool = False, is_hybrid: 
         variables["FSDP_OFFLOAD_PARAMS"] = "true"
     if is_hybrid:
         variables[_SIZES] = "true"
-    changes = (f"{_FORMAT} `accelerate merge-weights`", f"{_REDUCED} the precision of mixed_precision")
+    changes = (f"{_FORMAT} `accelerate merge-weights`", *([_ON_CPU] if offload else []))
     away = _ALL if offload else frozenset[str]()
-    return Method(name, variables, _ALL, away, changes, is_hybrid)
+    return Method(name, variables, _ALL, away, changes, is_hybrid, _FSDP_MIXED)
 
 
 METHODS: Mapping[str, Method] = {
@@ -91,8 +110,8 @@ METHODS: Mapping[str, Method] = {
         _zero(2, {"optimizer", "gradients"}, offload=True),
         _zero(3, set(_ALL), offload=True),
         _fsdp("fsdp2-offload", offload=True),
-        Method("fsdp1", {}, _ALL, changes=("checkpoints are sharded, or gathered at once",)),
-        Method("fsdp1-offload", {}, _ALL, _ALL, ("checkpoints are sharded, or gathered at once",)),
+        Method("fsdp1", {}, _ALL, changes=(_GATHERED,), mixed=_FSDP_MIXED),
+        Method("fsdp1-offload", {}, _ALL, _ALL, (_GATHERED, _ON_CPU), mixed=_FSDP_MIXED),
     )
 }
 """By the name that --allow and --forbid take; what comes earlier changes less, and is first where all is equal."""

@@ -62,8 +62,14 @@ class Trainer:
         return {name: str(candidate.micro_batch)} if name.startswith("-") and not self._has_batch(candidate) else {}
 
     def changes(self, candidate: Candidate) -> Sequence[str]:
-        """Say what of the training itself is another by the method."""
-        return () if candidate.method.is_seen(self.base.training) else candidate.method.changes
+        """Say what of the training itself is another by the method, and is not so by its own."""
+        own = self.base.training
+        if candidate.method.is_seen(own):
+            return ()
+        ways = [method for method in METHODS.values() if method.is_seen(own)]
+        known = [change for method in ways for change in method.changes_in(own.precision)]
+        precision = "bf16" if candidate.bf16 else own.precision
+        return [each for each in candidate.method.changes_in(precision) if each not in known]
 
     def _has_batch(self, candidate: Candidate) -> bool:
         return candidate.micro_batch == self.base.training.micro_batch
