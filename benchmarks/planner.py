@@ -5,9 +5,10 @@
 
 The second compares rows of measured training, one configuration each, of 1B, 3B, 8B, 80B and the models that are named.
 
-A CSV has the columns of COLUMNS. A row is compared with those of the same model on as many nodes; two are a pair where
-their seconds are more than 5 % apart. Rows with pipelines, on more than 8 nodes, or of a model that is not known are
-left out, and counted. The last line has both rates.
+A CSV has the columns of COLUMNS. A row is compared with those of the same model on as many nodes;
+two are a pair where their seconds are more than 5 % apart. A pair with equal scores counts half, as
+one that is drawn by lot would; how many those are is said. Rows with pipelines, on more than 8
+nodes, or of a model that is not known are left out, and counted. The last line has both rates.
 """
 
 import argparse
@@ -147,15 +148,26 @@ def our_score(models: Models) -> Score:
 Groups = Mapping[tuple[str, int], Sequence[Row]]
 
 
-def in_order(groups: Groups, score: Score, apart: float = APART) -> tuple[int, int]:
-    """Return how many pairs are in the right order, and of how many. Equal scores are none."""
-    right = pairs = 0
+def in_order(groups: Groups, score: Score, apart: float = APART) -> tuple[float, int]:
+    """Return how many pairs are in the right order, and of how many; equal scores count half."""
+    said = list(_said(groups, score, apart))
+    return sum(_right(*pair) for pair in said), len(said)
+
+
+def _ties(groups: Groups, score: Score) -> int:
+    return sum(by_score == 0 for by_score, _ in _said(groups, score, APART))
+
+
+def _said(groups: Groups, score: Score, apart: float) -> Iterable[tuple[float, float]]:
+    """Yield the differences of each pair: of its scores, and of its seconds."""
     for rows in groups.values():
         for (a, of_a), (b, of_b) in combinations([(row, score(row)) for row in rows], 2):
             if max(a.seconds, b.seconds) > apart * min(a.seconds, b.seconds):
-                pairs += 1
-                right += (of_a - of_b) * (a.seconds - b.seconds) > 0
-    return right, pairs
+                yield of_a - of_b, a.seconds - b.seconds
+
+
+def _right(by_score: float, measured: float) -> float:
+    return 0.5 if by_score == 0 else float(by_score * measured > 0)
 
 
 def regret(rows: Sequence[Row], score: Score) -> float:
@@ -192,6 +204,9 @@ def speed_lines(rows: Sequence[Row], models: Models) -> list[str]:
         "pairs more than 25 % apart in the right order: "
         + ", ".join(f"{who} {_percent(*in_order(groups, score, 1.25))}" for who, score in _both(ours)),
         f"regret of the first choice: at most {worst[0]:.1%}; above 10 % in {sum(each > 0.1 for each in worst)} groups",
+        "equal scores, which count half: "
+        + ", ".join(f"{who} {_ties(groups, score)}" for who, score in _both(ours))
+        + f" of {in_order(groups, ours)[1]}",
         "pairs more than 5 % apart in the right order: "
         + ", ".join(f"{who} {_percent(*in_order(groups, score))}" for who, score in _both(ours))
         + f" of {in_order(groups, ours)[1]}",
@@ -206,7 +221,7 @@ def _plural(count: int) -> str:
     return "row" if count == 1 else "rows"
 
 
-def _percent(right: int, pairs: int) -> str:
+def _percent(right: float, pairs: int) -> str:
     return f"{right / pairs:.1%}" if pairs else "-"
 
 
@@ -225,7 +240,8 @@ def table_3_lines() -> list[str]:
     """Return, for each model of LLMem's table 3, both picks beside the measured seconds, and the pairs in order."""
     hardware = speed.hardware("v100", load_catalogue()[llmem.GPU])
     assert hardware is not None, "the catalogue has its speed"
-    table, right, pairs, as_measured = [], Counter[str](), 0, 0
+    table, pairs, as_measured = [], 0, 0
+    right, ties = defaultdict[str, float](float), Counter[str]()
     for measured in llmem.TABLE_3:
         found = llmem.candidates(measured.model, llmem.FOUR_V100)
         fits = [each for each in found if each.bs]
@@ -238,7 +254,9 @@ def table_3_lines() -> list[str]:
         for a, b in combinations(ran, 2):
             pairs += 1
             for who, said in (("ours", seconds), ("LLMem", scores)):
-                right[who] += a in said and b in said and (said[a] - said[b]) * (ran[a] - ran[b]) > 0
+                if a in said and b in said:
+                    right[who] += _right(said[a] - said[b], ran[a] - ran[b])
+                    ties[who] += said[a] == said[b]
         columns = (llmem.Method.ADP, llmem.Method.DP_TP, llmem.Method.TP)
         figures = (str(ran.get(method, "OOM")) for method in columns)
         table.append((measured.name, str(llmem.pick(found)), str(ours), str(fastest), *figures))
@@ -247,7 +265,8 @@ def table_3_lines() -> list[str]:
         *text_table(headings, table),
         "",
         f"what runs out of memory is as measured for {as_measured} of {len(llmem.TABLE_3)} models",
-        f"pairs in the right order: ours {right['ours']}, LLMem {right['LLMem']} of {pairs}",
+        f"equal scores, which count half: ours {ties['ours']}, LLMem {ties['LLMem']} of {pairs}",
+        f"pairs in the right order: ours {right['ours']:g}, LLMem {right['LLMem']:g} of {pairs}",
     ]
 
 

@@ -611,7 +611,7 @@ def test_bf16_is_offered_where_it_is_allowed_and_takes_the_place_of_fp16() -> No
         (
             "fsdp2-offload",
             "fp16",
-            ["sharded", "CPU", "in fp16; their shards and the optimizer's state are in fp32", "fp16"],
+            ["sharded", "CPU", "fp16; their shards and the optimizer's state are in fp32", "fp16"],
         ),
         ("ddp", "bf16", []),
     ],

@@ -56,6 +56,16 @@ def test_a_first_choice_that_is_slower_is_regretted(tmp_path: Path) -> None:
     assert planner.in_order({("8B", 1): rows}, ours) == (0, 1)
 
 
+def test_a_pair_with_equal_scores_counts_half(tmp_path: Path) -> None:
+    """LLMem's score is the product of micro batch and data parallel copies: 4 of both."""
+    equal = FAST.replace("1,2,64,256,2,1,4", "1,4,64,256,1,1,8").replace("8000", "6000")
+    rows = planner.read(written(tmp_path, FAST, equal))
+    groups = {("8B", 1): rows}
+    assert planner.in_order(groups, planner.llmem_score) == (0.5, 1)
+    lines = planner.speed_lines(rows, planner.NANOTRON)
+    assert "equal scores, which count half: ours 0, LLMem's score 1 of 1" in lines
+
+
 @pytest.mark.parametrize(
     ("rows", "headings", "why"),
     [
