@@ -7,6 +7,7 @@ XmemError                 anything of ours that a person is told in one line
 ├── DeviceBuildError      the stand-in CUDA libraries could not be built
 ├── SandboxError          this machine cannot throw away a dry run's writes
 ├── LabError              the throw-away Slurm cluster could not be started or stopped
+├── SilentPlace           a file system that has to be read, such as a home, does not answer
 ├── Busy                  too many dry runs run already, and this one's turn did not come in time
 ├── Refused               the site wants no such job (sites that say so in their policy)
 └── NoEstimate            the dry run gave nothing to estimate from (exit code 3)
@@ -52,6 +53,10 @@ class SandboxError(XmemError):
 
 class LabError(XmemError):
     """The throw-away Slurm cluster could not be started, stopped or used."""
+
+
+class SilentPlace(XmemError):  # noqa: N818 - it reads as what it says
+    """A file system that has to be read does not answer; nothing on it was touched."""
 
 
 class Busy(XmemError):  # noqa: N818 - no error of anybody's
