@@ -13,7 +13,7 @@ from xmem_slurm.slurm.command_line import split_command_line
 from xmem_slurm.slurm.edit import without
 from xmem_slurm.slurm.options import NONE, REQUIRED, Option
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.state import own_files
+from xmem_slurm.state import own_files, silent
 from xmem_slurm.submission import settings
 from xmem_slurm.submission.answer import Wishes
 from xmem_slurm.submission.settings import BY_NAME, OWN_OPTIONS, OwnOption, OwnSetting, wrong_value
@@ -106,7 +106,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[tuple[str, .
 
 
 def _wrong_file(option: OwnOption, text: str) -> str | None:
-    """Return why a typed file cannot be read or written; a variable's is seen when it is, and costs no submission."""
+    """Return why a typed file cannot be read or written.
+
+    A variable's is seen when it is read or written, and costs no submission. Of one on a file
+    system that does not answer it cannot be told: who submits comes upon that.
+    """
+    if option.file and text and silent.mount_on_the_way([Path(text)]) is not None:
+        return None
     if option.file == "read" and text and not os.access(text, os.R_OK):
         return "there is no such file, or it is not yours to read"
     return own_files.unwritable(Path(text)) if option.file == "written" and text else None

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Union
 
+from xmem_slurm.state import silent
+
 if TYPE_CHECKING:
     from xmem_slurm.trace import File
 
@@ -65,6 +67,8 @@ def can_matter(variable: str) -> bool:
 
 def as_it_is(path: Path) -> Evidence:
     """Return what there is at a path now."""
+    if silent.mount_on_the_way([path]) is not None:
+        return Evidence("A", 0, 0, str(path))
     try:
         status = path.stat()
     except OSError:
@@ -79,11 +83,9 @@ def made_by_slurm(names: Iterable[str], folder: Path) -> list[Evidence]:
 
 def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
     """Return what of these is of this machine, with digests; None where one is not as it was, or not all were seen."""
-    first = dict[tuple[str, bool], Evidence]()
-    for file in files:
-        if file.kind == "T":
-            return None
-        first.setdefault((file.path, file.kind == "I"), Evidence(*file[:4]))
+    first = _first_of_each(files)
+    if first is None:
+        return None
     listed = {file.path for file in first.values() if file.kind == "D"}
     found, packages = list[Evidence](), dict[str, list[Evidence]]()
     for file in first.values():
@@ -110,6 +112,23 @@ def lasting(files: Iterable[Noted]) -> list[Evidence] | None:
     return rows if unchanged([file if file.kind == "P" else file._replace(digest="") for file in rows]) else None
 
 
+def _first_of_each(files: Iterable[Noted]) -> dict[tuple[str, bool], Evidence] | None:
+    """Return what was noted first of each; None where not all were seen, or some do not answer."""
+    first = dict[tuple[str, bool], Evidence]()
+    for file in files:
+        if file.kind == "T":
+            return None
+        first.setdefault((file.path, file.kind == "I"), Evidence(*file[:4]))
+    return first if _silent(first.values()) is None else None
+
+
+def _silent(files: Iterable[Evidence]) -> Path | None:
+    """Return a mount point on the way to these that does not answer, or None."""
+    return silent.mount_on_the_way(
+        {each.path if each.kind in ("D", "P") else each.path.rpartition("/")[0] for each in files}
+    )
+
+
 def unchanged(files: Sequence[Evidence]) -> bool:
     """Whether all of these are as they were."""
     return changed(files) is None
@@ -117,6 +136,9 @@ def unchanged(files: Sequence[Evidence]) -> bool:
 
 def changed(files: Sequence[Evidence]) -> Evidence | None:
     """Return the first of these that is not as it was, None where all are."""
+    point = _silent(files)
+    if point is not None:
+        return Evidence("A", 0, 0, str(point))
     made = _made(files)
     for file in files:
         if file.kind != "M" and not (_holds(file) if file.kind == "P" else _is_unchanged(file, made)):

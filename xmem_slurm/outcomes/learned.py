@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xmem_slurm.errors import SilentPlace
 from xmem_slurm.outcomes import fields
 from xmem_slurm.site.schema import Site
 from xmem_slurm.sizing import margins as shipped
 from xmem_slurm.sizing.margins import LearnedMargin, Margin
-from xmem_slurm.state import own_files
+from xmem_slurm.state import own_files, silent
 
 MOST_BYTES = 1 << 20
 
@@ -34,7 +35,10 @@ def margins(site: Site | None, tell: Callable[[str], None]) -> list[LearnedMargi
     found: list[LearnedMargin] = []
     for path, read in readers:
         try:
+            silent.require_answers([path])
             found += parse(read().decode())
+        except SilentPlace as error:
+            tell(f"{path}: its margins are left out: {error}")
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

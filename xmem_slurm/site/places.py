@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmem_slurm.errors import SiteError
+from xmem_slurm.state import silent
 
 QUEUE_SECONDS = 120.0
 """How long a submission waits for its dry run's turn where the site file does not say (`schema.DryRuns`)."""
@@ -22,10 +23,14 @@ def site_file(named: str | None, environ: Mapping[str, str] = os.environ) -> Pat
 
     Raises:
         SiteError: none of them exists.
+        SilentPlace: a file system on which it may be does not answer.
     """
     if named or environ.get("XMEM_SITE"):
-        return Path(named or environ["XMEM_SITE"])
+        place = Path(named or environ["XMEM_SITE"])
+        silent.require_answers([place])
+        return place
     for place in site_places():
+        silent.require_answers([place])
         if place.is_file():
             return place
     raise SiteError(
@@ -38,6 +43,9 @@ def tables(named: str | None, environ: Mapping[str, str], word: bytes) -> Mappin
     """Return the tables of the site file that holds, as they stand, if `word` stands in it at all.
 
     None where there is no file that can be read: what is wrong with it is said where it is checked.
+
+    Raises:
+        SilentPlace: what it is on does not answer.
     """
     try:
         content = site_file(named, environ).read_bytes()
@@ -51,7 +59,13 @@ def tables(named: str | None, environ: Mapping[str, str], word: bytes) -> Mappin
 
 
 def unasked(named: str | None, environ: Mapping[str, str]) -> str:
-    """Return what the site wants of jobs that ask for no GPU and would use one; without a word they are left alone."""
+    """Return what the site wants of jobs that ask for no GPU and would use one.
+
+    Without a word of it they are left alone.
+
+    Raises:
+        SilentPlace: what the site file is on does not answer.
+    """
     try:
         return str(tables(named, environ, b"unasked").get("policy", {}).get("unasked", "leave"))
     except AttributeError:

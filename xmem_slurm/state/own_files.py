@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from xmem_slurm.state import silent
+
 _OPEN = "not used, as it is a link, another user's, or others can write there"
 
 
@@ -44,7 +46,9 @@ def make(folder: Path) -> Path:
 
     Raises:
         OSError: it cannot be made; what is there is not ours; or somebody else could put another one there.
+        SilentPlace: the file system that it is on does not answer.
     """
+    silent.require_answers([folder])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     above = folder.parent.stat()
     exchanged = above.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH

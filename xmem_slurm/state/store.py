@@ -12,6 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xmem_slurm.errors import SilentPlace
 from xmem_slurm.state import own_files
 
 MIB = 1 << 20
@@ -65,7 +66,7 @@ class Store(NamedTuple):
         """
         import gzip  # noqa: PLC0415 - as above
 
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SilentPlace):
             packed = [gzip.compress(part, _LEVEL, mtime=0) for part in parts]
             line = json.dumps([head, [*map(len, packed)]]).encode()
             content = b"".join([line, b"\n", *packed])

@@ -5,8 +5,12 @@ The job as it is, where it asks for no GPU; what is known of this very submissio
 pydantic or jinja2.
 """
 
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from xmem_slurm.cluster import client
@@ -17,13 +21,20 @@ from xmem_slurm.slurm import services
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.request import Request
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.state import own_files
+from xmem_slurm.state import own_files, silent
 
 if TYPE_CHECKING:
     from xmem_slurm.sizing.margins import RanOut
 
 OWN_WORDS = ("off", "keep-type", "whole", "on")
 """What an #XMEM line can say; "on" is for the filter in every sbatch."""
+
+_ABSOLUTE = re.compile(rb"(?<![\w.$}/*-])/[\w.@+,=/-]+")
+"""A path in a script that needs nothing of its variables."""
+_MOST_SEARCHED = 1 << 16
+_VARIABLE = re.compile(rb"\$\{?([A-Za-z_]\w*)")
+_FOLDERS = ("HOME", "TMPDIR", "TEMP", "TMP")
+"""Variables that name a folder which is used in any case: the last three by Python's tempfile."""
 
 Tell = Callable[[str], None]
 """Says at once what cannot wait for the answer."""
@@ -139,11 +150,16 @@ def _sized(
     name: str,
     before: "RanOut | None",
 ) -> Decision:
-    """Find what is not known, in its turn, or wait for who is finding it."""
+    """Find what is not known, in its turn, or wait for who is finding it.
+
+    Raises:
+        SilentPlace: a file system that a dry run needs does not answer.
+    """
     from xmem_slurm.dryrun import admission  # noqa: PLC0415
     from xmem_slurm.site import places  # noqa: PLC0415
     from xmem_slurm.submission import answers  # noqa: PLC0415
 
+    silent.require_answers(_places(job))
     rules = places.dry_run_rules(places.tables(wishes.site, job.environ, b"dry_run"))
     seconds = rules.queue_seconds if wishes.queue_seconds is None else wishes.queue_seconds
     began, until = time.time(), time.monotonic() + seconds
@@ -167,6 +183,20 @@ def _sized(
 
                 return by_sizing.decide(job, not_sized, wishes, tell=tell, name=name, ran_out=before)
     return left_alone(job)  # sbatch says so itself
+
+
+def _places(job: Submission) -> list[str | Path]:
+    """Return what is touched to run a job dry: folders, and paths that its script has."""
+    script = (job.command_line.wrap or "").encode() if job.script is None else job.script
+    text = script[:_MOST_SEARCHED]
+    named = _ABSOLUTE.findall(text)
+    values = [job.environ.get(name.decode(), "") for name in _VARIABLE.findall(text)]
+    folders = job.environ.get("PATH", "").split(os.pathsep)
+    folders += [job.environ.get(name, "") for name in _FOLDERS]
+    folders += [value for value in values if value.startswith("/") and os.pathsep not in value]
+    with suppress(OSError):  # it is gone
+        folders.append(os.getcwd())  # noqa: PTH109 - as text
+    return [own_files.data_folder(""), *filter(None, folders), *map(os.fsdecode, named)]
 
 
 def ran_out(job: Submission) -> "RanOut | None":

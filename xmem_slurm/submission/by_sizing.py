@@ -27,6 +27,7 @@ from xmem_slurm.sizing.dry_runs import estimate_on
 from xmem_slurm.sizing.margins import Experience, RanOut
 from xmem_slurm.sizing.sizing import Sizing
 from xmem_slurm.slurm.submission import Submission
+from xmem_slurm.state import silent
 from xmem_slurm.submission import answers
 from xmem_slurm.trace import Trace
 
@@ -57,6 +58,7 @@ def decide(
     site_file = places.site_file(wishes.site, job.environ)
     site = loading.load_site(site_file).ordered_by(wishes.policy).sparing(wishes.margin)
     site = site.without_shares() if wishes.whole else site
+    silent.require_answers([site.templates] if site.templates is not None else [])
     basis = basis_of(job, site_file, site.templates, learned.files(site))
     gpus = loading.option_gpus(site, loading.load_catalogue())
     experience = Experience(learned.margins(site, tell), ran_out)

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from xmem_slurm.decision import Decision, Kind
+from xmem_slurm.errors import SilentPlace
 from xmem_slurm.outcomes import records
 from xmem_slurm.outcomes.prediction import Prediction
 from xmem_slurm.report import audit
 from xmem_slurm.site import places
+from xmem_slurm.state import silent
 from xmem_slurm.submission.answer import Wishes
 
 RECORDER = Path(__file__).resolve().parents[1] / "recorder"
@@ -48,7 +50,7 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
         written, ready = decision.written, decision.ready
         own = records.make_folder()
         spool = _tables(decision, wishes).get("spool")
-        spool = spool if isinstance(spool, str) and Path(spool).is_dir() else None
+        spool = spool if isinstance(spool, str) and _is_there(Path(spool)) else None
         predicted = (decision.prediction or Prediction())._replace(
             script=records.key_of_script(written, own),
             run=records.key_of_run(written, own),
@@ -62,13 +64,18 @@ def recorded(decision: Decision, wishes: Wishes) -> Decision:
             "XMEM_PREDICTION": json.dumps(content, separators=(",", ":")),
             **({"XMEM_SUMMARY": "1"} if wishes.summary else {}),
         }
-    except OSError as error:
+    except (OSError, SilentPlace) as error:
         return decision.noting(f"what it uses is not recorded: {error}")
     decision = decision._replace(ready=ready.but(environ={**ready.environ, **variables}))
     export = written.request.value("export")
     if export is None or "ALL" in export.upper().split(","):
         return decision
     return decision.noting(f"what it uses is not recorded: with --export={export} the recorder does not reach the job")
+
+
+def _is_there(folder: Path) -> bool:
+    """Whether there is such a folder; one that does not answer is as good as none."""
+    return silent.mount_on_the_way([folder]) is None and folder.is_dir()
 
 
 def is_wanted(decision: Decision, wishes: Wishes) -> bool:

@@ -16,11 +16,11 @@ from typing import NoReturn
 
 from xmem_slurm.cluster import client
 from xmem_slurm.decision import Decision, Kind, stopped_by
-from xmem_slurm.errors import SlurmError, XmemError
+from xmem_slurm.errors import SilentPlace, SlurmError, XmemError
 from xmem_slurm.report import decided
 from xmem_slurm.slurm.refusal import refusal
 from xmem_slurm.slurm.submission import Submission
-from xmem_slurm.state import signals
+from xmem_slurm.state import own_files, signals, silent
 from xmem_slurm.submission import handover, settings
 from xmem_slurm.submission.answer import OWN_WORDS, Wishes, answer, own_words
 
@@ -38,6 +38,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     with signals.clearing_up():
         try:
             written = _read(written, sbatch)
+            _see_that_places_answer(written, wishes)
             wishes = _settled(wishes, written)
             quiet = written.command_line.has("quiet")
             decision = answer(written, wishes, lambda line: None if quiet else tell([line]))
@@ -45,7 +46,7 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
         except Exception as error:  # a fault of ours must not cost the user a job
             decision = stopped_by(error, written)
     decision = _held(decision) if wishes.hold else decision
-    if not wishes.dry_run:
+    if not wishes.dry_run and decision.error != SilentPlace.__name__:
         decision = _recorded(decision, wishes)
     _tell_of(decision, wishes)
     with contextlib.suppress(Exception):  # no submission fails by its report
@@ -60,6 +61,25 @@ def submit(written: Submission, wishes: Wishes) -> NoReturn:
     if wishes.retry and decision.kind is not Kind.LEFT_ALONE:
         _retry(sbatch, decision, wishes)
     _hand_over(sbatch, decision.ready)
+
+
+def _see_that_places_answer(job: Submission, wishes: Wishes) -> None:
+    """See that what is read and written for a job that asks for a GPU answers: one look at all.
+
+    For all others it is the site file alone, of which `places` sees that.
+
+    Raises:
+        SilentPlace: something does not.
+    """
+    if wishes.off or refusal(job) is not None or not job.request.asks_for_gpu:
+        return
+    from xmem_slurm.site import places  # noqa: PLC0415
+
+    named = wishes.site or job.environ.get("XMEM_SITE")
+    site_files = (Path(named),) if named else places.site_places()
+    reports = [Path(name) for name in (wishes.report, wishes.html) if name]
+    own = [settings.user_file(), own_files.cache_folder("answers"), own_files.record_folder("jobs")]
+    silent.require_answers([*site_files, *own, *reports])
 
 
 def _retry(sbatch: Path, decision: Decision, wishes: Wishes) -> None:
