@@ -73,7 +73,9 @@ class Course:
     def __init__(self, recorder, environ):
         self._recorder, self._brief = recorder, environ.get("XMEM_BRIEF") == "1"
         self._share = SHARE_AGAIN if environ.get("XMEM_NUMBERS") == "turns" else SHARE
+        self._seconds = float(environ.get("XMEM_CPU_SECONDS", "inf"))
         self.clock = Clock(TimeLeft(environ))
+        self._started = self.clock.now()
         self._began = self._cut_since = None
         self._newest = 0  # the last step that was not like an earlier one
         self._epochs = Epochs()
@@ -367,7 +369,7 @@ class Course:
         if self._cut_since is not None:
             return now - self._cut_since > CUT and not self._goes_on()
         whole = min(self._share, SHARE_ALIKE if self._epochs.are_alike() else 1.0)
-        if not self._brief and share < whole:
+        if not self._brief and share < whole and now - self._started < whole * self._seconds:
             return False
         self._cut_since = now
         if not self._brief:
