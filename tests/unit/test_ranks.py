@@ -146,10 +146,17 @@ def test_where_batches_differ_all_ranks_are_run() -> None:
     assert (estimated.largest.trace.rank, estimated.confidence) == (3, "high")
 
 
-@pytest.mark.parametrize(("world", "took", "ran"), [(4, 10.1, None), (9, 10.0, "0,8/9")], ids=["time", "many ranks"])
-def test_where_not_all_of_them_were_another_may_have_a_larger_batch(world: int, took: float, ran: str | None) -> None:
+@pytest.mark.parametrize(
+    ("world", "took", "ran", "seen"),
+    [(4, 10.1, None, None), (9, 10.0, "0,8/9", VARIED.seen), (4, 10.0, "0,1,2,3/4", None)],
+    ids=["no time", "many ranks", "cut short"],
+)
+def test_where_not_all_of_them_were_another_may_have_a_larger_batch(
+    world: int, took: float, ran: str | None, seen: trace.Seen | None
+) -> None:
     first = replace(VARIED, world_size=world)
-    dry_runs = Elsewhere([first, replace(first, rank=world - 1)])
+    others = range(1, world) if world == 4 else [world - 1]
+    dry_runs = Elsewhere([replace(first, rank=rank, seen=seen) for rank in (0, *others)])
     budget = SharedBudget(Budget(seconds=50))
     found = ranks.whole(list(drive(ranks.compared(ORDER, [first], budget, Spent(took)), dry_runs)))
     assert dry_runs.asked == ([] if ran is None else [ran])

@@ -58,8 +58,9 @@ def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, 
             together = yield from budget.run(replace(order, run_ranks=RunRanks((0, *others), world)))
             last = [trace for trace in together if trace.rank and trace.allocations]
             needs_last, needs = need(last)[0], need(traces)[0]
-            alike = bool(last) and all(trace.came_to_its_end for trace in last) and needs_last <= _ALIKE * needs
-            traces = together if needs_last > needs or batches_differ else traces
+            ended = bool(last) and all(trace.came_to_its_end for trace in last)
+            alike = ended and needs_last <= _ALIKE * needs
+            traces = together if needs_last > needs or (batches_differ and ended) else traces
     if not alike or batches_differ:
         return traces
     noted = Noted(Doubt.RANKS_ALIKE, f"rank {world - 1} of {world} needs no more than rank 0")
