@@ -24,7 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from xmem_slurm.descriptors import close_all_but
 from xmem_slurm.errors import SilentPlace
 
 if TYPE_CHECKING:
@@ -243,6 +242,8 @@ def _first_without_answer(
 
 def _be_left_alone(points: Sequence[str], end: int, held: int) -> NoReturn:
     """Touch these in a process that is nobody's child: whoever becomes of us started none."""
+    from xmem_slurm.descriptors import close_all_but  # noqa: PLC0415 - nobody needs it where nothing is served
+
     try:
         os.setsid()
         if os.fork() == 0:
