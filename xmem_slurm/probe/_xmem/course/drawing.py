@@ -47,7 +47,8 @@ _OF_WORKERS = ("_workers", "_dataset_kind", "_auto_collation", "_next_index", "_
 """What is read of an iterator over batches that workers draw (torch/utils/data/dataloader.py, 2.4 to 2.15)."""
 _BY_INDEX = 0
 """The kind of a data set that gives the samples of an index (`_DatasetKind.Map` there)."""
-_SHARED = struct.Struct("=??????dqq")
+_FORMS = "??????dqq"
+_SHARED = struct.Struct("=" + _FORMS)
 
 
 class Shared(collections.namedtuple("Shared", "again counts checked kept asks whole seconds repeated drawn")):
@@ -65,6 +66,10 @@ class Shared(collections.namedtuple("Shared", "again counts checked kept asks wh
         return since >= max(SHARE if self.whole else EACH, self.repeated // SHARE)
 
 
+_PLACES = {
+    name: ("=" + _FORMS[number], struct.calcsize("=" + _FORMS[:number])) for number, name in enumerate(Shared._fields)
+}
+"""The form of each, and where it lies. One is written and the others are not: another process may just change them."""
 _SIMPLE = (bool, int, float, str, type(None))
 MOST_PLAIN = 16
 """Of so many elements an attribute of a data set may be that is looked at."""
@@ -198,14 +203,16 @@ class Drawing:
 
     def _spent(self, seconds=0.0, repeated=0, drawn=0):
         state = self._state()
-        counts = {"repeated": state.repeated + repeated, "drawn": state.drawn + drawn}
-        self._change(seconds=state.seconds + seconds, **counts)
+        added = {"seconds": seconds, "repeated": repeated, "drawn": drawn}
+        self._change(**{name: getattr(state, name) + more for name, more in added.items() if more})
 
     def _state(self):
         return Shared(*_SHARED.unpack(self._shared))
 
     def _change(self, **changed):
-        _SHARED.pack_into(self._shared, 0, *self._state()._replace(**changed))
+        for name, value in changed.items():
+            form, place = _PLACES[name]
+            struct.pack_into(form, self._shared, place, value)
 
 
 def _is_passed(loader, loop):
