@@ -106,9 +106,10 @@ def test_so_has_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_site, "plan", plan)
     (folder / "job.sh").write_text("#!/bin/sh\n#SBATCH --gres=gpu:h200:1\n#XMEM keep-type\ntrue\n")
     monkeypatch.setenv("XMEM_MARGIN", "20")
-    for options in ((), ("--margin", "5", "--budget", "60", "--on", "l4")):
+    for options in ((), ("--margin", "5", "--budget", "60", "--on", "l4"), ("--budget", "7200")):
         command("plan", "--site", str(EXAMPLE_SITE), *options, "job.sh")
-    assert [(each.margin, each.seconds, list(each.on)) for each in found] == [(20, 180, ["h200"]), (5, 60, ["l4"])]
+    wanted = [(each.margin, each.seconds, list(each.on)) for each in found]
+    assert wanted == [(20, 180, ["h200"]), (5, 60, ["l4"]), (20, 7200, ["h200"])]
 
 
 def test_so_has_generate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,8 @@ def plan(
     ] = None,
     site: SiteFile = None,
     budget: Annotated[
-        float | None, typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take (180).")
+        float | None,
+        typer.Option("--budget", "--xmem-budget", help="CPU seconds that all dry runs may take (180).", min=1),
     ] = None,
     margin: Margin = None,
     fresh: Fresh = False,
@@ -58,7 +59,7 @@ def plan(
     if wrong is not None:
         raise UsageError(f"{write}: {wrong}")
     job = _as_script(asked.job_of(command, dict(os.environ)))
-    wishes = wishes_of(job, budget=budget, margin=margin)._replace(site=site, fresh=fresh)
+    wishes = wishes_of(job, margin=margin)._replace(site=site, fresh=fresh)
     common = by_plan.wanted_of(job, wishes, loading.load_site(places.site_file(site)))
     wanted = common._replace(
         gpus=gpus,
@@ -69,7 +70,7 @@ def plan(
         same_batch=same_batch,
         top=top,
         vary=vary,
-        seconds=budget or common.seconds,
+        seconds=budget or common.seconds,  # of many dry runs: it may be more than what one may have
         can_interrupt=True,
     )
     with terminal.progress("running the job dry as it is", wanted.seconds) as shown_now:

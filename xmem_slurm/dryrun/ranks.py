@@ -41,11 +41,11 @@ def run(order: DryRunOrder, budget: SharedBudget) -> Orders[Sequence[Trace]]:
 
 
 def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, took: Spent) -> Orders[Sequence[Trace]]:
-    """Want the last rank run beside rank 0, which has these traces and `took` so much; say if it needs no more.
+    """Want other ranks run beside rank 0, which has these traces and `took` so much; say if the last needs no more.
 
-    The ranks between are then taken to need no more, too, as the tasks of an array between its ends are. Where batches
+    Those between are then taken to need no more, too, as the tasks of an array between its ends are. Where batches
     differ, the longest text may be any rank's: all are run, if they are no more than `MOST`. An answer that is nothing
-    new, as the last rank did not come to its end or there was no time for it, leaves the traces as they are.
+    new, as one did not come to its end or there was no time for it, leaves the traces as they are.
     """
     world = max((trace.world_size for trace in traces), default=1)
     if world == 1 or {trace.rank for trace in traces} != {0} or not _is_open(order):
@@ -56,11 +56,11 @@ def compared(order: DryRunOrder, traces: Sequence[Trace], budget: SharedBudget, 
     if not alike and budget.left.has_room_for(took.part(len(others) + _AND_ANOTHER)):
         with suppress(NoEstimate):
             together = yield from budget.run(replace(order, run_ranks=RunRanks((0, *others), world)))
-            last = [trace for trace in together if trace.rank and trace.allocations]
-            needs_last, needs = need(last)[0], need(traces)[0]
-            ended = bool(last) and all(trace.came_to_its_end for trace in last)
-            alike = ended and needs_last <= _ALIKE * needs
-            traces = together if needs_last > needs or (batches_differ and ended) else traces
+            beside = [trace for trace in together if trace.rank and trace.allocations]
+            needed, needs = need(beside)[0], need(traces)[0]
+            ended = bool(beside) and all(trace.came_to_its_end for trace in beside)
+            alike = ended and needed <= _ALIKE * needs
+            traces = together if needed > needs or (batches_differ and ended) else traces
     if not alike or batches_differ:
         return traces
     noted = Noted(Doubt.RANKS_ALIKE, f"rank {world - 1} of {world} needs no more than rank 0")
